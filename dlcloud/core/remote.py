@@ -1,0 +1,84 @@
+"""What the floors above know of an instance as a machine to talk to."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where an instance's SSH server answers, and as whom to log in."""
+
+    instance_id: str
+    host: str
+    port: int = 22
+    user: str = "ubuntu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A command that ended: its exit status and all that it wrote."""
+
+    exit_status: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Connection(Protocol):
+    """A session with one instance whose host key is proven; several threads may use it at once."""
+
+    endpoint: Endpoint
+
+    def run(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> Completed:
+        """Run a shell command to its end.
+
+        Raises:
+            UnreachableError: The connection broke, or `timeout_s` passed.
+        """
+
+    def check(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> bytes:
+        """Run a shell command and return its standard output.
+
+        Raises:
+            RemoteCommandError: It ended with a status other than 0; the message carries the end of stderr.
+            UnreachableError: The connection broke, or `timeout_s` passed.
+        """
+
+    def stream(self, command: str) -> Iterator[bytes]:
+        """Run a shell command and yield its standard output in pieces, as they arrive.
+
+        Raises:
+            UnreachableError: The connection broke before the command ended.
+        """
+
+    def send_tree(self, source: Path, target: str, *, only: Callable[[Path], bool] | None = None) -> None:
+        """Copy a file or a folder's content to the folder `target` on the instance (made if missing)."""
+
+    def send_bytes(self, content: bytes, target: str, *, mode: int = 0o644) -> None:
+        """Write a file on the instance, whole or not at all."""
+
+    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
+        """Bring home the files below `folder` that match any glob of `patterns`; returns where they lie.
+
+        Raises:
+            RemoteCommandError: `folder` cannot be read. A pattern that matches nothing is no error.
+        """
+
+    def close(self) -> None:
+        """End the session; a program left running on the instance goes on."""
+
+
+class Dial(Protocol):
+    """Opens connections to the instances of one cluster and keeps them open for reuse."""
+
+    def dial(self, endpoint: Endpoint, *, wait_s: float = 0.0) -> Connection:
+        """Return an open connection, a pooled one where there is one; wait up to `wait_s` for the server.
+
+        Raises:
+            UnreachableError: Nothing answered within `wait_s`, or the login was refused.
+            HostKeyError: The host key is not the pinned one, or its proof is wrong; nothing was sent.
+        """
+
+    def close(self) -> None:
+        """Close every pooled connection."""
