@@ -1,0 +1,75 @@
+"""The bundled table of instance types: hardware and dated prices, for when AWS cannot be asked."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cached_property
+from importlib.resources import files
+
+from dlcloud.core.instance import Gpu, InstanceType, Market, Price
+
+_PRICE_COLUMNS = {"us-east-1": "usd_hr_us_east_1", "ap-northeast-1": "usd_hr_ap_northeast_1"}
+
+
+class Catalog:
+    """The types of `instances.csv`, read when first asked."""
+
+    def hardware(self, instance_type: str) -> InstanceType | None:
+        """Return a type's hardware; None for one that the table does not know."""
+        row = self._rows.get(instance_type)
+        return None if row is None else _hardware(row)
+
+    def on_demand_price(self, instance_type: str, region: str) -> Price | None:
+        """Return the dated price of a type in a region; None where the table has none."""
+        row = self._rows.get(instance_type, {})
+        text = row.get(_PRICE_COLUMNS.get(region, ""), "")
+        if not text:
+            return None
+        return Price(
+            instance_type=instance_type,
+            region=region,
+            market=Market.ON_DEMAND,
+            hourly_usd=Decimal(text),
+            as_of=datetime.fromisoformat(row["price_date"]).replace(tzinfo=UTC),
+            source="bundled table",
+        )
+
+    def __iter__(self) -> Iterator[InstanceType]:
+        """Yield every type of the table."""
+        return (_hardware(row) for row in self._rows.values())
+
+    @cached_property
+    def _rows(self) -> Mapping[str, dict[str, str]]:
+        text = files("dlcloud.cloud").joinpath("instances.csv").read_text("utf-8")
+        return {row["instance_type"]: row for row in csv.DictReader(text.splitlines())}
+
+
+def _hardware(row: Mapping[str, str]) -> InstanceType:
+    return InstanceType(
+        name=row["instance_type"],
+        status=row["status"],
+        vcpus=int(row["vcpus"]),
+        physical_cores=int(row["physical_cores"]),
+        memory_gib=float(row["memory_gib"]),
+        cpu_model=row["cpu_model"],
+        cpu_isa=tuple(row["cpu_isa"].split(",")),
+        gpu=_gpu(row),
+    )
+
+
+def _gpu(row: Mapping[str, str]) -> Gpu | None:
+    if not int(row["gpu_count"] or 0):
+        return None
+    return Gpu(
+        name=row["gpu_name"],
+        count=int(row["gpu_count"]),
+        memory_mib=int(float(row["gpu_mem_mib_each"] or 0)),
+        compute_capability=row["gpu_cc"],
+        fp32_tflops=_number(row["gpu_fp32_tflops_each"]),
+        tensor_tflops=_number(row["gpu_fp16_tensor_tflops_each_dense"]),
+    )
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None

@@ -1,0 +1,59 @@
+"""boto3 clients, made when first used and kept: each costs tens of milliseconds of reading descriptions."""
+
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from dlcloud.cloud.faults import translated
+
+# Reads are repeated for throttling and dropped connections, with growing, jittered pauses.
+_READ = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
+# A launch is tried once: botocore would answer "no capacity" (HTTP 500) with four more tries of one pool.
+_LAUNCH = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
+
+
+@dataclass(slots=True)
+class Clients:
+    """The clients of one region.
+
+    Args:
+        region: The AWS region.
+        endpoint_url: Where the local EC2 answers; empty for AWS.
+    """
+
+    region: str
+    endpoint_url: str = ""
+    _session: Any = None
+    _made: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def read(self, service: str, region: str = "") -> Any:  # noqa: ANN401  boto3 has no types
+        """Return a client whose calls are safe to repeat."""
+        return self._client(service, region or self.region, _READ, "read")
+
+    def launch(self) -> Any:  # noqa: ANN401  boto3 has no types
+        """Return the EC2 client whose calls are tried once."""
+        return self._client("ec2", self.region, _LAUNCH, "launch")
+
+    def _client(self, service: str, region: str, config: Config, kind: str) -> Any:  # noqa: ANN401
+        with self._lock, translated(f"using {service} in {region}"):
+            key = (f"{service}/{region}", kind)
+            if key not in self._made:
+                self._made[key] = self._new(service, region, config)
+            return self._made[key]
+
+    def _new(self, service: str, region: str, config: Config) -> Any:  # noqa: ANN401
+        if self._session is None:
+            self._session = boto3.Session(region_name=region, **self._local_credentials())
+        return self._session.client(
+            service, region_name=region, endpoint_url=self.endpoint_url or None, config=config
+        )
+
+    def _local_credentials(self) -> dict[str, str]:
+        """The local EC2 takes any credentials; the user's own must never be sent there."""
+        if not self.endpoint_url:
+            return {}
+        return {"aws_access_key_id": "local", "aws_secret_access_key": "local"}  # pragma: allowlist secret

@@ -1,0 +1,73 @@
+"""botocore's exceptions, translated once into dlcloud's."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore import exceptions as boto
+
+from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
+
+# Source: EC2 API reference, "Error codes for the Amazon EC2 API".
+CAPACITY = {
+    "InsufficientInstanceCapacity",
+    "InsufficientHostCapacity",
+    "InsufficientReservedInstanceCapacity",
+    "SpotMaxPriceTooLow",
+    "Unsupported",
+    "UnfulfillableCapacity",
+}
+QUOTA = {"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded"}
+THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"}
+DENIED = {
+    "AuthFailure",
+    "UnauthorizedOperation",
+    "AccessDenied",
+    "AccessDeniedException",
+    "InvalidClientTokenId",
+    "ExpiredToken",
+    "RequestExpired",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+    "OptInRequired",
+}
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise what botocore raises within as a DlcloudError that says what was being done.
+
+    Raises:
+        CredentialsError, CapacityError, QuotaError, ThrottledError, CloudError: As the tree in `core.errors`.
+    """
+    try:
+        yield
+    except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
+        hint = "run `aws configure`, or set AWS_PROFILE; `cloud: local` in a recipe needs no account"
+        raise CredentialsError(f"{what}: there are no AWS credentials ({error})", hint) from error
+    except boto.ClientError as error:
+        raise _refusal(what, error) from error
+    except boto.HTTPClientError as error:
+        raise CloudError(
+            f"{what}: AWS cannot be reached ({error})", "check the network, then run it again"
+        ) from error
+    except boto.BotoCoreError as error:
+        raise CloudError(f"{what}: {error}") from error
+
+
+def error_code(error: boto.ClientError) -> str:
+    """Return EC2's own name for a refusal."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _refusal(what: str, error: boto.ClientError) -> CloudError:
+    code = error_code(error)
+    text = f"{what}: {error.response.get('Error', {}).get('Message') or code} ({code})"
+    if code in CAPACITY:
+        return CapacityError(text, "try another type, zone or market")
+    if code in QUOTA:
+        return QuotaError(text, "ask for a higher limit in Service Quotas, or for fewer or smaller instances")
+    if code in THROTTLED:
+        return ThrottledError(text, "wait a minute, then run it again")
+    if code in DENIED:
+        return CredentialsError(text, "check the credentials and their policy (templates/iam_policy.json)")
+    return CloudError(text)

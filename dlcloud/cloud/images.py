@@ -1,0 +1,90 @@
+"""Which machine image a recipe's word means today."""
+
+from typing import Any
+
+from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.faults import translated
+from dlcloud.core.errors import CloudError
+from dlcloud.core.instance import Image
+
+# Source: Ubuntu on AWS documentation, "Find Ubuntu images with SSM", read 2026-09.
+UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+# Source: AWS Deep Learning AMI release notes, read 2026-09; documentation and naming rule disagree on `-gpu`.
+DEEP_LEARNING = (
+    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id",
+    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-24.04/latest/ami-id",
+)
+DEEP_LEARNING_OWNER = "898082745236"
+DEEP_LEARNING_NAME = "Deep Learning Base*GPU AMI (Ubuntu 24.04)*"
+UBUNTU_ROOT_DEVICE = "/dev/sda1"
+
+
+def resolve(clients: Clients, image: str, *, gpu: bool) -> Image:
+    """Return the image that `ami-…`, an SSM path or `auto` names.
+
+    Raises:
+        CloudError: There is no such image in the region.
+    """
+    if image.startswith("ami-"):
+        return _described(clients, image)
+    if image.startswith("/"):
+        image_id, _ = _parameter(clients, (image,))
+        if not image_id:
+            raise CloudError(
+                f"image: there is no SSM parameter {image} in {clients.region}", "see instances.image"
+            )
+        return _described(clients, image_id)
+    if not gpu:
+        return _from_parameter(clients, (UBUNTU,))
+    image_id, name = _parameter(clients, DEEP_LEARNING)
+    if image_id:
+        return Image(image_id=image_id, name=name, root_device=UBUNTU_ROOT_DEVICE)
+    return _newest_deep_learning(clients)
+
+
+def _from_parameter(clients: Clients, names: tuple[str, ...]) -> Image:
+    image_id, name = _parameter(clients, names)
+    if not image_id:
+        raise CloudError(
+            f"image: Ubuntu 24.04 was not found in {clients.region} ({names[0]})",
+            "name an ami-… in instances.image",
+        )
+    return Image(image_id=image_id, name=name, root_device=UBUNTU_ROOT_DEVICE)
+
+
+def _parameter(clients: Clients, names: tuple[str, ...]) -> tuple[str, str]:
+    """Return the value and the name of the first parameter that exists; two empty texts if none does."""
+    with translated("looking up the machine image (ssm:GetParameters)"):
+        answer = clients.read("ssm").get_parameters(Names=list(names))
+    found = {parameter["Name"]: parameter["Value"] for parameter in answer["Parameters"]}
+    return next(((found[name], name) for name in names if name in found), ("", ""))
+
+
+def _described(clients: Clients, image_id: str) -> Image:
+    with translated(f"looking up image {image_id} (ec2:DescribeImages)"):
+        images = clients.read("ec2").describe_images(ImageIds=[image_id])["Images"]
+    if not images:
+        raise CloudError(
+            f"image {image_id} does not exist in {clients.region}, or is not shared with this account"
+        )
+    return _image(images[0])
+
+
+def _newest_deep_learning(clients: Clients) -> Image:
+    with translated("looking up the Deep Learning AMI (ec2:DescribeImages)"):
+        images = clients.read("ec2").describe_images(
+            Owners=[DEEP_LEARNING_OWNER], Filters=[{"Name": "name", "Values": [DEEP_LEARNING_NAME]}]
+        )["Images"]
+    if not images:
+        raise CloudError(
+            f"image: no Deep Learning AMI was found in {clients.region}", "name an ami-… in instances.image"
+        )
+    return _image(max(images, key=lambda image: str(image["CreationDate"])))
+
+
+def _image(answer: dict[str, Any]) -> Image:
+    return Image(
+        image_id=answer["ImageId"],
+        name=answer.get("Name", ""),
+        root_device=answer.get("RootDeviceName", UBUNTU_ROOT_DEVICE),
+    )

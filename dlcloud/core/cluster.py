@@ -1,0 +1,69 @@
+"""A cluster: the instances of one recipe, and how far the work on them has come."""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+from dlcloud.core.instance import Instance, Market
+
+MANAGED_TAG = "dlcloud:managed"
+CLUSTER_TAG = "dlcloud:cluster"
+NAME_TAG = "Name"
+SSH_PORT_TAG = "dlcloud:ssh-port"
+"""Where an instance's SSH server listens, if not on 22."""
+
+
+class ClusterState(StrEnum):
+    """Where a cluster stands; everything before DOWN may cost money."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """One cluster, as the store remembers it."""
+
+    cluster_id: str
+    name: str
+    cloud: str
+    region: str
+    recipe_text: str
+    recipe_path: str
+    recipe_hash: str
+    state: ClusterState
+    user: str
+    created_at: datetime
+    disk_gib: int
+    ended_at: datetime | None = None
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Return the tags that everything created for this cluster carries from its creation on."""
+        return {MANAGED_TAG: "true", CLUSTER_TAG: self.cluster_id, NAME_TAG: f"dlcloud {self.name}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """An instance of a cluster with the price it was planned at; None where no price is known."""
+
+    instance: Instance
+    hourly_usd: Decimal | None
+    price_source: str
+    price_as_of: datetime | None
+    ended_at: datetime | None = None
+
+
+def client_token(cluster_id: str, recipe_hash: str, *pool: str | Market | int) -> str:
+    """Return the idempotency token of one launch request: the same request gives the same token.
+
+    A changed request (another pool) must have another token, or EC2 answers IdempotentParameterMismatch.
+
+    Source: EC2 API reference, "Ensuring idempotency": up to 64 ASCII characters.
+    """
+    text = "\0".join((cluster_id, recipe_hash, *(str(part) for part in pool)))
+    return hashlib.sha256(text.encode()).hexdigest()

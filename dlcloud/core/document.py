@@ -1,0 +1,116 @@
+"""YAML as people write it, read without surprises: text, lists and mappings, each with its line.
+
+Every scalar stays the text that was written, so that `3.10` is never 3.1 and `no` never False; the declared
+type of a field converts it later. An empty value is an absent one. Duplicate keys and aliases are faults.
+"""
+
+from dataclasses import dataclass, field
+
+import yaml
+
+Path = tuple[str | int, ...]
+Value = str | list["Value"] | dict[str, "Value"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong, and where: `line` counts from 1, `path` leads to the value."""
+
+    line: int
+    path: Path
+    message: str
+
+    def render(self, file: str) -> str:
+        """Return it as `file:line: path: message`."""
+        where = _dotted(self.path)
+        return (
+            f"{file}:{self.line}: {where}: {self.message}" if where else f"{file}:{self.line}: {self.message}"
+        )
+
+
+@dataclass(slots=True)
+class Document:
+    """A parsed text: its value, the line of every path, and the faults met on the way."""
+
+    value: Value = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+    def line_of(self, path: Path) -> int:
+        """Return the line of a path, or of its nearest parent that was written."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def parse(text: str) -> Document:
+    """Parse a YAML text; what is wrong with it is in `faults`, never raised."""
+    document = Document()
+    try:
+        alias = _first_alias(text)
+        if alias is not None:
+            document.faults.append(alias)
+            return document
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        message = " ".join(part for part in (error.problem, error.context) if part)
+        document.faults.append(Fault(line=line, path=(), message=f"not YAML: {message}"))
+        return document
+    except yaml.YAMLError as error:
+        document.faults.append(Fault(line=1, path=(), message=f"not YAML: {str(error).splitlines()[0]}"))
+        return document
+    except RecursionError:
+        document.faults.append(Fault(line=1, path=(), message="nested too deeply"))
+        return document
+    if node is not None:
+        document.value = _read(node, (), document)
+    return document
+
+
+def _first_alias(text: str) -> Fault | None:
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            message = f"aliases (*{event.anchor}) are not understood; write the value out"
+            return Fault(line=line, path=(), message=message)
+    return None
+
+
+def _read(node: yaml.Node, path: Path, document: Document) -> Value:
+    document.lines.setdefault(path, node.start_mark.line + 1)
+    match node:
+        case yaml.MappingNode():
+            return _read_mapping(node, path, document)
+        case yaml.SequenceNode():
+            return [_read(item, (*path, index), document) for index, item in enumerate(node.value)]
+        case _:
+            plain_and_empty = node.value == "" and getattr(node, "style", None) is None
+            return None if plain_and_empty else str(node.value)
+
+
+def _read_mapping(node: yaml.MappingNode, path: Path, document: Document) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            document.faults.append(Fault(line=line, path=path, message="a key must be a plain word"))
+            continue
+        key = str(key_node.value)
+        inner = (*path, key)
+        if key in values:
+            first = document.lines[inner]
+            document.faults.append(
+                Fault(line=line, path=inner, message=f"written twice (first on line {first})")
+            )
+            continue
+        document.lines[inner] = line
+        values[key] = _read(value_node, inner, document)
+    return values
+
+
+def _dotted(path: Path) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

@@ -1,0 +1,46 @@
+"""What flows tell while they work. Flows emit; the console draws; nothing else prints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something worth telling. `instance_id` is empty where it concerns none in particular."""
+
+    message: str
+    instance_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStarted(Event):
+    """A stage of a flow began; the console shows it with a clock until the next event of that stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageDone(Event):
+    """A stage ended after `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Event):
+    """A long stage moved on: `done` of `total` units, `remaining_s` by its own estimate."""
+
+    done: float | None = None
+    total: float | None = None
+    remaining_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice(Event):
+    """A fact that the user should know, of no stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Event):
+    """Something is not as it should be, and the flow goes on."""
+
+
+Emit = Callable[[Event], None]

@@ -1,0 +1,107 @@
+"""Instance types and instances, as EC2 speaks of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+from dlcloud.core.remote import Endpoint
+
+
+class Market(StrEnum):
+    """How an instance is paid for."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+class InstanceState(StrEnum):
+    """The life of an instance; only the first two may be of use, and all but the last two may cost money.
+
+    Source: EC2 user guide, "Amazon EC2 instance state changes".
+    """
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    SHUTTING_DOWN = "shutting-down"
+    TERMINATED = "terminated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """The accelerators of one instance; TFLOPS are peak and dense, of one of them."""
+
+    name: str
+    count: int
+    memory_mib: int
+    compute_capability: str
+    fp32_tflops: float | None
+    tensor_tflops: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """Hardware of an instance type, with `status` current, previous-generation or retired."""
+
+    name: str
+    status: str
+    vcpus: int
+    physical_cores: int
+    memory_gib: float
+    cpu_model: str
+    cpu_isa: tuple[str, ...]
+    gpu: Gpu | None
+
+    @property
+    def retired(self) -> bool:
+        """Tell whether EC2 no longer offers it."""
+        return self.status == "retired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one instance costs per hour in one region, as known on a date from a source."""
+
+    instance_type: str
+    region: str
+    market: Market
+    hourly_usd: Decimal
+    as_of: datetime
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A machine image, resolved."""
+
+    image_id: str
+    name: str
+    root_device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One instance, as last seen. `host` is empty until it has an address."""
+
+    instance_id: str
+    instance_type: str
+    market: Market
+    zone: str
+    state: InstanceState
+    state_reason: str
+    launched_at: datetime
+    host: str = ""
+    ssh_port: int = 22
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether it exists and may cost money."""
+        return self.state not in {InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED}
+
+    def endpoint(self, user: str) -> Endpoint:
+        """Return where its SSH server answers."""
+        return Endpoint(instance_id=self.instance_id, host=self.host, port=self.ssh_port, user=user)

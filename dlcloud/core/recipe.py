@@ -1,0 +1,288 @@
+"""A recipe: what to run, on which instances, for how much at most. The model of what people write."""
+
+import hashlib
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+
+from dlcloud.core.document import Document, Fault, parse
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.instance import Market
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+TypeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
+Environment = dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Count(_Part):
+    """How many instances: the run goes on with any number from `min` to `max`."""
+
+    min: int = Field(ge=1, le=1000, description="Fewer than this is a failure.")
+    max: int = Field(ge=1, le=1000, description="As many as are asked for.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is more than max ({self.max})")
+        return self
+
+
+def _count_form(value: object) -> str:
+    return "range" if isinstance(value, dict | Count) else "number"
+
+
+AnyCount = Annotated[
+    Annotated[int, Field(ge=1, le=1000), Tag("number")] | Annotated[Count, Tag("range")],
+    Discriminator(_count_form),
+]
+
+
+class Instances(_Part):
+    """Which instances, and how they are paid for."""
+
+    types: list[TypeName] = Field(min_length=1, description="Instance types, tried in this order.")
+    count: AnyCount = Field(default=1, description="A number, or {min: 1, max: 4}.")
+    market: Literal["on-demand", "spot", "spot-then-on-demand"] = Field(
+        default="on-demand", description="spot-then-on-demand falls back where no spot capacity is left."
+    )
+    zones: list[str] = Field(default_factory=list, description="Availability Zones to try; all if empty.")
+    image: str = Field(
+        default="auto",
+        pattern=r"^(auto|ami-[0-9a-f]+|/[A-Za-z0-9_./-]+)$",
+        description="auto (Ubuntu 24.04, or AWS's Deep Learning AMI where there is a GPU), ami-…, "
+        "or the path of an SSM parameter that holds one.",
+    )
+    user: str = Field(default="ubuntu", pattern=r"^[a-z_][a-z0-9_-]*$", description="Who logs in.")
+    disk_gib: int = Field(default=50, ge=8, le=16384, description="Size of the encrypted gp3 root volume.")
+
+    @property
+    def minimum(self) -> int:
+        """Return the smallest number of instances that will do."""
+        return self.count if isinstance(self.count, int) else self.count.min
+
+    @property
+    def maximum(self) -> int:
+        """Return the number of instances asked for."""
+        return self.count if isinstance(self.count, int) else self.count.max
+
+    @property
+    def markets(self) -> tuple[Market, ...]:
+        """Return the markets in the order in which they are tried."""
+        if self.market == "spot-then-on-demand":
+            return (Market.SPOT, Market.ON_DEMAND)
+        return (Market(self.market),)
+
+
+class Setup(_Part):
+    """What an instance needs before the workload: commands, then pinned packages of its own environment."""
+
+    commands: str = Field(default="", description="Shell commands, run once per instance, before anything.")
+    requirements: list[str] = Field(
+        default_factory=list, description="Pinned Python packages (name==version) for the user's command."
+    )
+
+    @model_validator(mode="after")
+    def _pinned(self) -> Self:
+        for requirement in self.requirements:
+            if not re.match(r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[^\s]+$", requirement):
+                raise ValueError(f"{requirement!r} is not pinned; write name==version")
+        return self
+
+
+class Setting(_Part):
+    """One way to run the user's command; the first of a list is the baseline."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=40)]
+    environment: Environment = Field(default_factory=dict)
+    arguments: list[str] = Field(default_factory=list, description="Appended to the command.")
+
+
+class Workload(_Part):
+    """A bundled benchmark with its parameters, or the user's own command."""
+
+    benchmark: str | None = Field(default=None, description="The name of a bundled benchmark.")
+    parameters: dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="The benchmark's options, without dashes; a list has several values.",
+    )
+    command: str | None = Field(default=None, description="A shell command.")
+    files: str | None = Field(
+        default=None,
+        description="A file or folder, relative to the recipe, copied to where it runs.",
+    )
+    throughput: str | None = Field(
+        default=None,
+        description="A regular expression whose one group is the throughput in a line.",
+    )
+    unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
+    repeats: int = Field(default=3, ge=1, le=1000, description="How often each setting runs.")
+    settings: list[Setting] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.benchmark is None) == (self.command is None):
+            raise ValueError("name either a benchmark or a command")
+        if self.benchmark is None and self.parameters:
+            raise ValueError("parameters belong to a benchmark; a command has settings")
+        if self.command is None:
+            own = [key for key in ("files", "throughput", "settings") if getattr(self, key)]
+            if own:
+                raise ValueError(f"{own[0]} belongs to a command, not to a bundled benchmark")
+        if self.throughput is not None:
+            _one_group(self.throughput)
+        names = [setting.name for setting in self.settings]
+        if len(set(names)) != len(names):
+            raise ValueError("two settings have the same name")
+        return self
+
+
+class Budget(_Part):
+    """The most that may be spent. The instances themselves hold `max_hours`, with the launcher gone."""
+
+    max_usd: Decimal | None = Field(default=None, gt=0, description="Refuse a plan that could cost more.")
+    max_hours: float = Field(
+        default=4.0, gt=0, le=24 * 30, description="Each instance ends itself after so many hours."
+    )
+
+
+class Keep(_Part):
+    """What outlives the run."""
+
+    instances: bool = Field(default=False, description="Keep the cluster up (dlcloud down ends it).")
+    files: list[str] = Field(
+        default_factory=list, description="Patterns of files, below the working folder, to bring home."
+    )
+
+
+class Recipe(_Part):
+    """A whole recipe."""
+
+    name: Name
+    cloud: Literal["aws", "local"] = Field(
+        default="aws", description="local rehearses on this machine: no account, no bill, same code."
+    )
+    region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] = "us-east-1"
+    instances: Instances
+    setup: Setup = Setup()
+    workload: Workload
+    budget: Budget = Budget()
+    keep: Keep = Keep()
+
+    @model_validator(mode="after")
+    def _zones_in_region(self) -> Self:
+        for zone in self.instances.zones:
+            if not zone.startswith(self.region):
+                raise ValueError(f"zone {zone} is not in region {self.region}")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """Return a digest of all that the recipe says, whatever its spelling."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+
+def read_recipe(text: str, file: str) -> Recipe:
+    """Return the recipe that a YAML text says.
+
+    Args:
+        text: The YAML text.
+        file: What to call it in messages.
+
+    Raises:
+        RecipeError: Every fault at once, one `file:line: path: message` a line, in the order of the lines.
+    """
+    document = parse(text)
+    recipe = None
+    if isinstance(document.value, dict):
+        try:
+            recipe = Recipe.model_validate(_without_absent(document.value))
+        except ValidationError as error:
+            document.faults.extend(_faults(error, document))
+    elif not document.faults:
+        message = "a recipe is a mapping of keys to values; this is not one"
+        document.faults.append(Fault(line=1, path=(), message=message))
+    if document.faults or recipe is None:
+        faults = sorted(document.faults, key=lambda fault: fault.line)
+        raise RecipeError(
+            "\n".join(fault.render(file) for fault in faults),
+            "dlcloud schema prints what a recipe may say",
+        )
+    return recipe
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a recipe, for editors."""
+    schema = Recipe.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "dlcloud recipe"}
+
+
+def _one_group(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ValueError(f"throughput is not a regular expression: {error}") from error
+    if groups != 1:
+        raise ValueError(f"throughput must have one group, the number; it has {groups}")
+
+
+def _without_absent(value: Any) -> Any:  # noqa: ANN401  a tree of whatever was written
+    """Leave out keys with an empty value: `setup:` alone says nothing, and means the default."""
+    if isinstance(value, dict):
+        return {key: _without_absent(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_absent(inner) for inner in value]
+    return value
+
+
+def _faults(error: ValidationError, document: Document) -> list[Fault]:
+    faults: dict[tuple[Any, ...], Fault] = {}
+    for detail in error.errors(include_url=False):
+        path = _written_path(detail["loc"], document.value)
+        message = _message(detail["type"], detail["msg"], detail.get("input"))
+        fault = Fault(line=document.line_of(path), path=path, message=message)
+        faults.setdefault(path, fault)
+    return list(faults.values())
+
+
+_UNION_MEMBERS = {"range", "number", "str", "list[str]"}
+
+
+def _written_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:  # noqa: ANN401
+    """Drop from pydantic's path the names of union members, which nobody wrote; a missing key ends it."""
+    path: list[int | str] = []
+    for part in loc:
+        match value:
+            case dict() if part in value:
+                value = value[part]
+            case list() if isinstance(part, int):
+                value = value[part]
+            case dict() if part == loc[-1] and part not in _UNION_MEMBERS:
+                value = None
+            case _:
+                continue
+        path.append(part)
+    return tuple(path)
+
+
+def _message(kind: str, message: str, value: object) -> str:
+    if kind == "extra_forbidden":
+        return "unknown key"
+    if kind == "missing":
+        return "is missing"
+    text = message.removeprefix("Value error, ")
+    return f"{text[:1].lower()}{text[1:]} (it is {value!r})" if isinstance(value, str) else text
