@@ -1,0 +1,72 @@
+"""Every path that dlcloud keeps on the user's machine, in one place."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The files below one home (`~/.dlcloud`, or DLCLOUD_HOME), all for the user's eyes only.
+
+    Args:
+        home: The folder; made, mode 0700, when first needed.
+    """
+
+    home: Path
+
+    def made(self, folder: Path) -> Path:
+        """Return `folder`, made if it is missing, for the user only."""
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    @property
+    def database(self) -> Path:
+        """The store."""
+        return self.home / "store.sqlite"
+
+    @property
+    def local_site(self) -> Path:
+        """The folder of the local EC2."""
+        return self.home / "local"
+
+    @property
+    def logs(self) -> Path:
+        """One diagnostic log per command."""
+        return self.home / "logs"
+
+    def cluster(self, cluster_id: str) -> Path:
+        """Return a cluster's folder."""
+        return self.home / "clusters" / cluster_id
+
+    def key(self, cluster_id: str) -> Path:
+        """Return the private SSH key of a cluster."""
+        return self.cluster(cluster_id) / "key"
+
+    def known_hosts(self, cluster_id: str) -> Path:
+        """Return the file of a cluster's proven host keys."""
+        return self.cluster(cluster_id) / "known_hosts"
+
+    def host_secret(self, cluster_id: str) -> Path:
+        """Return the one-time secret by which a cluster's instances prove their host keys."""
+        return self.cluster(cluster_id) / "host-secret"
+
+    def cluster_lock(self, cluster_id: str) -> Path:
+        """Return the file that the one command in charge of a cluster holds locked."""
+        return self.cluster(cluster_id) / "lock"
+
+    def run(self, run_id: str) -> Path:
+        """Return the folder of what a run brought home."""
+        return self.home / "runs" / run_id
+
+    def run_records(self, run_id: str) -> Path:
+        """Return the records of a run, byte by byte as its program wrote them."""
+        return self.run(run_id) / "records.jsonl"
+
+    def run_log(self, run_id: str) -> Path:
+        """Return what a run's program printed."""
+        return self.run(run_id) / "log"
+
+    def run_files(self, run_id: str) -> Path:
+        """Return the folder of files that the recipe asked to keep."""
+        return self.run(run_id) / "files"

@@ -1,0 +1,133 @@
+"""What is remembered of runs: how each went, and every record its program wrote."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from dlcloud.core.instance import Market
+from dlcloud.core.result import (
+    Comparison,
+    Hardware,
+    Result,
+    Run,
+    RunState,
+    comparison_of,
+    hardware_of,
+    parse_record,
+    result_of,
+)
+from dlcloud.store.database import Database, optional_time
+
+Parsed = TypeVar("Parsed")
+
+
+class Runs:
+    """The tables runs and records.
+
+    Raises:
+        StoreError: From any method.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, run: Run) -> None:
+        """Remember a run that is about to start."""
+        self._database.insert("runs", asdict(run))
+
+    def end(self, run_id: str, state: RunState, exit_status: int | None, now: datetime) -> None:
+        """Remember how a run ended."""
+        self._database.write(
+            "UPDATE runs SET state = ?, exit_status = ?, ended_at = ? WHERE run_id = ?",
+            state,
+            exit_status,
+            now.isoformat(),
+            run_id,
+        )
+
+    def all(self) -> list[Run]:
+        """Return every run, the oldest first."""
+        return [_run(row) for row in self._database.read("SELECT * FROM runs ORDER BY started_at, run_id")]
+
+    def of_cluster(self, cluster_id: str) -> list[Run]:
+        """Return a cluster's runs, the oldest first."""
+        statement = "SELECT * FROM runs WHERE cluster_id = ? ORDER BY started_at, run_id"
+        return [_run(row) for row in self._database.read(statement, cluster_id)]
+
+    def stored_bytes(self, run_id: str) -> int:
+        """Return how many bytes of a run's records are stored: where to read on after a broken connection."""
+        rows = self._database.read("SELECT records_bytes FROM runs WHERE run_id = ?", run_id)
+        return int(rows[0]["records_bytes"]) if rows else 0
+
+    def add_records(self, run_id: str, position: int, content: bytes) -> list[dict[str, Any]]:
+        """Store whole lines of a run's records that begin at byte `position`; once, however often they come.
+
+        Returns:
+            The records that were new, parsed.
+        """
+        new: list[dict[str, Any]] = []
+        with self._database.transaction():
+            known = self.stored_bytes(run_id)
+            for line in content.splitlines(keepends=True):
+                text = line.decode("utf-8", "replace").rstrip("\n")
+                record = parse_record(text)
+                if position >= known and record is not None:
+                    row = {"run_id": run_id, "position": position, "kind": record["record"], "line": text}
+                    self._database.insert("records", row)
+                    new.append(record)
+                position += len(line)
+            self._database.write(
+                "UPDATE runs SET records_bytes = max(records_bytes, ?) WHERE run_id = ?", position, run_id
+            )
+        return new
+
+    def lines(self, run_id: str, kind: str) -> list[str]:
+        """Return the raw records of a kind, in the order in which they were written."""
+        statement = "SELECT line FROM records WHERE run_id = ? AND kind = ? ORDER BY position"
+        return [row["line"] for row in self._database.read(statement, run_id, kind)]
+
+    def results(self) -> dict[str, list[Result]]:
+        """Return the results of every run, by run id."""
+        return self._parsed("result", result_of)
+
+    def comparisons(self) -> dict[str, list[Comparison]]:
+        """Return the comparisons of every run, by run id."""
+        return self._parsed("comparison", comparison_of)
+
+    def hardware(self) -> dict[str, Hardware]:
+        """Return what each run really ran on, by run id."""
+        return {run_id: told[0] for run_id, told in self._parsed("start", hardware_of).items()}
+
+    def _parsed(self, kind: str, read: Callable[[Mapping[str, Any]], Parsed]) -> dict[str, list[Parsed]]:
+        found: dict[str, list[Parsed]] = {}
+        statement = "SELECT run_id, line FROM records WHERE kind = ? ORDER BY run_id, position"
+        for row in self._database.read(statement, kind):
+            found.setdefault(row["run_id"], []).append(read(json.loads(row["line"])))
+        return found
+
+
+def _run(row: sqlite3.Row) -> Run:
+    return Run(
+        run_id=row["run_id"],
+        cluster_id=row["cluster_id"],
+        cluster_name=row["cluster_name"],
+        instance_id=row["instance_id"],
+        workload=row["workload"],
+        cloud=row["cloud"],
+        region=row["region"],
+        zone=row["zone"],
+        instance_type=row["instance_type"],
+        market=Market(row["market"]),
+        image_id=row["image_id"],
+        hourly_usd=None if row["hourly_usd"] is None else Decimal(row["hourly_usd"]),
+        price_source=row["price_source"],
+        price_as_of=optional_time(row["price_as_of"]),
+        state=RunState(row["state"]),
+        started_at=datetime.fromisoformat(row["started_at"]),
+        ended_at=optional_time(row["ended_at"]),
+        exit_status=row["exit_status"],
+    )

@@ -1,0 +1,80 @@
+"""The tables of the store, and the steps from each version to the next."""
+
+import sqlite3
+
+MIGRATIONS = (
+    """
+    CREATE TABLE clusters (
+        cluster_id TEXT PRIMARY KEY, name TEXT NOT NULL, cloud TEXT NOT NULL, region TEXT NOT NULL,
+        recipe_hash TEXT NOT NULL, recipe_path TEXT NOT NULL, recipe_text TEXT NOT NULL,
+        state TEXT NOT NULL, user TEXT NOT NULL, disk_gib INTEGER NOT NULL,
+        created_at TEXT NOT NULL, ended_at TEXT
+    );
+    CREATE INDEX clusters_by_state ON clusters (state, name);
+
+    CREATE TABLE members (
+        instance_id TEXT PRIMARY KEY, cluster_id TEXT NOT NULL REFERENCES clusters,
+        instance_type TEXT NOT NULL, market TEXT NOT NULL, zone TEXT NOT NULL, state TEXT NOT NULL,
+        host TEXT NOT NULL, ssh_port INTEGER NOT NULL, hourly_usd TEXT, price_source TEXT NOT NULL,
+        price_as_of TEXT, launched_at TEXT NOT NULL, ended_at TEXT
+    );
+    CREATE INDEX members_by_cluster ON members (cluster_id);
+
+    CREATE TABLE intents (
+        intent_id INTEGER PRIMARY KEY, cluster_id TEXT NOT NULL REFERENCES clusters,
+        action TEXT NOT NULL, detail TEXT NOT NULL, begun_at TEXT NOT NULL, outcome TEXT, ended_at TEXT
+    );
+    CREATE INDEX intents_by_cluster ON intents (cluster_id);
+
+    CREATE TABLE runs (
+        run_id TEXT PRIMARY KEY, cluster_id TEXT NOT NULL, cluster_name TEXT NOT NULL,
+        instance_id TEXT NOT NULL, workload TEXT NOT NULL, cloud TEXT NOT NULL, region TEXT NOT NULL, zone TEXT NOT NULL,
+        instance_type TEXT NOT NULL, market TEXT NOT NULL, image_id TEXT NOT NULL,
+        hourly_usd TEXT, price_source TEXT NOT NULL, price_as_of TEXT, state TEXT NOT NULL,
+        started_at TEXT NOT NULL, ended_at TEXT, exit_status INTEGER,
+        records_bytes INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX runs_by_cluster ON runs (cluster_id);
+    CREATE INDEX runs_by_start ON runs (started_at);
+
+    CREATE TABLE records (
+        run_id TEXT NOT NULL REFERENCES runs, position INTEGER NOT NULL,
+        kind TEXT NOT NULL, line TEXT NOT NULL,
+        PRIMARY KEY (run_id, position)
+    ) WITHOUT ROWID;
+    CREATE INDEX records_by_kind ON records (kind, run_id);
+
+    CREATE TABLE prices (
+        instance_type TEXT NOT NULL, region TEXT NOT NULL, market TEXT NOT NULL, as_of TEXT NOT NULL,
+        hourly_usd TEXT NOT NULL, source TEXT NOT NULL,
+        PRIMARY KEY (instance_type, region, market, as_of)
+    ) WITHOUT ROWID;
+    """,
+)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the tables to this version; several processes may do so at once, one of them does it.
+
+    Raises:
+        ValueError: A newer dlcloud wrote the store.
+    """
+    version = _version(connection)
+    if version == len(MIGRATIONS):
+        return
+    if version > len(MIGRATIONS):
+        raise ValueError(f"it is of version {version}, this dlcloud knows up to {len(MIGRATIONS)}")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for step in MIGRATIONS[_version(connection) :]:
+            for statement in step.split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
