@@ -1,0 +1,140 @@
+"""A session with one instance whose host key is proven."""
+
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paramiko import Transport
+
+from dlcloud.core.errors import RemoteCommandError, UnreachableError
+from dlcloud.core.remote import Completed, Endpoint
+from dlcloud.ssh import copy
+from dlcloud.ssh.process import Feed, RemoteProcess
+
+# sshd takes 10 sessions per connection (MaxSessions); two are left for what it counts late.
+_CHANNELS = 8
+_STDERR_TAIL = 1 << 14
+_SHOWN_STDERR = 2000
+_SHOWN_COMMAND = 80
+
+
+class SshConnection:
+    """Runs commands and copies files over one logged-in transport; implements `core.remote.Connection`."""
+
+    def __init__(self, *, endpoint: Endpoint, transport: Transport) -> None:
+        self.endpoint = endpoint
+        self._transport = transport
+        self._channels = threading.BoundedSemaphore(_CHANNELS)
+        self._compress = not is_loopback(endpoint.host)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session is still open, as far as is known without asking the instance."""
+        return self._transport.is_active()
+
+    def run(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> Completed:
+        """Run a shell command to its end; see `core.remote.Connection`."""
+        with self._process(command, stdin=stdin, timeout_s=timeout_s) as process:
+            stdout = b"".join(process.pieces())
+            status = process.status()
+            return Completed(exit_status=status, stdout=stdout, stderr=bytes(process.stderr))
+
+    def check(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> bytes:
+        """Run a shell command and return its standard output; see `core.remote.Connection`."""
+        completed = self.run(command, stdin=stdin, timeout_s=timeout_s)
+        if completed.exit_status:
+            raise self.failure(command, completed.exit_status, completed.stderr)
+        return completed.stdout
+
+    def stream(self, command: str) -> Iterator[bytes]:
+        """Yield a shell command's standard output as it arrives; see `core.remote.Connection`."""
+        with self._process(command, stderr_limit=_STDERR_TAIL) as process:
+            yield from process.pieces()
+            if status := process.status():
+                raise self.failure(command, status, bytes(process.stderr))
+
+    def send_tree(self, source: Path, target: str, *, only: Callable[[Path], bool] | None = None) -> None:
+        """Copy a file or a folder's content to the folder `target`; see `core.remote.Connection`."""
+        copy.send_tree(self, source, target, only=only, compress=self._compress)
+
+    def send_bytes(self, content: bytes, target: str, *, mode: int = 0o644) -> None:
+        """Write a file on the instance, whole or not at all; see `core.remote.Connection`."""
+        copy.send_bytes(self, content, target, mode=mode)
+
+    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
+        """Bring home the files below `folder` that match; see `core.remote.Connection`."""
+        return copy.fetch_files(self, folder, patterns, target, compress=self._compress)
+
+    def close(self) -> None:
+        """End the session; a program left running on the instance goes on."""
+        self._transport.close()
+
+    def feed(self, command: str, feed: Feed) -> None:
+        """Run a command on input that is made while it is sent.
+
+        Raises:
+            RemoteCommandError: It ended with a status other than 0.
+            UnreachableError: The connection broke.
+        """
+        with self._process(command, stdin=feed, stderr_limit=_STDERR_TAIL) as process:
+            for _ in process.pieces():
+                pass
+            if status := process.status():
+                raise self.failure(command, status, bytes(process.stderr))
+
+    @contextmanager
+    def drain(self, command: str, *, stdin: bytes) -> Iterator[RemoteProcess]:
+        """Start a command whose output the caller reads piece by piece."""
+        with self._process(command, stdin=stdin, stderr_limit=_STDERR_TAIL) as process:
+            yield process
+
+    def failure(self, command: str, status: int, stderr: bytes) -> RemoteCommandError:
+        """Say which command ended how, with the end of what it wrote to stderr."""
+        first = command.strip().partition("\n")[0]
+        shown = first if len(first) <= _SHOWN_COMMAND else f"{first[:_SHOWN_COMMAND]}..."
+        how = "was ended by a signal" if status < 0 else f"ended with status {status}"
+        said = stderr.decode(errors="replace").strip()[-_SHOWN_STDERR:]
+        message = f"{self.endpoint.instance_id}: `{shown}` {how}"
+        return RemoteCommandError(f"{message}:\n{said}" if said else message)
+
+    @contextmanager
+    def _process(
+        self,
+        command: str,
+        *,
+        stdin: bytes | Feed = b"",
+        timeout_s: float | None = None,
+        stderr_limit: int | None = None,
+    ) -> Iterator[RemoteProcess]:
+        started = time.monotonic()
+        if not self._channels.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise UnreachableError(
+                f"{self.endpoint.instance_id}: {_CHANNELS} commands were still running after {timeout_s:g} s"
+            )
+        try:
+            left = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started))
+            process = RemoteProcess(
+                endpoint=self.endpoint,
+                transport=self._transport,
+                command=command,
+                stdin=stdin,
+                timeout_s=left,
+                stderr_limit=stderr_limit,
+            )
+            try:
+                yield process
+            finally:
+                process.close()
+        finally:
+            self._channels.release()
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether `host` is an address of this machine alone; a name is none, as it may mean any address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,96 @@
+"""From an address to a logged-in transport: the socket, the host key, the login. Nothing else is sent."""
+
+import contextlib
+import logging
+import socket
+from pathlib import Path
+
+from paramiko import Ed25519Key, SSHException, Transport
+
+from dlcloud.core.errors import StoreError
+from dlcloud.core.remote import Endpoint
+from dlcloud.ssh.known_hosts import KEY_TYPE
+
+KEEPALIVE_S = 15
+_UNANSWERED_MS = 60_000
+_ANSWER_S = 15.0
+_LOG_NAME = "dlcloud.ssh.transport"
+
+
+def read_key(path: Path) -> Ed25519Key:
+    """Read the private key that logs in.
+
+    Raises:
+        StoreError: There is none that can be read.
+    """
+    try:
+        return Ed25519Key.from_private_key_file(str(path))
+    except (OSError, SSHException, ValueError) as e:
+        raise StoreError(f"cannot read the login key {path}: {e}") from e
+
+
+def shake_hands(endpoint: Endpoint, *, connect_timeout_s: float) -> tuple[Transport, str]:
+    """Connect and agree on keys, up to the point where the host key is known and nobody has logged in.
+
+    Returns:
+        The transport, and the host key in base64; whose key it is remains to be proven.
+
+    Raises:
+        OSError: No TCP connection within `connect_timeout_s`.
+        SSHException, EOFError: What answers does not speak SSH as it should.
+    """
+    connected = socket.create_connection((endpoint.host, endpoint.port), timeout=connect_timeout_s)
+    transport = None
+    try:
+        _tune(connected)
+        # Only the plain ed25519 key is what the proof speaks of: no other kind, no certificate.
+        transport = Transport(connected, disabled_algorithms={"keys": [f"{KEY_TYPE}-cert-v01@openssh.com"]})
+        transport.set_log_channel(_quiet_log())
+        transport.get_security_options().key_types = (KEY_TYPE,)
+        transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = _ANSWER_S
+        transport.start_client(timeout=2 * _ANSWER_S)
+        key = transport.get_remote_server_key().get_base64()
+    except BaseException as e:
+        if transport is not None:
+            transport.close()
+        connected.close()
+        if isinstance(e, (OSError, EOFError, SSHException)) or not isinstance(e, Exception):
+            raise
+        # paramiko hands on whatever a server that speaks nonsense made its thread trip over.
+        raise SSHException(f"not an SSH server: {type(e).__name__}") from e
+    transport.set_keepalive(KEEPALIVE_S)
+    return transport, key
+
+
+def log_in(transport: Transport, user: str, key: Ed25519Key) -> None:
+    """Log in by public key; the signature is bound to this session, so it is worth nothing elsewhere.
+
+    Raises:
+        AuthenticationException: The key is not authorised (yet).
+        SSHException, EOFError, OSError: The session broke.
+    """
+    from_there = transport.auth_publickey(user, key)
+    if from_there:
+        raise SSHException(f"the server asks for more than a key: {', '.join(from_there)}")
+
+
+def _tune(connected: socket.socket) -> None:
+    """Send small packets at once, and notice a peer that is gone without a word."""
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:  # Linux only
+        with contextlib.suppress(OSError):
+            connected.setsockopt(socket.IPPROTO_TCP, option, _UNANSWERED_MS)
+
+
+def _quiet_log() -> str:
+    """Return the name of a log that takes paramiko's tracebacks as details; our errors tell the rest."""
+    logger = logging.getLogger(_LOG_NAME)
+    if _as_detail not in logger.filters:
+        logger.addFilter(_as_detail)
+    return _LOG_NAME
+
+
+def _as_detail(record: logging.LogRecord) -> bool:
+    record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+    return logging.getLogger(_LOG_NAME).isEnabledFor(logging.DEBUG)

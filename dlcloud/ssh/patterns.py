@@ -1,0 +1,18 @@
+"""Match relative file names against globs: `*` within one folder level, `**` over any number of them."""
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Tell whether a relative name with `/` between its parts matches any of the patterns."""
+    parts = name.split("/")
+    return any(_parts_match(parts, pattern.removeprefix("./").split("/")) for pattern in patterns)
+
+
+def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_parts_match(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])

@@ -1,0 +1,219 @@
+"""One command on an instance: what it is fed, what it writes on both streams, and how it ends."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from paramiko import Channel, SSHException, Transport
+
+from dlcloud.core.errors import UnreachableError
+from dlcloud.core.remote import Endpoint
+
+log = logging.getLogger(__name__)
+
+Write = Callable[[bytes], None]
+Feed = Callable[[Write], None]
+"""Writes a command's standard input, piece by piece, with the function it is given."""
+
+SIGNALLED = -1
+"""Exit status of a command that a signal ended; OpenSSH sends no number then."""
+
+_PIECE = 1 << 16
+_OPEN_TIMEOUT_S = 60.0
+# A server that grants the first window (2 MiB, OpenSSH and asyncssh) takes this much without our reading.
+_SMALL = 1 << 16
+# How long a transport's thread may need to tell that it has ended, after its channels have been closed.
+_LAST_WORDS_S = 0.2
+
+
+class StdinClosedError(Exception):
+    """The command ended, or its connection did, before it was fed all of its input."""
+
+
+class _Arrival(threading.Event):
+    """Set when anything arrives on either stream.
+
+    paramiko clears the event when it has emptied one stream, which must not hide what came on the other.
+    """
+
+    def clear(self) -> None:
+        """Leave the event set; `rearm` clears it."""
+
+    def rearm(self) -> None:
+        super().clear()
+
+
+class RemoteProcess:
+    """A command that was started over a channel of its own. Closing it does not end what it started.
+
+    Args:
+        endpoint: Where it runs, for messages.
+        transport: The logged-in session.
+        command: A shell command.
+        stdin: All of its input, or a function that writes it.
+        timeout_s: Seconds from now until the command must have ended.
+        stderr_limit: Keep only this many bytes from the end of stderr.
+
+    Raises:
+        UnreachableError: The session is broken, or the server refuses one more channel.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: Endpoint,
+        transport: Transport,
+        command: str,
+        stdin: bytes | Feed = b"",
+        timeout_s: float | None = None,
+        stderr_limit: int | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._transport = transport
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        self._stderr_limit = stderr_limit
+        self._feeder: threading.Thread | None = None
+        self._feed_error: Exception | None = None
+        self.stderr = bytearray()
+        self._arrival = _Arrival()
+        self._channel = self._start(command)
+        self._give(stdin)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command has closed both of its streams and all of them has been read."""
+        channel = self._channel
+        closed = channel.closed or channel.eof_received
+        return bool(closed) and not (channel.recv_ready() or channel.recv_stderr_ready())
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield standard output as it arrives, collecting stderr, until the command closes both.
+
+        Raises:
+            UnreachableError: `timeout_s` passed.
+        """
+        channel = self._channel
+        while True:
+            self._arrival.rearm()
+            ended = channel.closed or channel.eof_received  # asked before draining, so nothing is missed
+            while channel.recv_ready():
+                yield channel.recv(_PIECE)
+            while channel.recv_stderr_ready():
+                self._keep_stderr(channel.recv_stderr(_PIECE))
+            if ended:
+                return
+            if not self._arrival.wait(self._remaining()):
+                self._too_late()
+
+    def status(self) -> int:
+        """Wait for the end of the command and return its exit status, -1 if a signal ended it.
+
+        Raises:
+            UnreachableError: The connection broke before the status came, or `timeout_s` passed.
+        """
+        if not self._channel.status_event.wait(self._remaining()):
+            self._too_late()
+        status = self._channel.exit_status
+        self.close()
+        if self._feed_error is not None:
+            raise self._feed_error
+        if status == SIGNALLED:
+            self._transport.join(_LAST_WORDS_S)
+            if not self._transport.is_active():
+                raise self._broken(self._transport.get_exception())
+        return status
+
+    def close(self) -> None:
+        """Close the channel and stop feeding; the command sees its streams closed."""
+        self._channel.close()
+        if self._feeder is not None:
+            self._feeder.join()
+
+    def _start(self, command: str) -> Channel:
+        try:
+            patience_s = min(self._remaining() or _OPEN_TIMEOUT_S, _OPEN_TIMEOUT_S)
+            channel = self._transport.open_session(timeout=patience_s)
+            channel.in_buffer.set_event(self._arrival)
+            channel.in_stderr_buffer.set_event(self._arrival)
+            channel.exec_command(command)
+        except (SSHException, OSError, EOFError) as e:
+            raise self._broken(e) from e
+        return channel
+
+    def _give(self, stdin: bytes | Feed) -> None:
+        """Feed the command: little is sent at once, much by a thread, as the command may write meanwhile."""
+        if isinstance(stdin, bytes):
+            content = stdin
+            if len(content) <= _SMALL:
+                self._feed(lambda write: write(content))
+                return
+            stdin = _in_pieces(content)
+        self._feeder = threading.Thread(target=self._feed, args=(stdin,), name="dlcloud-stdin", daemon=True)
+        self._feeder.start()
+
+    def _feed(self, feed: Feed) -> None:
+        try:
+            feed(self._write)
+            self._channel.shutdown_write()
+        except (StdinClosedError, OSError, EOFError) as e:
+            if self._channel.closed or not self._transport.is_active():
+                log.debug("%s: the command took no more input", self._endpoint.instance_id)
+            else:  # a local file that could not be read: without this the command would wait for ever
+                self._feed_error = e
+                self._channel.close()
+        except Exception as e:  # noqa: BLE001 it is raised again by status(), in the caller's thread
+            self._feed_error = e
+            self._channel.close()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except (OSError, EOFError, SSHException) as e:
+            raise StdinClosedError from e
+
+    def _keep_stderr(self, data: bytes) -> None:
+        self.stderr += data
+        if self._stderr_limit is not None and len(self.stderr) > self._stderr_limit:
+            del self.stderr[: -self._stderr_limit]
+
+    def _remaining(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _too_late(self) -> None:
+        self._channel.close()
+        raise UnreachableError(
+            f"{self._endpoint.instance_id}: a command had not ended after {self._timeout_s:g} s",
+            hint="what it started may still be running on the instance",
+        )
+
+    def _broken(self, cause: Exception | None) -> UnreachableError:
+        return UnreachableError(f"{named(self._endpoint)}: the connection broke: {reason(cause)}")
+
+
+def named(endpoint: Endpoint) -> str:
+    """Name an instance and where it was looked for."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{endpoint.instance_id} ({host}:{endpoint.port})"
+
+
+def reason(cause: BaseException | None) -> str:
+    """Say in a few words what a foreign exception means; many of paramiko's have no text."""
+    if cause is None:
+        return "it was closed"
+    if isinstance(cause, EOFError):
+        return "the server hung up"
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
+    return str(cause) or type(cause).__name__
+
+
+def _in_pieces(content: bytes) -> Feed:
+    def feed(write: Write) -> None:
+        for start in range(0, len(content), _PIECE):
+            write(content[start : start + _PIECE])
+
+    return feed
