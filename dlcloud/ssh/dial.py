@@ -158,8 +158,8 @@ class Dialer:
                 raise _is_closed(endpoint)
             if not wait.pause():
                 raise HostKeyError(
-                    f"{named(endpoint)} has not proven its host key{wait.told()}: its first boot wrote no proof",
-                    hint="user data still runs, or failed: see /var/log/cloud-init-output.log on the instance",
+                    f"{named(endpoint)} has not proven its host key{wait.told()}: no proof written",
+                    hint="user data still runs, or failed: see /var/log/cloud-init-output.log there",
                 )
         if not proves(shown.stdout, secret, endpoint.instance_id, host_key):
             raise HostKeyError(
