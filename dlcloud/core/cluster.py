@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from dlcloud.core.instance import Instance, Market
+from dlcloud.core.instance import Instance
 
 MANAGED_TAG = "dlcloud:managed"
 CLUSTER_TAG = "dlcloud:cluster"
@@ -16,9 +16,10 @@ SSH_PORT_TAG = "dlcloud:ssh-port"
 
 
 class ClusterState(StrEnum):
-    """Where a cluster stands; everything before DOWN may cost money."""
+    """Where a cluster stands; everything before DOWN may cost money. READY is one that was kept and idles."""
 
     STARTING = "starting"
+    RUNNING = "running"
     READY = "ready"
     STOPPING = "stopping"
     DOWN = "down"
@@ -58,12 +59,12 @@ class Member:
     ended_at: datetime | None = None
 
 
-def client_token(cluster_id: str, recipe_hash: str, *pool: str | Market | int) -> str:
+def client_token(cluster: Cluster, *request: str | int) -> str:
     """Return the idempotency token of one launch request: the same request gives the same token.
 
     A changed request (another pool) must have another token, or EC2 answers IdempotentParameterMismatch.
 
     Source: EC2 API reference, "Ensuring idempotency": up to 64 ASCII characters.
     """
-    text = "\0".join((cluster_id, recipe_hash, *(str(part) for part in pool)))
+    text = "\0".join((cluster.cluster_id, cluster.recipe_hash, *(str(part) for part in request)))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,10 @@
 """What flows tell while they work. Flows emit; the console draws; nothing else prints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from dlcloud.core.ports import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +47,12 @@ class Warned(Event):
 
 
 Emit = Callable[[Event], None]
+
+
+@contextmanager
+def stage(emit: Emit, clock: Clock, message: str, *, instance_id: str = "") -> Iterator[None]:
+    """Tell that a stage begins and, unless it raises, that it is done and how long it took."""
+    started = clock.monotonic()
+    emit(StageStarted(message=message, instance_id=instance_id))
+    yield
+    emit(StageDone(message=message, instance_id=instance_id, seconds=clock.monotonic() - started))

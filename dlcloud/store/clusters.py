@@ -84,6 +84,15 @@ class Clusters:
         statement = "SELECT action FROM intents WHERE cluster_id = ? AND outcome IS NULL ORDER BY intent_id"
         return [row["action"] for row in self._database.read(statement, cluster_id)]
 
+    def ended_intents(self, cluster_id: str, action: str) -> int:
+        """Return how many intents of a kind a cluster has whose end is known."""
+        statement = "SELECT count(*) FROM intents WHERE cluster_id = ? AND action = ? AND outcome IS NOT NULL"
+        return int(self._database.read(statement, cluster_id, action)[0][0])
+
+    def known_to_cloud(self, cluster_id: str) -> bool:
+        """Tell whether anything was ever asked for in this cluster's name."""
+        return bool(self._database.read("SELECT 1 FROM intents WHERE cluster_id = ? LIMIT 1", cluster_id))
+
     def _put_member(self, cluster_id: str, member: Member) -> None:
         instance = member.instance
         known = self._database.read(

@@ -28,8 +28,8 @@ MIGRATIONS = (
 
     CREATE TABLE runs (
         run_id TEXT PRIMARY KEY, cluster_id TEXT NOT NULL, cluster_name TEXT NOT NULL,
-        instance_id TEXT NOT NULL, workload TEXT NOT NULL, cloud TEXT NOT NULL, region TEXT NOT NULL, zone TEXT NOT NULL,
-        instance_type TEXT NOT NULL, market TEXT NOT NULL, image_id TEXT NOT NULL,
+        instance_id TEXT NOT NULL, workload TEXT NOT NULL, cloud TEXT NOT NULL, region TEXT NOT NULL,
+        zone TEXT NOT NULL, instance_type TEXT NOT NULL, market TEXT NOT NULL, image_id TEXT NOT NULL,
         hourly_usd TEXT, price_source TEXT NOT NULL, price_as_of TEXT, state TEXT NOT NULL,
         started_at TEXT NOT NULL, ended_at TEXT, exit_status INTEGER,
         records_bytes INTEGER NOT NULL DEFAULT 0

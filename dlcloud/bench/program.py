@@ -1,0 +1,94 @@
+"""The program that a workload means: a bundled benchmark, or the user's command under the same protocol."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import dlcloud.benchmarks
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.recipe import Recipe, Workload
+
+RECORDS = "records.jsonl"
+COMMAND = "command"
+"""The bundled program that runs the user's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What runs on each instance.
+
+    `package` is copied beside `files`; `arguments` are those of `python -m benchmarks.NAME`.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    requirements: str
+    package: Path
+    files: Path | None
+
+    def command(self, python: str) -> str:
+        """Return the shell command that runs it, in the run's folder, with the environment's interpreter."""
+        words = [python, "-m", f"benchmarks.{self.name}", "--output", RECORDS, *self.arguments]
+        return f"cd .. && exec {shlex.join(words)}\n"
+
+
+def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
+    """Return the program of a recipe.
+
+    Raises:
+        RecipeError: There is no such benchmark, it does not take such a parameter, or a file is missing.
+    """
+    workload = recipe.workload
+    name = workload.benchmark or COMMAND
+    if name not in BENCHMARKS or (workload.benchmark == COMMAND):
+        known = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))
+        raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"there are: {known}")
+    arguments = _command_arguments(workload) if workload.command else _parameters(workload)
+    fault = BENCHMARKS[name].fault(arguments)
+    if fault:
+        raise RecipeError(
+            f"workload: {fault}", f"python3 -m dlcloud.benchmarks.{name} --help tells the parameters"
+        )
+    return Program(
+        name=name,
+        arguments=tuple(arguments),
+        requirements="\n".join([BENCHMARKS[name].requirements(), *recipe.setup.requirements]),
+        package=Path(dlcloud.benchmarks.__file__).parent,
+        files=_files(workload, recipe_folder),
+    )
+
+
+def _parameters(workload: Workload) -> list[str]:
+    arguments: list[str] = []
+    for key, value in workload.parameters.items():
+        arguments += [f"--{key}", *([value] if isinstance(value, str) else value)]
+    return arguments
+
+
+def _command_arguments(workload: Workload) -> list[str]:
+    """Return the arguments that make the bundled program run the user's command in the run's work folder."""
+    arguments = ["--run", f"cd work && {workload.command}", "--unit", workload.unit]
+    arguments += ["--repeats", str(workload.repeats)]
+    if workload.throughput:
+        arguments += ["--throughput", workload.throughput]
+    if workload.settings:
+        arguments += ["--settings", json.dumps([setting.model_dump() for setting in workload.settings])]
+    return arguments
+
+
+def _files(workload: Workload, recipe_folder: Path) -> Path | None:
+    if workload.files is None:
+        return None
+    path = recipe_folder / workload.files
+    if not path.exists():
+        raise RecipeError(
+            f"workload.files: {path} does not exist", "the path is relative to the recipe's folder"
+        )
+    return path
+
+
+def travels(path: Path) -> bool:
+    """Tell whether a file of a program is sent to the instance."""
+    return "__pycache__" not in path.parts

@@ -1,0 +1,209 @@
+"""Run a program on instances: detached there, its records stored here as they come, its files brought home."""
+
+import json
+import logging
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlcloud.bench.program import RECORDS, Program, travels
+from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.errors import DlcloudError, InstanceError, RemoteCommandError, UnreachableError
+from dlcloud.core.events import Emit, Progress, Warned, stage
+from dlcloud.core.ports import Clock
+from dlcloud.core.recipe import Recipe
+from dlcloud.core.remote import Connection, Dial
+from dlcloud.core.result import Run, RunState
+from dlcloud.launch.setup import FOLDER, JOB, prepare
+from dlcloud.ssh.fanout import all_or_raise, fan_out
+from dlcloud.store.paths import Paths
+from dlcloud.store.runs import Runs
+
+RECONNECT_WAIT_S = 60.0
+LOG_TAIL_LINES = 15
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """Runs the program of one recipe on the instances of one cluster.
+
+    Args:
+        cluster: Whose instances.
+        recipe: With the set-up, and what to bring home.
+        program: What to run.
+        image_id: The image that the instances booted, for the record.
+        dial: Reaches an instance again when its connection broke.
+        runs: Where runs and their records are stored.
+        paths: Where the files brought home go.
+        clock: For dates and durations.
+        emit: Is told of the progress.
+    """
+
+    cluster: Cluster
+    recipe: Recipe
+    program: Program
+    image_id: str
+    dial: Dial
+    runs: Runs
+    paths: Paths
+    clock: Clock
+    emit: Emit
+
+    def run_all(self, members: Sequence[Member]) -> list[Run]:
+        """Run on every instance at once; a run that an earlier `up` left behind is followed, not repeated.
+
+        Raises:
+            InstanceError: Every run failed.
+            PartialError: Some runs failed; what the others measured is stored.
+        """
+        outcomes = fan_out(self._run, members, width=max(1, len(members)))
+        return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
+
+    def _run(self, member: Member) -> Run:
+        connection = self._dial(member)
+        run = self._unfinished(member)
+        if run is None:
+            python = prepare(
+                connection, self.recipe.setup, self.program.requirements, clock=self.clock, emit=self.emit
+            )
+            run = self._new_run(member)
+            self.paths.made(self.paths.run(run.run_id))
+            self.runs.add(run)
+            self._send(connection, run, python)
+        # A start that was asked for before does nothing: a crash between these two lines starts no second one.
+        connection.check(f"python3 {JOB} start {_folder(run)}")
+        with stage(self.emit, self.clock, f"running {self.program.name}", instance_id=run.instance_id):
+            ended = self._follow(member, run)
+        return self._finish(member, ended)
+
+    def _unfinished(self, member: Member) -> Run | None:
+        mine = [run for run in self.runs.of_cluster(self.cluster.cluster_id) if run.state is RunState.RUNNING]
+        return next((run for run in mine if run.instance_id == member.instance.instance_id), None)
+
+    def _new_run(self, member: Member) -> Run:
+        instance = member.instance
+        return Run(
+            run_id=f"{self.cluster.name}-{secrets.token_hex(4)}",
+            cluster_id=self.cluster.cluster_id,
+            cluster_name=self.cluster.name,
+            instance_id=instance.instance_id,
+            workload=self.recipe.workload.benchmark or self.recipe.name,
+            cloud=self.cluster.cloud,
+            region=self.cluster.region,
+            zone=instance.zone,
+            instance_type=instance.instance_type,
+            market=instance.market,
+            image_id=self.image_id,
+            hourly_usd=member.hourly_usd,
+            price_source=member.price_source,
+            price_as_of=member.price_as_of,
+            state=RunState.RUNNING,
+            started_at=self.clock.now(),
+        )
+
+    def _send(self, connection: Connection, run: Run, python: str) -> None:
+        connection.send_tree(self.program.package, f"{_folder(run)}/benchmarks", only=travels)
+        if self.program.files is not None:
+            connection.send_tree(self.program.files, f"{_folder(run)}/work", only=travels)
+        connection.send_bytes(self.program.command(python).encode(), f"{_folder(run)}/command")
+
+    def _follow(self, member: Member, run: Run) -> Run:
+        """Store records until the program has ended, whatever happens to the connection meanwhile."""
+        while True:
+            try:
+                connection = self._dial(member)
+                self._store_stream(connection, run)
+                status = json.loads(connection.check(f"python3 {JOB} state {_folder(run)}"))
+            except UnreachableError as error:
+                self.emit(Warned(message=f"{error.message}; reconnecting", instance_id=run.instance_id))
+                self._reconnect(member, run)
+                continue
+            if status["state"] != "running":
+                state = RunState.DONE if status["exit_status"] == 0 else RunState.FAILED
+                return replace(run, state=state, exit_status=status["exit_status"])
+
+    def _store_stream(self, connection: Connection, run: Run) -> None:
+        position = self.runs.stored_bytes(run.run_id)
+        pending = b""
+        for chunk in connection.stream(f"python3 {JOB} follow {_folder(run)} {RECORDS} {position}"):
+            whole, newline, rest = (pending + chunk).rpartition(b"\n")
+            pending = rest
+            if newline:
+                records = self.runs.add_records(run.run_id, position, whole + newline)
+                position += len(whole) + 1
+                self._tell(run, records)
+
+    def _tell(self, run: Run, records: Sequence[dict[str, Any]]) -> None:
+        for record in records:
+            if record["record"] == "progress":
+                self.emit(
+                    Progress(
+                        message=str(record.get("message", "")),
+                        instance_id=run.instance_id,
+                        done=record.get("done"),
+                        total=record.get("total"),
+                        remaining_s=record.get("remaining_s"),
+                    )
+                )
+            elif record["record"] == "failure":
+                where = " ".join(str(record[key]) for key in ("case", "setting") if record.get(key))
+                self.emit(Warned(message=f"{where}: {record.get('message')}", instance_id=run.instance_id))
+
+    def _reconnect(self, member: Member, run: Run) -> None:
+        try:
+            self._dial(member, wait_s=RECONNECT_WAIT_S)
+        except UnreachableError as error:
+            self.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
+            raise InstanceError(
+                f"{run.instance_id} is gone; what {run.run_id} had reported is stored ({error.message})"
+            ) from error
+
+    def _finish(self, member: Member, run: Run) -> Run:
+        """Bring home the log and the files asked for, then store how the run ended."""
+        folder = self.paths.made(self.paths.run(run.run_id))
+        connection = self._dial(member)
+        try:
+            connection.fetch_files(_folder(run), ["log", RECORDS], folder)
+            if self.recipe.keep.files:
+                connection.fetch_files(
+                    f"{_folder(run)}/work",
+                    self.recipe.keep.files,
+                    self.paths.made(self.paths.run_files(run.run_id)),
+                )
+        except DlcloudError as error:
+            self.emit(
+                Warned(message=f"files were not brought home: {error.message}", instance_id=run.instance_id)
+            )
+        ended = replace(run, ended_at=self.clock.now())
+        self.runs.end(run.run_id, ended.state, ended.exit_status, self.clock.now())
+        if ended.state is RunState.FAILED:
+            raise RemoteCommandError(
+                f"{run.instance_id}: {self.program.name} ended with status {run.exit_status}:\n"
+                f"{log_tail(self.paths.run_log(run.run_id))}",
+                f"the whole log: dlcloud logs {run.run_id}",
+            )
+        return ended
+
+    def _dial(self, member: Member, wait_s: float = 0.0) -> Connection:
+        return self.dial.dial(member.instance.endpoint(self.cluster.user), wait_s=wait_s)
+
+
+def log_tail(path: Path) -> str:
+    """Return the last lines of a log that was brought home; empty where there is none."""
+    if not path.exists():
+        return ""
+    return "\n".join(path.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:])
+
+
+def log_command(run: Run) -> str:
+    """Return the command that prints a run's log on its instance, as it grows, until it has ended."""
+    return f"python3 {JOB} follow {_folder(run)} log 0"
+
+
+def _folder(run: Run) -> str:
+    return shlex.quote(f"{FOLDER}/runs/{run.run_id}")

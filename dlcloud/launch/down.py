@@ -1,0 +1,87 @@
+"""Take a cluster down, and verify that nothing of it is left that costs money."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from dlcloud.core.cluster import Cluster, ClusterState, Member
+from dlcloud.core.errors import CloudError
+from dlcloud.core.events import Emit, stage
+from dlcloud.core.instance import Instance, InstanceState
+from dlcloud.core.ports import Clock, Cloud
+from dlcloud.launch.provision import LAUNCH
+from dlcloud.store.clusters import Clusters
+
+TERMINATION_TIMEOUT_S = 600.0
+POLL_S = 1.0
+CONSISTENCY_WINDOW_S = 10.0
+"""For so long EC2 may not yet tell of an instance whose launch was asked for; only then is looked twice."""
+
+
+def take_down(
+    cluster: Cluster, *, cloud: Cloud, clusters: Clusters, clock: Clock, emit: Emit
+) -> list[Member]:
+    """Terminate every instance that carries the cluster's tag, then delete its security group.
+
+    Returns:
+        The cluster's instances with the times at which they ended.
+
+    Raises:
+        CloudError: Something is left; the message names it. Running it again goes on.
+    """
+    clusters.set_state(cluster.cluster_id, ClusterState.STOPPING)
+    with stage(emit, clock, f"terminating the instances of {cluster.name}"):
+        ended_at = clock.now()
+        instances = _terminate_all(cluster, cloud=cloud, clusters=clusters, clock=clock)
+    # Billing ends when an instance enters shutting-down, which is when it was asked to.
+    _remember_ends(cluster, instances, clusters=clusters, ended_at=ended_at)
+    with stage(emit, clock, f"deleting the security group of {cluster.name}"):
+        _delete_groups(cluster, cloud=cloud, clock=clock)
+    clusters.set_state(cluster.cluster_id, ClusterState.DOWN, clock.now())
+    return clusters.members(cluster.cluster_id)
+
+
+def _terminate_all(cluster: Cluster, *, cloud: Cloud, clusters: Clusters, clock: Clock) -> list[Instance]:
+    started = clock.monotonic()
+    unsure = LAUNCH in clusters.open_intents(cluster.cluster_id)
+    asked: set[str] = set()
+    while True:
+        instances = cloud.instances(cluster.cluster_id)
+        alive = [each.instance_id for each in instances if each.alive and each.instance_id not in asked]
+        cloud.terminate(alive)
+        asked |= set(alive)
+        left = [each for each in instances if each.state is not InstanceState.TERMINATED]
+        waited = clock.monotonic() - started
+        if not left and (not unsure or waited >= CONSISTENCY_WINDOW_S):
+            return instances
+        if waited > TERMINATION_TIMEOUT_S:
+            told = ", ".join(f"{each.instance_id} ({each.state})" for each in left)
+            raise CloudError(f"{cluster.name}: still not terminated: {told}", f"dlcloud down {cluster.name}")
+        clock.sleep(POLL_S if not alive else POLL_S / 4)
+
+
+def _remember_ends(
+    cluster: Cluster, instances: Iterable[Instance], *, clusters: Clusters, ended_at: datetime
+) -> None:
+    known = {member.instance.instance_id: member for member in clusters.members(cluster.cluster_id)}
+    gone = set(known) - {each.instance_id for each in instances}
+    ended = [
+        replace(member, ended_at=ended_at) for member in known.values() if member.instance.instance_id in gone
+    ]
+    for each in instances:
+        member = known.get(each.instance_id)
+        if member is None:
+            member = Member(instance=each, hourly_usd=None, price_source="", price_as_of=None)
+        ended.append(replace(member, instance=each, ended_at=ended_at))
+    clusters.put_members(cluster.cluster_id, ended)
+
+
+def _delete_groups(cluster: Cluster, *, cloud: Cloud, clock: Clock) -> None:
+    deadline = clock.monotonic() + TERMINATION_TIMEOUT_S
+    while left := cloud.delete_security_groups(cluster.cluster_id):
+        if clock.monotonic() > deadline:
+            raise CloudError(
+                f"{cluster.name}: security group {', '.join(left)} is still in use",
+                f"dlcloud down {cluster.name}",
+            )
+        clock.sleep(POLL_S)

@@ -1,0 +1,62 @@
+"""Find recipes and templates: top-level folders of a checkout, inside the package in a wheel."""
+
+import json
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from dlcloud.core.errors import RecipeError
+
+RECIPE_SUFFIX = ".yaml"
+
+
+def template(name: str) -> str:
+    """Return the text of a template."""
+    return _folder("templates").joinpath(name).read_text("utf-8")
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the bundled recipes, sorted."""
+    names = (entry.name for entry in _folder("recipes").iterdir())
+    return sorted(name.removesuffix(RECIPE_SUFFIX) for name in names if name.endswith(RECIPE_SUFFIX))
+
+
+def recipe_text(name: str) -> tuple[str, Path | None]:
+    """Return the text of a recipe and its path: a file if there is one of that name, else a bundled recipe.
+
+    Raises:
+        RecipeError: There is neither, or the file cannot be read as UTF-8.
+    """
+    path = Path(name)
+    if path.is_file():
+        try:
+            return path.read_text("utf-8"), path
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{name} cannot be read: {error}") from error
+    if name in recipe_names():
+        return _folder("recipes").joinpath(name + RECIPE_SUFFIX).read_text("utf-8"), None
+    raise RecipeError(
+        f"there is no file {name}, and no bundled recipe of that name",
+        f"bundled: {', '.join(recipe_names())}",
+    )
+
+
+def user_data(*, public_key: str, secret: str, life_minutes: int) -> str:
+    """Return the cloud-init document of a launch.
+
+    Args:
+        public_key: The one key that may log in.
+        secret: 64 hexadecimal digits by which the instances prove their host keys; made for one launch.
+        life_minutes: After how long an instance ends itself.
+    """
+    proof = template("host_proof.py").replace("@SECRET@", json.dumps(secret))
+    words = {"@PUBLIC_KEY@": public_key, "@HOST_PROOF@": proof, "@LIFE@": f"+{life_minutes}"}
+    text = template("user_data.yaml")
+    for word, value in words.items():
+        text = text.replace(word, json.dumps(value))  # a JSON string is a YAML one, quotes and all
+    return text
+
+
+def _folder(name: str) -> Traversable:
+    packaged = files("dlcloud.resources").joinpath(name)
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / name

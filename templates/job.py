@@ -1,0 +1,113 @@
+"""Run a program on an instance so that no broken connection ends it: python3 job.py VERB FOLDER ...
+
+start FOLDER                run `sh FOLDER/command`, detached, in FOLDER/work; a second start does nothing
+follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte on, as it grows, until the program has ended
+state FOLDER                print JSON: {"state": "new" | "running" | "ended" | "lost", "exit_status": int or null}
+stop FOLDER                 end the program and all that it started
+
+The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written whole.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+POLL_S = 0.1
+GRACE_S = 5.0
+CHUNK = 1 << 16
+
+
+def start(folder):
+    """Start the supervisor, unless this job was started before."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / "pid").exists():
+            return
+        (folder / "work").mkdir(exist_ok=True)
+        with (folder / "log").open("ab") as log:
+            supervisor = subprocess.Popen(
+                [sys.executable, __file__, "supervise", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        write(folder / "pid", str(supervisor.pid))
+
+
+def supervise(folder):
+    """Wait for the program and write down how it ended."""
+    program = subprocess.Popen(["sh", str(folder / "command")], cwd=folder / "work", stdin=subprocess.DEVNULL)
+    signal.signal(signal.SIGTERM, lambda *_: program.terminate())
+    status = program.wait()
+    write(folder / "exit_status", str(status if status >= 0 else 128 - status))
+
+
+def follow(folder, name, offset):
+    """Print a file as it grows; what was written before the end is printed before this returns."""
+    position = int(offset)
+    while True:
+        ended = state(folder)["state"] != "running"
+        with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as growing:
+            growing.seek(position)
+            while chunk := growing.read(CHUNK):
+                sys.stdout.buffer.write(chunk)
+                position += len(chunk)
+        sys.stdout.buffer.flush()
+        if ended:
+            return
+        time.sleep(POLL_S)
+
+
+def state(folder):
+    """Tell where the job stands."""
+    with contextlib.suppress(FileNotFoundError):
+        return {"state": "ended", "exit_status": int((folder / "exit_status").read_text())}
+    try:
+        os.kill(int((folder / "pid").read_text()), 0)
+    except FileNotFoundError:
+        return {"state": "new", "exit_status": None}
+    except ProcessLookupError:
+        # It may have ended between the two looks.
+        with contextlib.suppress(FileNotFoundError):
+            return {"state": "ended", "exit_status": int((folder / "exit_status").read_text())}
+        return {"state": "lost", "exit_status": None}
+    return {"state": "running", "exit_status": None}
+
+
+def stop(folder):
+    """End the job's whole process group, first asking."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        group = int((folder / "pid").read_text())
+        os.killpg(group, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        while state(folder)["state"] == "running" and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        os.killpg(group, signal.SIGKILL)
+
+
+def write(path, text):
+    """Write a file, whole or not at all."""
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.write_text(text)
+    unfinished.rename(path)
+
+
+def main():
+    """Do what the verb says."""
+    verb, folder, *rest = sys.argv[1:]
+    folder = pathlib.Path(folder).expanduser()
+    with contextlib.suppress(BrokenPipeError):
+        if verb == "state":
+            print(json.dumps(state(folder)))
+        else:
+            {"start": start, "supervise": supervise, "follow": follow, "stop": stop}[verb](folder, *rest)
+
+
+main()
