@@ -1,0 +1,161 @@
+"""An arm: one setting of an experiment, as the harness sees it, and the arm that is a worker process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .process import ArmFailedError, WorkerProcess
+from .records import Measured, Metric
+
+PREPARE_TIMEOUT_S = 3600.0
+STEP_TIMEOUT_S = 600.0
+"""How long one step may take beyond what was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """How a warm-up went; `settled` is False where it was cut off before the times agreed."""
+
+    steps: int
+    seconds: float
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What an arm did in one slice of time.
+
+    Attributes:
+        value: The main metric over the slice.
+        items: How many images, or runs.
+        seconds: How long the slice took.
+        latencies_ms: Single steps, where they are asked for.
+        parts: Values within the slice, where the arm reports several; `value` is their median.
+    """
+
+    value: float
+    items: float
+    seconds: float
+    latencies_ms: tuple[float, ...] = ()
+    parts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """What an arm says at its end."""
+
+    metrics: Mapping[Metric, Measured]
+    outputs: list[list[float]]
+
+
+class Arm(Protocol):
+    """One setting of an experiment."""
+
+    @property
+    def name(self) -> str:
+        """Return the setting's name."""
+
+    @property
+    def metric(self) -> Metric:
+        """Return the main metric, the one that settings are compared by."""
+
+    @property
+    def unit(self) -> str:
+        """Return the main metric's unit."""
+
+    def start(self) -> Mapping[str, Any]:
+        """Make everything ready and return the facts.
+
+        Raises:
+            ArmFailedError: It cannot be measured. So for every method below.
+        """
+
+    def warm_up(self, limit_s: float) -> WarmUp:
+        """Run until the times no longer fall, at most about `limit_s`."""
+
+    def measure(self, seconds: float) -> Slice:
+        """Run for at least `seconds`."""
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds used so far."""
+
+    def finish(self) -> Finish:
+        """Return what is known only after measuring."""
+
+    def close(self) -> None:
+        """End every process of it; also right where start failed or was never called."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerArm:
+    """An arm in a fresh worker process with an environment of its own.
+
+    Args:
+        name: The setting's name.
+        unit: What throughput counts, such as images/s.
+        factory: `module:function` of this package that makes the workload.
+        arguments: Its keyword arguments; must survive JSON.
+        environment: The whole environment of the process.
+        latencies: Whether the time of every step is wanted.
+    """
+
+    name: str
+    unit: str
+    factory: str
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str]
+    latencies: bool = False
+    metric: Metric = Metric.THROUGHPUT
+    _worker: WorkerProcess | None = field(init=False, default=None)
+
+    def start(self) -> Mapping[str, Any]:
+        """Start the process, make the workload and return its facts."""
+        self._worker = WorkerProcess(self.environment)
+        request = {"do": "prepare", "factory": self.factory, "arguments": self.arguments}
+        facts: Mapping[str, Any] = self._worker.ask(request, timeout_s=PREPARE_TIMEOUT_S)["facts"]
+        return facts
+
+    def warm_up(self, limit_s: float) -> WarmUp:
+        """Run until the times of steps no longer fall."""
+        timeout_s = limit_s + STEP_TIMEOUT_S
+        return WarmUp(**self._running.ask({"do": "warm_up", "seconds": limit_s}, timeout_s=timeout_s))
+
+    def measure(self, seconds: float) -> Slice:
+        """Run whole steps for at least `seconds`."""
+        request = {"do": "measure", "seconds": seconds, "latencies": self.latencies}
+        reply = self._running.ask(request, timeout_s=seconds + STEP_TIMEOUT_S)
+        return Slice(
+            value=reply["items"] / reply["seconds"],
+            items=reply["items"],
+            seconds=reply["seconds"],
+            latencies_ms=tuple(reply["latencies_ms"]),
+        )
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of the process."""
+        return self._running.cpu_s()
+
+    def finish(self) -> Finish:
+        """Return memory and outputs."""
+        reply = self._running.ask({"do": "finish"}, timeout_s=STEP_TIMEOUT_S)
+        metrics = {
+            Metric.RESIDENT_MEMORY: _exact(reply["resident_mib"], "MiB"),
+            Metric.PEAK_MEMORY: _exact(reply["peak_mib"], "MiB"),
+        }
+        return Finish(metrics=metrics, outputs=reply["outputs"])
+
+    def close(self) -> None:
+        """End the process."""
+        if self._worker is not None:
+            self._worker.close()
+
+    @property
+    def _running(self) -> WorkerProcess:
+        if self._worker is None:
+            raise ArmFailedError("not started")
+        return self._worker
+
+
+def _exact(value: float, unit: str) -> Measured:
+    value = round(value, 2)
+    return Measured(value=value, low=value, high=value, unit=unit, samples=1)

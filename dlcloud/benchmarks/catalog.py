@@ -1,0 +1,85 @@
+"""Say which benchmarks there are and what each needs; read by the launcher, so it imports no framework."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A benchmark program.
+
+    Attributes:
+        name: As written in a recipe.
+        module: What `python3 -m` runs.
+        requirements: File below `requirements` with the pinned packages of its environment.
+        summary: One sentence for people.
+        parameters: Its own options without the dashes, with what each means; those of several values take a
+            list. Options that every benchmark has are COMMON and, where `rounds` is set, ROUNDS.
+        lists: Which of the parameters take several values.
+        rounds: Whether settings run in slices of time.
+    """
+
+    name: str
+    module: str
+    requirements: str
+    summary: str
+    parameters: dict[str, str]
+    lists: tuple[str, ...] = ()
+    rounds: bool = True
+
+    @property
+    def requirements_path(self) -> Path:
+        """Return where the requirements file lies."""
+        return Path(__file__).resolve().parent / "requirements" / self.requirements
+
+
+COMMON = {
+    "width": "relative width of the speed-up's 95 % interval at which sampling stops",
+    "max-seconds": "seconds of measuring a case after which no further round begins",
+    "seed": "of every random choice",
+}
+
+ROUNDS = {
+    "rounds": "rounds measured at least",
+    "slice-seconds": "least time of a setting in a round",
+    "warm-up-seconds": "when a warm-up that does not end by itself is cut off",
+}
+
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark(
+            name="quantization",
+            module="benchmarks.quantization",
+            requirements="quantization.txt",
+            summary="Compare fp32 with int8 inference of image networks on ONNX Runtime: speed, latency, size, "
+            "memory and agreement of the logits.",
+            parameters={
+                "network": "vgg16, resnet50 or tiny",
+                "batch": "images a step",
+                "threads": "threads of the engine; one per physical core unless given",
+                "calibration-images": "synthetic images that the int8 scales are taken from",
+                "cache": "folder where built models are kept",
+            },
+            lists=("network", "batch"),
+        ),
+        Benchmark(
+            name="command",
+            module="benchmarks.command",
+            requirements="command.txt",
+            summary="Compare settings (environment, arguments) of any command by the throughput it prints, or by "
+            "its wall time.",
+            parameters={
+                "run": "the shell command",
+                "settings": "JSON: a list of {name, environment, arguments}, the baseline first",
+                "throughput": "regular expression whose one group is a throughput in the command's output",
+                "json-field": "field of JSON lines in the output that holds the throughput",
+                "final": "take only the last value of a run",
+                "unit": "what the throughput counts",
+                "repeats": "runs of each setting at least",
+                "warm-up-runs": "runs of each setting that do not count",
+            },
+            rounds=False,
+        ),
+    )
+}

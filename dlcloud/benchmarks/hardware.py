@@ -1,0 +1,127 @@
+"""Describe the machine and the software that a figure was measured on."""
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+# The instruction sets that decide how fast inference and training run.
+FLAGS = (
+    "sse4_2", "avx", "fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16",
+    "avx_vnni", "avx_vnni_int8", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",
+    "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
+)  # fmt: skip
+
+GIB = 1 << 30
+CPUS = Path("/sys/devices/system/cpu")
+
+
+def describe(packages: Iterable[str]) -> dict[str, Any]:
+    """Return `hardware` and `software` as records.py defines them.
+
+    Args:
+        packages: Distributions whose versions matter; one that is not installed is left out.
+    """
+    return {
+        "hardware": {
+            "cpu_model": cpu_model(),
+            "physical_cores": physical_cores(),
+            "logical_cpus": os.cpu_count() or 1,
+            "usable_cpus": len(usable_cpus()),
+            "cpu_flags": cpu_flags(),
+            "memory_gib": round(memory_bytes() / GIB, 2),
+            "gpus": gpus(),
+            "governor": _read(CPUS / "cpu0/cpufreq/scaling_governor"),
+            "kernel": platform.release(),
+            "virtualization": _virtualization(),
+        },
+        "software": {"python": platform.python_version(), "packages": dict(_versions(packages))},
+    }
+
+
+def cpu_model() -> str:
+    """Return the processor's name as it calls itself."""
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> list[str]:
+    """Return those of FLAGS that the processor has."""
+    info = _cpuinfo()
+    present = set((info.get("flags") or info.get("Features") or "").split())
+    return [flag for flag in FLAGS if flag in present]
+
+
+def usable_cpus() -> set[int]:
+    """Return the logical CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def physical_cores() -> int:
+    """Count the cores behind the usable CPUs; hyper-threads of one core count once.
+
+    Cores are told apart by their lists of siblings: virtual machines often give every CPU the core number 0.
+    """
+    cores = set()
+    for cpu in usable_cpus():
+        siblings = _read(CPUS / f"cpu{cpu}/topology/thread_siblings_list")
+        cores.add(siblings or f"alone {cpu}")
+    return max(1, len(cores))
+
+
+def memory_bytes() -> int:
+    """Return the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Return the NVIDIA GPUs that the driver shows; none where there is no driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    try:
+        listing = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.split(", ") for line in listing.splitlines() if line.count(", ") == 2]  # noqa: PLR2004 - three columns
+    return [
+        {"name": name, "memory_mib": float(memory), "driver": driver}
+        for name, memory, driver in rows
+        if memory.replace(".", "").isdigit()
+    ]
+
+
+def _virtualization() -> str:
+    """Return `none`, or what the machine says of its maker, such as `Amazon EC2 c7i.large`."""
+    if "hypervisor" not in (_cpuinfo().get("flags") or "").split():
+        return "none" if _cpuinfo().get("flags") else "unknown"
+    vendor = _read(Path("/sys/class/dmi/id/sys_vendor"))
+    product = _read(Path("/sys/class/dmi/id/product_name"))
+    return " ".join(part for part in (vendor, product) if part) or "virtual machine"
+
+
+def _cpuinfo() -> dict[str, str]:
+    """Return the first processor's entries in `/proc/cpuinfo`; empty where there is none."""
+    first = _read(Path("/proc/cpuinfo")).split("\n\n", 1)[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for package in packages:
+        try:
+            yield package, metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue

@@ -1,0 +1,226 @@
+"""The protocol that every benchmark measures by: settings side by side until the ratio is known well enough.
+
+Every setting of a case is started in a process of its own and warmed up until its times no longer fall. Then
+come rounds: in each, every setting runs for a slice of time, in an order that rotates from round to round, so
+that a machine that grows slower slows all of them. A slice that other processes disturbed is run again. The
+rounds end when the speed-up of every candidate over the baseline, the first setting, is known to the width
+that was asked for, or when the time is up.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import statistics, verdicts
+from .arm import Arm, Slice
+from .load import Disturbance, Load, disturbance
+from .process import ArmFailedError
+from .records import Failure, Recorder
+from .verdicts import Kept, Track
+
+DISTURBED_SHARE = 0.08
+"""A slice of which other processes and other machines took more than this share is run again."""
+
+REDONE_PER_SLICE = 2
+REDONE_PER_CASE = 10
+
+QUICK_RESAMPLES = 400
+"""Enough to decide whether to go on; the figures reported are drawn from more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When to stop.
+
+    Attributes:
+        width: Relative width of the speed-up's interval that is good enough.
+        max_s: Seconds of measuring after which no further round begins; `rounds` are measured in any case.
+        rounds: Rounds before the first look at the width.
+        slice_s: Least length of a slice.
+        warm_up_s: Seconds after which a warm-up that has not ended is cut off.
+        fixed: Stop after exactly `rounds`.
+    """
+
+    width: float = 0.05
+    max_s: float = 60.0
+    rounds: int = statistics.MINIMUM_PAIRS
+    slice_s: float = 1.0
+    warm_up_s: float = 30.0
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One comparison: the same work in several settings, the baseline first.
+
+    Attributes:
+        name: Such as `vgg16 batch 1`.
+        arms: The settings, not yet started.
+        compare: Facts about a candidate from the baseline's outputs and its own.
+    """
+
+    name: str
+    arms: Sequence[Arm]
+    compare: Callable[[list[list[float]], list[list[float]]], Mapping[str, Any]] = lambda _ours, _theirs: {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What the cases of one program share.
+
+    Attributes:
+        own_cpu_s: CPU seconds of the coordinator itself.
+        clock: Seconds from any start, never backwards.
+    """
+
+    limits: Limits
+    recorder: Recorder
+    load: Load
+    generator: random.Random
+    own_cpu_s: Callable[[], float] = time.process_time
+    clock: Callable[[], float] = time.monotonic
+
+
+def measure(cases: Sequence[Case], session: Session) -> None:
+    """Measure one case after the other; what fails is recorded and the rest goes on."""
+    for done, case in enumerate(cases):
+        remaining_s = (len(cases) - done) * session.limits.max_s
+        session.recorder.progress(case.name, done=done, total=len(cases), remaining_s=remaining_s)
+        _CaseRun(case=case, session=session, done=done, total=len(cases)).run()
+    session.recorder.progress("done", done=len(cases), total=len(cases), remaining_s=0.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class _CaseRun:
+    """One case while it is measured."""
+
+    case: Case
+    session: Session
+    done: int
+    total: int
+    tracks: list[Track] = field(default_factory=list)
+    redone: int = 0
+
+    def run(self) -> None:
+        """Measure the case and record it; no process of it is left."""
+        try:
+            self.tracks = [Track(arm=arm) for arm in self.case.arms]
+            for track in list(self.tracks):
+                self._guard(track, self._start)
+            self._rounds()
+            for track in list(self.tracks):
+                self._guard(track, self._finish)
+            verdicts.record(self.case, self.tracks, self.session)
+        finally:
+            for arm in self.case.arms:
+                arm.close()
+
+    def _start(self, track: Track) -> None:
+        self._progress(f"preparing {track.arm.name}", None)
+        track.facts = dict(track.arm.start())
+        track.warm_up = track.arm.warm_up(self.session.limits.warm_up_s)
+
+    def _finish(self, track: Track) -> None:
+        track.finish = track.arm.finish()
+
+    def _rounds(self) -> None:
+        """Measure rounds until they suffice."""
+        began = self.session.clock()
+        number = 0
+        while self.tracks:
+            for track in _rotated(self.tracks, number):
+                self._guard(track, lambda track, number=number: self._slice(track, number))  # type: ignore[misc]
+            number += 1
+            elapsed_s = self.session.clock() - began
+            if self._enough(number, elapsed_s):
+                return
+            self._tell(number, elapsed_s)
+
+    def _enough(self, number: int, elapsed_s: float) -> bool:
+        limits = self.session.limits
+        if number < limits.rounds:
+            return False
+        if limits.fixed or elapsed_s >= limits.max_s:
+            return True
+        return statistics.look_due(number, limits.rounds) and self._width() <= limits.width
+
+    def _width(self) -> float:
+        """Return the widest relative interval among the candidates, or the baseline's own where it is alone."""
+        intervals = verdicts.intervals(self.tracks, self.session.generator, resamples=QUICK_RESAMPLES)
+        return max(interval.relative_width for interval in intervals)
+
+    def _slice(self, track: Track, number: int) -> None:
+        """Measure one slice, again where it was disturbed, and record the one that is kept."""
+        best = self._measured(track)
+        redone = 0
+        while best.disturbance.share > DISTURBED_SHARE and redone < REDONE_PER_SLICE:
+            if self.redone >= REDONE_PER_CASE:
+                break
+            self.redone += 1
+            redone += 1
+            again = self._measured(track)
+            best = min(best, again, key=lambda kept: kept.disturbance.share)
+        track.kept.append(best)
+        self._record(track, best, number, redone)
+
+    def _measured(self, track: Track) -> Kept:
+        session = self.session
+        before, own_before = session.load.read(), track.arm.cpu_s() + session.own_cpu_s()
+        measured = track.arm.measure(session.limits.slice_s)
+        own_after, after = track.arm.cpu_s() + session.own_cpu_s(), session.load.read()
+        return Kept(slice=measured, disturbance=disturbance(before, after, own_after - own_before))
+
+    def _record(self, track: Track, kept: Kept, number: int, redone: int) -> None:
+        measured = kept.slice
+        shared = {
+            "case": self.case.name,
+            "setting": track.arm.name,
+            "metric": track.arm.metric.value,
+            "unit": track.arm.unit,
+            "items": measured.items,
+            "seconds": round(measured.seconds, 6),
+            "round": number,
+            **_shares(kept.disturbance),
+            "redone": redone,
+        }
+        for value in measured.parts or (measured.value,):
+            self.session.recorder.sample({**shared, "value": value, **_latencies(measured)})
+
+    def _guard(self, track: Track, action: Callable[[Track], None]) -> None:
+        """Take an arm out of the case where it fails."""
+        try:
+            action(track)
+        except ArmFailedError as error:
+            self.tracks.remove(track)
+            track.arm.close()
+            failure = Failure(case=self.case.name, setting=track.arm.name, message=str(error))
+            self.session.recorder.failure(failure)
+
+    def _tell(self, number: int, elapsed_s: float) -> None:
+        """Tell how far the rounds are, at the looks only, so that telling costs nothing."""
+        limits = self.session.limits
+        if not statistics.look_due(number, limits.rounds):
+            return
+        remaining_s = max(0.0, limits.max_s - elapsed_s) + (self.total - self.done - 1) * limits.max_s
+        self._progress(f"{number} rounds, interval {100 * self._width():.1f} % wide", remaining_s)
+
+    def _progress(self, message: str, remaining_s: float | None) -> None:
+        self.session.recorder.progress(
+            f"{self.case.name}: {message}", done=self.done, total=self.total, remaining_s=remaining_s
+        )
+
+
+def _rotated(tracks: Sequence[Track], number: int) -> list[Track]:
+    """Return the arms in this round's order: each is first in turn."""
+    first = number % len(tracks)
+    return [*tracks[first:], *tracks[:first]]
+
+
+def _shares(taken: Disturbance) -> dict[str, float]:
+    return {"disturbed_share": round(taken.share, 4), "steal_share": round(taken.stolen, 4)}
+
+
+def _latencies(measured: Slice) -> dict[str, list[float]]:
+    return {"latencies_ms": list(measured.latencies_ms)} if measured.latencies_ms else {}

@@ -1,0 +1,43 @@
+"""Keep model files: each built once, whole or not at all, also where several programs want it at once."""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCache:
+    """A folder of model files whose names say what they hold.
+
+    Args:
+        folder: Made when it is first needed.
+    """
+
+    folder: Path
+
+    def get(self, name: str, build: Callable[[Path], None]) -> Path:
+        """Return the file `name`, built first where it is missing.
+
+        Args:
+            name: File name, the same only for the same content.
+            build: Writes the content to the path that it is given.
+        """
+        target = self.folder / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                self._build(target, build)
+        return target
+
+    def _build(self, target: Path, build: Callable[[Path], None]) -> None:
+        """Build beside the target and rename, so that an interruption leaves no half file."""
+        with tempfile.TemporaryDirectory(prefix=".building-", dir=self.folder) as folder:
+            unfinished = Path(folder) / target.name
+            build(unfinished)
+            with unfinished.open("rb") as content:
+                os.fsync(content.fileno())
+            unfinished.replace(target)

@@ -1,0 +1,148 @@
+"""What the benchmark programs share: arguments, the frame of records around the cases, exit status, signals."""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from . import hardware, harness, table
+from .harness import Case, Limits, Session
+from .load import ProcLoad
+from .process import ArmFailedError
+from .records import Failure, Recorder, RecordsFile
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
+    """Add the arguments that every benchmark has."""
+    group = parser.add_argument_group("measuring")
+    group.add_argument("--output", type=Path, metavar="FILE", help="append the records to FILE, as JSON lines")
+    group.add_argument(
+        "--width", type=fraction, default=limits.width, metavar="SHARE",
+        help="stop when the interval of the speed-up is this narrow, relative to it (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-seconds", type=positive_float, default=limits.max_s, metavar="S",
+        help="begin no round of a case after this long (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument("--seed", type=natural, default=0, help="of every random choice (default: %(default)s)")
+
+
+def add_round_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
+    """Add the arguments of benchmarks whose settings run in slices of time."""
+    group = parser.add_argument_group("rounds")
+    group.add_argument(
+        "--rounds", type=positive, default=limits.rounds, metavar="N",
+        help="measure at least N rounds; fewer than 6 cannot name a winner (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--slice-seconds", type=positive_float, default=limits.slice_s, metavar="S",
+        help="least time of a setting in a round (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--warm-up-seconds", type=positive_float, default=limits.warm_up_s, metavar="S",
+        help="cut off a warm-up that does not end by itself (default: %(default)s)",
+    )  # fmt: skip
+
+
+def run(
+    name: str,
+    arguments: argparse.Namespace,
+    *,
+    limits: Limits,
+    packages: Iterable[str],
+    cases: Callable[[Recorder], Sequence[Case]],
+) -> int:
+    """Measure the cases of a benchmark, print the table and return the exit status.
+
+    Args:
+        name: The benchmark's name.
+        arguments: As parsed; they go into the first record.
+        limits: When to stop.
+        packages: Distributions whose versions belong to the figures.
+        cases: Makes the cases; may record failures, and raise ArmFailedError where nothing can be measured.
+    """
+    began = time.monotonic()
+    signal.signal(signal.SIGTERM, _interrupt)
+    with RecordsFile(arguments.output) as file:
+        recorder = Recorder(output=file.stream, messages=sys.stderr)
+        recorder.start(name, _plain(arguments), arguments.seed, hardware.describe(packages))
+        # The seed makes intervals repeatable; nothing here is secret.
+        generator = random.Random(arguments.seed)  # noqa: S311
+        session = Session(limits=limits, recorder=recorder, load=ProcLoad(), generator=generator)
+        status = _status(name, cases, session)
+        recorder.end(ok=status == DONE, seconds=time.monotonic() - began)
+    sys.stdout.write(table.render(recorder))
+    return status
+
+
+def _status(name: str, cases: Callable[[Recorder], Sequence[Case]], session: Session) -> int:
+    try:
+        harness.measure(cases(session.recorder), session)
+    except ArmFailedError as error:
+        session.recorder.failure(Failure(case=name, setting=None, message=str(error)))
+    except KeyboardInterrupt:
+        session.recorder.failure(Failure(case=name, setting=None, message="interrupted"))
+        return INTERRUPTED
+    return FAILED if session.recorder.failures else DONE
+
+
+def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
+    """Return this process's environment with changes."""
+    return {**os.environ, **(changes or {})}
+
+
+def natural(text: str) -> int:
+    """Read a whole number of at least 0."""
+    value = int(text) if text.isdecimal() else -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return value
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def positive_float(text: str) -> float:
+    """Read a number above 0."""
+    value = _number(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    """Read a share above 0 and below 1."""
+    value = _number(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _plain(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments as JSON can hold them."""
+    values = vars(arguments).items()
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values}

@@ -1,0 +1,229 @@
+"""The records that a benchmark writes: JSON, one object a line, appended and flushed as they come.
+
+Every record has `schema` (1), `record` (its kind) and `time` (UTC, ISO 8601). A reader ignores keys and kinds
+that it does not know. By kind:
+
+start       benchmark; arguments {name: value}; seed; hardware {cpu_model, physical_cores, logical_cpus,
+            usable_cpus, cpu_flags [..], memory_gib, gpus [{name, memory_mib, driver}], governor, kernel,
+            virtualization}; software {python, packages {name: version}}
+progress    message; done, total: cases ended and cases in all; remaining_s: an estimate, or null
+sample      case; setting; metric; value; unit; items; seconds; round; disturbed_share; steal_share;
+            redone: times the slice was thrown away for being disturbed; latencies_ms [..] (at most 250, evenly taken,
+            batch 1 only)
+result      case; setting; baseline: bool; metrics {NAME: {value, low, high, unit, samples}}; facts {NAME: value};
+            warnings [text]; stable: bool
+comparison  case; baseline; candidate; metric; ratio; low; high; confidence; verdict; samples.
+            `ratio` is the speed-up: how many times as well the candidate does, whichever way the metric counts
+failure     case; setting (null where the whole case failed); message
+end         ok: bool, true where nothing failed; seconds: from start to end
+
+`case` is what is measured ("vgg16 batch 1"), `setting` how ("fp32", "int8"), `metric` one of Metric.
+Shares are 0 to 1. `verdict` is one of statistics.Verdict. An interval [low, high] holds the true value with
+95 % confidence; where it could not be drawn, low and high are the value.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+SCHEMA = 1
+
+
+class Metric(Enum):
+    """What is measured; the value is the name in the records."""
+
+    THROUGHPUT = "throughput"
+    DURATION = "duration"
+    LATENCY_P50 = "latency_p50"
+    LATENCY_P99 = "latency_p99"
+    PEAK_MEMORY = "peak_memory"
+    RESIDENT_MEMORY = "resident_memory"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Tell which way the metric counts."""
+        return self is Metric.THROUGHPUT
+
+
+class Kind(Enum):
+    """What a record tells."""
+
+    START = "start"
+    PROGRESS = "progress"
+    SAMPLE = "sample"
+    RESULT = "result"
+    COMPARISON = "comparison"
+    FAILURE = "failure"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A metric's value with its interval."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one setting came to in one case."""
+
+    case: str
+    setting: str
+    baseline: bool
+    metrics: Mapping[Metric, Measured]
+    facts: Mapping[str, Any]
+    warnings: tuple[str, ...]
+    stable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How a candidate did against the baseline; `ratio` above 1 is better."""
+
+    case: str
+    baseline: str
+    candidate: str
+    metric: Metric
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+    verdict: str
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A setting, or a whole case where `setting` is None, that could not be measured."""
+
+    case: str
+    setting: str | None
+    message: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorder:
+    """Writes records to a file, says what happens on stderr, and keeps what the final table needs.
+
+    Args:
+        output: The file that records are appended to, or None.
+        messages: Where progress is told.
+        now: Tells the time, aware and in UTC.
+    """
+
+    output: TextIO | None
+    messages: TextIO
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    results: list[Result] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def start(
+        self, benchmark: str, arguments: Mapping[str, Any], seed: int, machine: Mapping[str, Any]
+    ) -> None:
+        """Record what is about to be measured, where and with what.
+
+        Args:
+            benchmark: The program's name.
+            arguments: Its arguments.
+            seed: What every random choice is drawn from.
+            machine: `hardware` and `software`, as hardware.describe gives them.
+        """
+        self._write(Kind.START, {"benchmark": benchmark, "arguments": arguments, "seed": seed, **machine})
+
+    def progress(self, message: str, *, done: int, total: int, remaining_s: float | None = None) -> None:
+        """Record and tell what is happening now."""
+        self._write(
+            Kind.PROGRESS, {"message": message, "done": done, "total": total, "remaining_s": remaining_s}
+        )
+        left = f", about {remaining_s:.0f} s left" if remaining_s is not None else ""
+        self._tell(f"[{done}/{total}{left}] {message}")
+
+    def sample(self, values: Mapping[str, Any]) -> None:
+        """Record one slice or one value of it."""
+        self._write(Kind.SAMPLE, values)
+
+    def result(self, result: Result) -> None:
+        """Record what a setting came to."""
+        self.results.append(result)
+        metrics = {metric.value: _fields(measured) for metric, measured in result.metrics.items()}
+        self._write(Kind.RESULT, {**_fields(result), "metrics": metrics})
+
+    def comparison(self, comparison: Comparison) -> None:
+        """Record how a candidate did against the baseline."""
+        self.comparisons.append(comparison)
+        self._write(Kind.COMPARISON, {**_fields(comparison), "metric": comparison.metric.value})
+
+    def failure(self, failure: Failure) -> None:
+        """Record and tell that something could not be measured."""
+        self.failures.append(failure)
+        self._write(Kind.FAILURE, _fields(failure))
+        self._tell(f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}")
+
+    def end(self, *, ok: bool, seconds: float) -> None:
+        """Record that the program is done."""
+        self._write(Kind.END, {"ok": ok, "seconds": round(seconds, 3)})
+
+    def _write(self, kind: Kind, values: Mapping[str, Any]) -> None:
+        if self.output is None:
+            return
+        time = self.now().isoformat(timespec="milliseconds")
+        record = {"schema": SCHEMA, "record": kind.value, "time": time, **values}
+        self.output.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
+        self.output.flush()
+
+    def _tell(self, message: str) -> None:
+        self.messages.write(message + "\n")
+        self.messages.flush()
+
+
+@dataclass(slots=True)
+class RecordsFile:
+    """A records file, open for appending while the block lasts; None as path opens nothing."""
+
+    path: Path | None
+    _stream: TextIO | None = None
+
+    def __enter__(self) -> Self:
+        """Open the file, its folder made if missing; a line cut off by a crash is ended first."""
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = self.path.open("a+", encoding="utf-8")
+            _end_last_line(self._stream)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        if self._stream is not None:
+            self._stream.close()
+
+    @property
+    def stream(self) -> TextIO | None:
+        """Return the open file, or None where no path was given."""
+        return self._stream
+
+
+def _end_last_line(stream: TextIO) -> None:
+    size = stream.seek(0, os.SEEK_END)
+    if size:
+        with Path(stream.name).open("rb") as content:
+            content.seek(-1, os.SEEK_END)
+            if content.read(1) != b"\n":
+                stream.write("\n")
+
+
+def _fields(value: Measured | Result | Comparison | Failure) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}

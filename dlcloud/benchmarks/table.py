@@ -1,0 +1,61 @@
+"""Render what was measured as a plain table for people."""
+
+from collections.abc import Iterable, Sequence
+
+from .records import Comparison, Measured, Metric, Recorder, Result
+
+MIB = 1 << 20
+
+
+def render(recorder: Recorder) -> str:
+    """Return the table of results, the comparisons, the warnings and the failures, each where there are any."""
+    compared = {(comparison.case, comparison.candidate): comparison for comparison in recorder.comparisons}
+    rows = [_row(result, compared.get((result.case, result.setting))) for result in recorder.results]
+    parts = []
+    if rows:
+        names = ["case", "setting", *dict.fromkeys(name for row in rows for name in row)]
+        names = list(dict.fromkeys(names))
+        parts.append(_aligned([names, *([row.get(name, "") for name in names] for row in rows)]))
+    parts.extend(_notes(recorder))
+    return "\n".join(parts) + ("\n" if parts else "")
+
+
+def _row(result: Result, comparison: Comparison | None) -> dict[str, str]:
+    """Return the cells of one setting by column."""
+    row = {"case": result.case, "setting": result.setting}
+    for metric, measured in result.metrics.items():
+        row[f"{metric.value.replace('_', ' ')} ({measured.unit})"] = _value(metric, measured)
+    if "model_bytes" in result.facts:
+        row["model (MiB)"] = f"{result.facts['model_bytes'] / MIB:.2f}"
+    if "cosine_similarity" in result.facts:
+        row["cosine to baseline"] = f"{result.facts['cosine_similarity']:.5f}"
+    row["speed-up"] = _speed_up(comparison) if comparison else ("baseline" if result.baseline else "")
+    return row
+
+
+def _value(metric: Metric, measured: Measured) -> str:
+    if metric in (Metric.PEAK_MEMORY, Metric.RESIDENT_MEMORY):
+        return f"{measured.value:.0f}"
+    return f"{measured.value:.4g} [{measured.low:.4g}, {measured.high:.4g}]"
+
+
+def _speed_up(comparison: Comparison) -> str:
+    interval = f"{comparison.ratio:.3g} [{comparison.low:.3g}, {comparison.high:.3g}]"
+    return f"{interval} {comparison.verdict}"
+
+
+def _notes(recorder: Recorder) -> Iterable[str]:
+    for result in recorder.results:
+        for warning in result.warnings:
+            yield f"warning: {result.case}, {result.setting}: {warning}"
+    if any(result.facts.get("weights") == "random" for result in recorder.results):
+        yield "The weights are random: speed, size and numerical agreement are real, accuracy was not measured."
+    for failure in recorder.failures:
+        yield f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)

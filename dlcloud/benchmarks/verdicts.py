@@ -1,0 +1,149 @@
+"""Turn what the arms of a case measured into results, comparisons and warnings."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import statistics
+from .arm import Arm, Finish, Slice, WarmUp
+from .load import Disturbance
+from .records import Comparison, Measured, Metric, Result
+from .statistics import Interval
+
+if TYPE_CHECKING:
+    from .harness import Case, Session
+
+DISTURBED_SLICE = 0.08
+DISTURBED_SLICES = 0.25
+"""Share of disturbed slices above which a result is not called stable."""
+
+DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A slice that counts, with what others took of it."""
+
+    slice: Slice
+    disturbance: Disturbance
+
+
+@dataclass(slots=True, kw_only=True)
+class Track:
+    """An arm and all that is known of it so far."""
+
+    arm: Arm
+    facts: dict[str, Any] = field(default_factory=dict)
+    warm_up: WarmUp | None = None
+    kept: list[Kept] = field(default_factory=list)
+    finish: Finish | None = None
+
+    @property
+    def values(self) -> list[float]:
+        """Return the main metric of each round."""
+        return [kept.slice.value for kept in self.kept]
+
+
+def intervals(tracks: Sequence[Track], generator: random.Random, *, resamples: int) -> list[Interval]:
+    """Return the speed-up of each candidate over the first setting, or its own value where it is alone."""
+    if len(tracks) == 1:
+        return [statistics.bootstrap(tracks[0].values, generator, resamples=resamples)]
+    baseline = tracks[0]
+    return [
+        statistics.bootstrap(
+            statistics.ratios(
+                baseline.values, track.values, higher_is_better=baseline.arm.metric.higher_is_better
+            ),
+            generator,
+            resamples=resamples,
+        )
+        for track in tracks[1:]
+    ]
+
+
+def record(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
+    """Record the results of the settings that were measured, and how they compare with the baseline.
+
+    Where the baseline itself failed nothing is compared.
+    """
+    if not tracks:
+        return
+    with_baseline = tracks[0].arm is case.arms[0]
+    speed_ups = intervals(tracks, session.generator, resamples=2000)
+    widest = max(interval.relative_width for interval in speed_ups)
+    for place, track in enumerate(tracks):
+        facts = _facts(case, tracks, place) if with_baseline else track.facts
+        warnings = [*_warnings(track), *_width_warnings(widest, session.limits.width, session.limits.fixed)]
+        result = Result(
+            case=case.name,
+            setting=track.arm.name,
+            baseline=with_baseline and place == 0,
+            metrics=_metrics(track, session.generator),
+            facts=facts,
+            warnings=tuple(warnings),
+            stable=not warnings,
+        )
+        session.recorder.result(result)
+    if with_baseline:
+        for track, speed_up in zip(tracks[1:], speed_ups, strict=False):
+            session.recorder.comparison(_comparison(case.name, tracks[0], track, speed_up))
+
+
+def _comparison(case: str, baseline: Track, candidate: Track, speed_up: Interval) -> Comparison:
+    return Comparison(
+        case=case,
+        baseline=baseline.arm.name,
+        candidate=candidate.arm.name,
+        metric=baseline.arm.metric,
+        ratio=_rounded(speed_up.value),
+        low=_rounded(speed_up.low),
+        high=_rounded(speed_up.high),
+        confidence=round(speed_up.confidence, 4),
+        verdict=statistics.judge(speed_up).value,
+        samples=len(candidate.kept),
+    )
+
+
+def _facts(case: "Case", tracks: Sequence[Track], place: int) -> Mapping[str, Any]:
+    """Return an arm's facts, with those that come from comparing its outputs with the baseline's."""
+    ours, theirs = tracks[0].finish, tracks[place].finish
+    compared = case.compare(ours.outputs, theirs.outputs) if place and ours and theirs else {}
+    return {**tracks[place].facts, **compared}
+
+
+def _metrics(track: Track, generator: random.Random) -> dict[Metric, Measured]:
+    main = statistics.bootstrap(track.values, generator)
+    metrics = {track.arm.metric: _measured(main, track.arm.unit, len(track.values))}
+    latencies = [value for kept in track.kept for value in kept.slice.latencies_ms]
+    if latencies:
+        for metric, share in ((Metric.LATENCY_P50, 0.5), (Metric.LATENCY_P99, 0.99)):
+            interval = statistics.percentile_interval(latencies, share)
+            metrics[metric] = _measured(interval, "ms", len(latencies))
+    return {**metrics, **(track.finish.metrics if track.finish else {})}
+
+
+def _measured(interval: Interval, unit: str, samples: int) -> Measured:
+    value, low, high = (_rounded(value) for value in (interval.value, interval.low, interval.high))
+    return Measured(value=value, low=low, high=high, unit=unit, samples=samples)
+
+
+def _warnings(track: Track) -> list[str]:
+    """Say what makes the figures of one setting doubtful."""
+    warnings = []
+    if track.warm_up is not None and not track.warm_up.settled:
+        warnings.append(f"still speeding up or slowing down after {track.warm_up.seconds:.0f} s of warm-up")
+    disturbed = sum(kept.disturbance.share > DISTURBED_SLICE for kept in track.kept)
+    if disturbed > DISTURBED_SLICES * len(track.kept):
+        warnings.append(f"other work disturbed {disturbed} of {len(track.kept)} slices")
+    return warnings
+
+
+def _width_warnings(width: float, wanted: float, fixed: bool) -> list[str]:  # noqa: FBT001 - a limit, passed on
+    if fixed or width <= wanted:
+        return []
+    return [f"time was up with the interval {100 * width:.1f} % wide, not {100 * wanted:g} %"]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

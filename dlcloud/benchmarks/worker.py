@@ -1,0 +1,173 @@
+"""Run one setting in a process of its own: `python3 -m benchmarks.worker`, driven by JSON lines.
+
+One request a line on stdin, one reply a line on stdout; whatever a framework prints goes to stderr instead.
+
+prepare {factory: "module:function" of this package, arguments}   -> {facts}
+warm_up {seconds: at most}                                       -> {steps, seconds, settled}
+measure {seconds: at least, latencies: bool}                     -> {items, seconds, latencies_ms}
+finish  {}                                                       -> {resident_mib, peak_mib, outputs}
+
+A request that fails is answered {error: text, missing: name of the module that is not installed, or null}.
+The end of stdin ends the worker.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from . import statistics
+
+PR_SET_PDEATHSIG = 1
+"""Source: prctl(2), linux/prctl.h."""
+
+MEASURED_AT_ONCE_S = 0.005
+"""Steps of the warm-up are timed in groups of at least this long; shorter ones are mostly noise."""
+
+LATENCIES_KEPT = 250
+
+
+class Workload(Protocol):
+    """What a factory returns: a framework made ready to run one setting.
+
+    Attributes:
+        items_per_step: How many images one step takes; 0 where there is nothing to time.
+        facts: What is known of the setting before it runs.
+    """
+
+    items_per_step: int
+    facts: Mapping[str, Any]
+
+    def step(self) -> None:
+        """Run once and wait for the result."""
+
+    def outputs(self) -> list[list[float]]:
+        """Return what the setting computes, a row an input, for comparison between settings."""
+
+
+class Worker:
+    """Answers requests about one workload."""
+
+    def __init__(self) -> None:
+        self._workload: Workload | None = None
+
+    def answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out a request and return the reply; a fault of the framework is a reply as well."""
+        try:
+            return self._carry_out(request)
+        except ModuleNotFoundError as error:
+            return {"error": f"{error.name} is not installed", "missing": error.name}
+        except Exception as error:  # noqa: BLE001 - whatever a framework raises fails this setting only
+            text = " ".join(str(error).split())
+            return {"error": f"{type(error).__name__}: {text}"[:2000], "missing": None}
+
+    def _carry_out(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        match request["do"]:
+            case "prepare":
+                return self._prepare(request["factory"], request["arguments"])
+            case "warm_up":
+                return _warm_up(self._ready(), request["seconds"])
+            case "measure":
+                return _measure(self._ready(), request["seconds"], latencies=request["latencies"])
+            case "finish":
+                return _memory() | {"outputs": self._ready().outputs()}
+            case unknown:
+                raise ValueError(f"unknown request {unknown}")
+
+    def _prepare(self, factory: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        module, _, function = factory.partition(":")
+        make = getattr(importlib.import_module(f".{module}", __package__), function)
+        self._workload = make(**arguments)
+        return {"facts": dict(self._ready().facts)}
+
+    def _ready(self) -> Workload:
+        if self._workload is None:
+            raise ValueError("nothing is prepared")
+        return self._workload
+
+
+def _warm_up(workload: Workload, limit_s: float) -> Mapping[str, Any]:
+    """Run until the last two medians of three times agree, or until `limit_s` have passed."""
+    began = time.perf_counter()
+    times: list[float] = []
+    steps = 0
+    group = 1
+    while not statistics.settled(times):
+        start = time.perf_counter()
+        if times and start - began >= limit_s:
+            return {"steps": steps, "seconds": start - began, "settled": False}
+        for _ in range(group):
+            workload.step()
+        steps += group
+        seconds = time.perf_counter() - start
+        times.append(seconds / group)
+        if seconds < MEASURED_AT_ONCE_S:
+            group *= 2
+            times.clear()
+    return {"steps": steps, "seconds": time.perf_counter() - began, "settled": True}
+
+
+def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[str, Any]:
+    """Run whole steps until at least `least_s` have passed."""
+    ends = [time.perf_counter()]
+    until = ends[0] + least_s
+    while ends[-1] < until:
+        workload.step()
+        ends.append(time.perf_counter())
+    steps = len(ends) - 1
+    times = [1000 * (after - before) for before, after in zip(ends, ends[1:], strict=False)] if latencies else []
+    thinned = times[:: -(-len(times) // LATENCIES_KEPT)] if times else []
+    return {
+        "items": steps * workload.items_per_step,
+        "seconds": ends[-1] - ends[0],
+        "latencies_ms": [round(value, 4) for value in thinned],
+    }
+
+
+def _memory() -> dict[str, float]:
+    """Return the resident memory now and at its peak, in MiB.
+
+    Source: proc_pid_status(5), VmRSS and VmHWM; elsewhere getrusage(2), which knows only the peak.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / (1 << 20)
+        return {"resident_mib": peak, "peak_mib": peak}
+    kib = {line.partition(":")[0]: line.split()[1] for line in status.splitlines() if line.endswith(" kB")}
+    return {"resident_mib": int(kib["VmRSS"]) / 1024, "peak_mib": int(kib["VmHWM"]) / 1024}
+
+
+def serve(requests: TextIO, replies: TextIO) -> None:
+    """Answer requests until there are no more."""
+    worker = Worker()
+    for line in requests:
+        replies.write(json.dumps(worker.answer(json.loads(line))) + "\n")
+        replies.flush()
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent dies, even while it is stopped."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Keep stdout for replies, send everything else that is printed to stderr, and serve."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the coordinator ends workers
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    serve(sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main()
