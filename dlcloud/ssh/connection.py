@@ -110,7 +110,7 @@ class SshConnection:
         stderr_limit: int | None = None,
     ) -> Iterator[RemoteProcess]:
         started = time.monotonic()
-        if not self._channels.acquire(timeout=-1 if timeout_s is None else timeout_s):
+        if not self._channels.acquire(timeout=timeout_s):
             raise UnreachableError(
                 f"{self.endpoint.instance_id}: {_CHANNELS} commands were still running after {timeout_s:g} s"
             )

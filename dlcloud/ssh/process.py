@@ -1,5 +1,6 @@
 """One command on an instance: what it is fed, what it writes on both streams, and how it ends."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -127,7 +128,7 @@ class RemoteProcess:
 
     def close(self) -> None:
         """Close the channel and stop feeding; the command sees its streams closed."""
-        self._channel.close()
+        self._close_channel()
         if self._feeder is not None:
             self._feeder.join()
 
@@ -156,22 +157,22 @@ class RemoteProcess:
     def _feed(self, feed: Feed) -> None:
         try:
             feed(self._write)
-            self._channel.shutdown_write()
-        except (StdinClosedError, OSError, EOFError) as e:
-            if self._channel.closed or not self._transport.is_active():
-                log.debug("%s: the command took no more input", self._endpoint.instance_id)
-            else:  # a local file that could not be read: without this the command would wait for ever
-                self._feed_error = e
-                self._channel.close()
+            with _telling_closed():
+                self._channel.shutdown_write()
+        except StdinClosedError:
+            log.debug("%s: the command took no more input", self._endpoint.instance_id)
         except Exception as e:  # noqa: BLE001 it is raised again by status(), in the caller's thread
+            # Without closing, the command would wait for the rest of its input for ever.
             self._feed_error = e
-            self._channel.close()
+            self._close_channel()
 
     def _write(self, data: bytes) -> None:
-        try:
+        with _telling_closed():
             self._channel.sendall(data)
-        except (OSError, EOFError, SSHException) as e:
-            raise StdinClosedError from e
+
+    def _close_channel(self) -> None:
+        with contextlib.suppress(OSError, EOFError, SSHException):  # there may be no one left to tell
+            self._channel.close()
 
     def _keep_stderr(self, data: bytes) -> None:
         self.stderr += data
@@ -182,9 +183,9 @@ class RemoteProcess:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _too_late(self) -> None:
-        self._channel.close()
+        self._close_channel()
         raise UnreachableError(
-            f"{self._endpoint.instance_id}: a command had not ended after {self._timeout_s:g} s",
+            f"{self._endpoint.instance_id}: a command had not ended after {round(self._timeout_s or 0, 1):g} s",
             hint="what it started may still be running on the instance",
         )
 
@@ -209,6 +210,14 @@ def reason(cause: BaseException | None) -> str:
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
     return str(cause) or type(cause).__name__
+
+
+@contextlib.contextmanager
+def _telling_closed() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, SSHException) as e:
+        raise StdinClosedError from e
 
 
 def _in_pieces(content: bytes) -> Feed:

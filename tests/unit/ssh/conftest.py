@@ -1,7 +1,9 @@
 """A cluster of real SSH servers on 127.0.0.1, each with a folder that stands for its root."""
 
 import asyncio
+import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -57,7 +59,9 @@ class Host(asyncssh.SSHServer):
         self.refused_logins = 0
         self.connections: list[asyncssh.SSHServerConnection] = []
         self.before: Callable[[str], None] = lambda _: None
+        self.shells: set[asyncio.subprocess.Process] = set()
         self.port = 0
+        self.path = os.environ["PATH"]
         (root / "home").mkdir(parents=True)
         self._server = None
 
@@ -102,7 +106,12 @@ class Host(asyncssh.SSHServer):
         async def close():
             self._server.close()
             self._cut()
-            await self._server.wait_closed()
+            for shell in self.shells:
+                if shell.returncode is None:
+                    os.killpg(shell.pid, signal.SIGKILL)
+                shell._transport.close()
+            while self.shells:
+                await asyncio.sleep(0.001)
 
         if self._server is not None:
             self.loop.call(close())
@@ -124,23 +133,43 @@ class Host(asyncssh.SSHServer):
             "-c",
             process.command,
             cwd=self.root / "home",
-            env={"PATH": os.environ["PATH"], "DLCLOUD_ROOT": str(self.root), "HOME": str(self.root / "home")},
+            env={"PATH": self.path, "DLCLOUD_ROOT": str(self.root), "HOME": str(self.root / "home")},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
+        self.shells.add(shell)
+        feeding = asyncio.create_task(_feed(process.stdin, shell.stdin))
         try:
-            await process.redirect(stdin=shell.stdin, stdout=shell.stdout, stderr=shell.stderr)
+            await asyncio.gather(_pump(shell.stdout, process.stdout), _pump(shell.stderr, process.stderr))
             status = await shell.wait()
-            await process.stdout.drain()
             if status < 0:
                 process.exit_with_signal("TERM")
             else:
                 process.exit(status)
+        except (OSError, asyncssh.Error):
+            pass  # the client is gone
         finally:
+            feeding.cancel()
             if shell.returncode is None:
-                shell.kill()
-                await shell.wait()
+                os.killpg(shell.pid, signal.SIGKILL)
+            shell._transport.close()  # wait() would wait for somebody to read what is still in the pipes
+            await shell.wait()
+            self.shells.discard(shell)
+
+
+async def _pump(source, sink) -> None:
+    while data := await source.read(1 << 16):
+        sink.write(data)
+        await sink.drain()
+
+
+async def _feed(source, sink) -> None:
+    """Pass input on; asyncssh's own redirection loses the end of stderr, so this is done by hand."""
+    with contextlib.suppress(OSError, asyncssh.Error):
+        await _pump(source, sink)
+    sink.close()
 
 
 class _Session(asyncssh.SSHServer):

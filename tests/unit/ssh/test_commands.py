@@ -1,0 +1,160 @@
+"""What a command is given and gives back, and how its end is told."""
+
+import threading
+import time
+
+import pytest
+
+from dlcloud.core.errors import RemoteCommandError, UnreachableError
+from dlcloud.ssh.fanout import all_or_raise, fan_out
+
+MIB = 1 << 20
+
+
+def test_a_command_gives_status_and_both_streams(connection):
+    completed = connection.run("echo out; echo err >&2; exit 3")
+    assert (completed.exit_status, completed.stdout, completed.stderr) == (3, b"out\n", b"err\n")
+
+
+def test_a_failed_check_tells_instance_command_status_and_stderr(connection):
+    with pytest.raises(RemoteCommandError) as caught:
+        connection.check("echo no room >&2; exit 28")
+    assert caught.value.message == "i-0abc: `echo no room >&2; exit 28` ended with status 28:\nno room"
+
+
+def test_a_command_ended_by_a_signal_is_no_broken_connection(connection):
+    assert connection.run("kill -TERM $$").exit_status == -1
+    with pytest.raises(RemoteCommandError, match="ended by a signal"):
+        connection.check("kill -TERM $$")
+    assert connection.check("echo on") == b"on\n"
+
+
+def test_much_in_and_much_out_on_both_streams_at_once(connection):
+    content = bytes(range(256)) * (24 * MIB // 256)
+    completed = connection.run("tee /dev/stderr", stdin=content, timeout_s=60)
+    assert completed.exit_status == 0
+    assert completed.stdout == content
+    assert completed.stderr == content
+
+
+def test_much_stderr_before_any_stdout(connection):
+    completed = connection.run("head -c 8000000 /dev/zero >&2; echo done")
+    assert (len(completed.stderr), completed.stdout) == (8_000_000, b"done\n")
+
+
+def test_input_that_the_command_does_not_read(connection):
+    assert connection.run("exit 5", stdin=bytes(16 * MIB), timeout_s=30).exit_status == 5
+    assert connection.check("echo on") == b"on\n"
+
+
+def test_no_input_is_the_end_of_input(connection):
+    assert connection.check("cat; echo end") == b"end\n"
+
+
+def test_a_command_past_its_time_is_given_up_and_the_connection_lives(connection):
+    started = time.monotonic()
+    with pytest.raises(UnreachableError, match=r"i-0abc: a command had not ended after 0\.2 s"):
+        connection.run("sleep 30", timeout_s=0.2)
+    with pytest.raises(UnreachableError, match="had not ended"):
+        connection.run("while :; do echo busy; done", timeout_s=0.2)
+    with pytest.raises(UnreachableError, match="had not ended"):  # both streams closed, still running
+        connection.run("exec >&- 2>&-; sleep 30", timeout_s=0.2)
+    assert time.monotonic() - started < 10
+    assert connection.check("echo on", timeout_s=10) == b"on\n"
+
+
+def test_more_commands_at_once_than_sshd_allows_sessions(connection):
+    lock, running, most = threading.Lock(), [0], [0]
+
+    def work(number):
+        answer = connection.check(f"sleep 0.05; echo {number}")
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        return answer
+
+    assert all_or_raise(fan_out(work, range(24), width=24)) == [f"{number}\n".encode() for number in range(24)]
+
+
+def test_a_full_connection_gives_up_in_time(connection):
+    stop = threading.Event()
+
+    def occupy(_):
+        for _ in connection.stream("while :; do echo .; sleep 0.05; done"):
+            if stop.is_set():
+                return
+
+    threads = [threading.Thread(target=occupy, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        with pytest.raises(UnreachableError):
+            for _ in range(50):  # until all eight have begun
+                connection.run("true", timeout_s=0.3)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+    assert connection.check("echo on", timeout_s=10) == b"on\n"
+
+
+def test_a_stream_arrives_while_the_command_runs(connection, host):
+    pieces = connection.stream("echo first; while [ ! -e go ]; do sleep 0.02; done; echo second")
+    assert next(pieces) == b"first\n"
+    (host.root / "home/go").touch()
+    assert b"".join(pieces) == b"second\n"
+
+
+def test_a_stream_that_fails_tells_so_at_its_end(connection):
+    pieces = connection.stream("echo some; echo why >&2; exit 4")
+    assert next(pieces) == b"some\n"
+    with pytest.raises(RemoteCommandError, match=r"status 4:\nwhy"):
+        list(pieces)
+
+
+def test_a_stream_may_be_left(connection):
+    pieces = connection.stream("while :; do echo x; done")
+    next(pieces)
+    pieces.close()
+    assert connection.check("echo on", timeout_s=10) == b"on\n"
+
+
+def test_a_connection_that_breaks_ends_stream_and_run(connection, host):
+    pieces = connection.stream("echo begun; sleep 30")
+    assert next(pieces) == b"begun\n"
+    errors = []
+
+    def run():
+        try:
+            connection.run("sleep 30")
+        except UnreachableError as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while "sleep 30" not in host.commands:
+        time.sleep(0.01)
+    host.cut()
+    with pytest.raises(UnreachableError, match=r"i-0abc \(127\.0\.0\.1:\d+\): the connection broke"):
+        list(pieces)
+    thread.join(10)
+    assert len(errors) == 1
+    with pytest.raises(UnreachableError, match="the connection broke"):
+        connection.run("true")
+
+
+def test_a_connection_that_breaks_while_much_is_sent(connection, host):
+    host.before = lambda command: host.loop.loop.call_later(0.1, host._cut) if "sleep" in command else None
+    with pytest.raises(UnreachableError, match="the connection broke"):
+        connection.run("sleep 30; cat", stdin=bytes(64 * MIB))
+
+
+def test_a_program_outlives_the_connection(connection, host):
+    connection.check("nohup sh -c 'sleep 0.3; echo done > result' > /dev/null 2>&1 < /dev/null &")
+    connection.close()
+    result = host.root / "home/result"
+    for _ in range(500):
+        if result.exists() and result.read_text():
+            break
+        time.sleep(0.01)
+    assert result.read_text() == "done\n"

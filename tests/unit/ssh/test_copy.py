@@ -1,0 +1,286 @@
+"""Trees sent, bytes sent, files fetched; and what a hostile instance may not do."""
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+
+import pytest
+
+from dlcloud.core.errors import RecipeError, RemoteCommandError, UnreachableError
+from dlcloud.ssh import copy
+from dlcloud.ssh.patterns import matches
+from dlcloud.ssh.tree import entries
+
+ODD = ["a b.txt", "it's \"quoted\" $HOME `x`.txt", "-rf", "ü/日本.txt", "back\\slash", "new\nline", "*?[x]"]
+
+
+def content(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+@pytest.fixture
+def tree(tmp_path):
+    source = tmp_path / "source"
+    for name in ODD:
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return source
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_tree_with_odd_names_arrives_and_comes_home(connection, host, tree, tmp_path, compress):
+    target = "odd 'folder' $x"
+    copy.send_tree(connection, tree, target, only=None, compress=compress)
+    assert content(host.root / "home" / target) == content(tree)
+    home = tmp_path / "home"
+    fetched = copy.fetch_files(connection, target, ["**"], home, compress=compress)
+    assert content(home) == content(tree)
+    assert sorted(fetched) == sorted(home / name for name in ODD)
+
+
+def test_five_hundred_small_files(connection, host, tmp_path):
+    source = tmp_path / "many"
+    for number in range(500):
+        path = source / f"folder {number % 7}" / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(number))
+    connection.send_tree(source, "many")
+    assert content(host.root / "home/many") == content(source)
+    fetched = connection.fetch_files("many", ["folder 3/*.txt"], tmp_path / "home")
+    assert {path.name for path in fetched} == {f"{number}.txt" for number in range(3, 500, 7)}
+    assert len(host.sent) == 3  # one to send; one to list and one to fetch
+
+
+def test_fifty_megabytes_there_and_back(connection, host, tmp_path):
+    source = tmp_path / "big"
+    source.mkdir()
+    (source / "model.bin").write_bytes(os.urandom(1 << 20) * 50)
+    digest = hashlib.sha256((source / "model.bin").read_bytes()).hexdigest()
+    connection.send_tree(source, "big")
+    (fetched,) = connection.fetch_files("big", ["*.bin"], tmp_path / "home")
+    assert hashlib.sha256(fetched.read_bytes()).hexdigest() == digest
+
+
+def test_a_single_file_goes_into_the_folder(connection, host, tmp_path):
+    (tmp_path / "run.sh").write_text("echo hi")
+    (tmp_path / "run.sh").chmod(0o755)
+    connection.send_tree(tmp_path / "run.sh", "bin/deep")
+    sent = host.root / "home/bin/deep/run.sh"
+    assert (sent.read_text(), stat.S_IMODE(sent.stat().st_mode)) == ("echo hi", 0o755)
+
+
+def test_caches_and_history_stay_and_only_chooses(connection, host, tmp_path):
+    source = tmp_path / "code"
+    for name in ["a.py", "data.bin", "sub/b.py", "__pycache__/a.pyc", "sub/__pycache__/b.pyc", ".git/HEAD"]:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    connection.send_tree(source, "code", only=lambda path: path.suffix == ".py")
+    assert list(content(host.root / "home/code")) == ["a.py", "sub/b.py"]
+
+
+def test_links_inside_stay_links(connection, host, tmp_path):
+    source = tmp_path / "linked"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub/real.txt").write_text("real")
+    (source / "alias.txt").symlink_to("sub/real.txt")
+    (source / "dangling").symlink_to("later.txt")
+    os.link(source / "sub/real.txt", source / "twin.txt")
+    connection.send_tree(source, "linked")
+    sent = host.root / "home/linked"
+    assert (sent / "alias.txt").readlink().as_posix() == "sub/real.txt"
+    assert (sent / "alias.txt").read_text() == (sent / "twin.txt").read_text() == "real"
+
+
+@pytest.mark.parametrize("leads_to", ["../outside", "/etc/passwd", "sub/../../outside", "deep/up/../.."])
+def test_a_link_that_leads_out_is_refused_before_anything_is_sent(connection, host, tmp_path, leads_to):
+    source = tmp_path / "escaping"
+    (source / "sub").mkdir(parents=True)
+    (source / "deep").mkdir()
+    (source / "deep/up").symlink_to("../sub")
+    (source / "link").symlink_to(leads_to)
+    with pytest.raises(RecipeError, match="leads out of"):
+        connection.send_tree(source, "escaping")
+    assert host.sent == []
+
+
+def test_what_is_no_file_stays_and_what_is_missing_is_told(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert entries(tmp_path) == []
+    with pytest.raises(RecipeError, match="no file or folder"):
+        entries(tmp_path / "missing")
+
+
+def test_a_file_that_goes_while_it_is_sent_is_told(connection, tmp_path):
+    source = tmp_path / "going"
+    source.mkdir()
+    (source / "a").write_text("a")
+    (source / "b").write_text("b")
+
+    def vanish(path):
+        (source / "b").unlink() if path.name == "b" else None
+        return True
+
+    with pytest.raises(RecipeError, match="cannot read"):
+        connection.send_tree(source, "going", only=vanish)
+    assert connection.check("echo on") == b"on\n"
+
+
+def test_an_instance_that_cannot_unpack_tells_why(connection, host, tree):
+    (host.root / "home/taken").write_text("a file")
+    with pytest.raises(RemoteCommandError, match="taken"):
+        connection.send_tree(tree, "taken")
+
+
+def test_bytes_arrive_whole_with_their_mode(connection, host):
+    target = host.root / "home/new folder/it's"
+    connection.send_bytes(b"one", "new folder/it's")
+    assert (target.read_bytes(), stat.S_IMODE(target.stat().st_mode)) == (b"one", 0o644)
+    large = os.urandom(3 << 20)
+    connection.send_bytes(large, str(target), mode=0o600)
+    assert (target.read_bytes(), stat.S_IMODE(target.stat().st_mode)) == (large, 0o600)
+    assert [path.name for path in target.parent.iterdir()] == ["it's"]
+
+
+def test_bytes_that_do_not_arrive_whole_leave_the_old_file(connection, host):
+    connection.send_bytes(b"old", "settings")
+
+    def too_slow(command):
+        if "settings" in command:
+            host.loop.loop.call_later(0.02, host._cut)
+
+    host.before = too_slow
+    with pytest.raises(UnreachableError):
+        connection.send_bytes(bytes(256 << 20), "settings")
+    assert (host.root / "home/settings").read_bytes() == b"old"
+
+
+def test_bytes_onto_a_folder_are_refused(connection, host):
+    (host.root / "home/folder").mkdir()
+    with pytest.raises(RemoteCommandError):
+        connection.send_bytes(b"x", "folder")
+    assert list((host.root / "home/folder").iterdir()) == []
+
+
+def test_fetching_takes_what_matches_and_nothing_is_no_error(connection, host, tmp_path):
+    for name in ["a.json", "sub/b.json", "sub/deep/c.json", "d.log"]:
+        path = host.root / "home/results" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    home = tmp_path / "home"
+    assert connection.fetch_files("results", ["*.csv", "none/**"], home) == []
+    assert connection.fetch_files("results", ["*.json"], home) == [home / "a.json"]
+    assert connection.fetch_files("results", ["**/*.json", "./d.log"], home) == [
+        home / name for name in ["a.json", "d.log", "sub/b.json", "sub/deep/c.json"]
+    ]
+    with pytest.raises(RemoteCommandError, match="nowhere"):
+        connection.fetch_files("nowhere", ["*"], home)
+
+
+def test_a_file_with_two_names_comes_home_twice(connection, host, tmp_path):
+    folder = host.root / "home/results"
+    folder.mkdir()
+    (folder / "a").write_text("same")
+    os.link(folder / "a", folder / "b")
+    assert [path.read_text() for path in connection.fetch_files("results", ["*"], tmp_path / "home")] == ["same"] * 2
+
+
+def test_a_file_that_vanishes_between_listing_and_fetching_is_told(connection, host, tmp_path):
+    folder = host.root / "home/results"
+    folder.mkdir()
+    (folder / "a").write_text("a")
+    (folder / "b").write_text("b")
+    host.before = lambda command: (folder / "b").unlink() if "tar" in command else None
+    with pytest.raises(RemoteCommandError, match="b"):
+        connection.fetch_files("results", ["*"], tmp_path / "home")
+
+
+def archive(*members):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for member in members:
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+    return stream.getvalue()
+
+
+def member(name, kind=tarfile.REGTYPE, linkname="", size=0):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, linkname, size
+    return info
+
+
+HOSTILE = {
+    "parent": [member("../../evil", size=3)],
+    "absolute": [member("/tmp/dlcloud-evil", size=3)],
+    "symlink": [member("./wanted", tarfile.SYMTYPE, "/etc")],
+    "hardlink": [member("./wanted", tarfile.LNKTYPE, "../../evil")],
+    "device": [member("./wanted", tarfile.CHRTYPE)],
+    "pipe": [member("./wanted", tarfile.FIFOTYPE)],
+    "unasked": [member("./wanted"), member("./.bashrc", size=3)],
+    "no archive": None,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive_is_refused(connection, host, tmp_path, kind):
+    (host.root / "home/results").mkdir()
+    (host.root / "home/results/wanted").write_text("x")
+    evil = os.urandom(4 << 20) if HOSTILE[kind] is None else archive(*HOSTILE[kind])
+    (host.root / "evil.tar").write_bytes(evil)
+    fake = host.root / "bin/tar"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\ncat "$DLCLOUD_ROOT/evil.tar"\n')
+    fake.chmod(0o755)
+    host.path = f"{fake.parent}:{host.path}"
+    home = tmp_path / "far" / "home"
+    with pytest.raises(RemoteCommandError, match="not asked for|no tar archive"):
+        connection.fetch_files("results", ["*"], home)
+    assert set(content(tmp_path / "far")) <= {"home/wanted"}
+    assert not any(path.is_symlink() for path in home.rglob("*"))
+
+
+def test_a_hostile_listing_is_refused(connection, host, tmp_path):
+    (host.root / "home/results").mkdir()
+    fake = host.root / "bin/find"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\nprintf './ok\\0./../../evil\\0'\n")
+    fake.chmod(0o755)
+    host.path = f"{fake.parent}:{host.path}"
+    with pytest.raises(RemoteCommandError, match="not asked for"):
+        connection.fetch_files("results", ["**"], tmp_path / "home")
+    assert len(host.sent) == 1
+
+
+def test_a_connection_that_breaks_while_files_come_home(connection, host, tmp_path):
+    (host.root / "home/results").mkdir()
+    (host.root / "home/results/a").write_text("a")
+    fake = host.root / "bin/tar"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\nexec sleep 30\n")
+    fake.chmod(0o755)
+    host.path = f"{fake.parent}:{host.path}"
+    host.before = lambda command: host.loop.loop.call_later(0.1, host._cut) if "tar" in command else None
+    with pytest.raises(UnreachableError, match="the connection broke"):
+        connection.fetch_files("results", ["*"], tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "expected"),
+    [
+        ("a.json", "*.json", True),
+        ("sub/a.json", "*.json", False),
+        ("sub/a.json", "**/*.json", True),
+        ("a.json", "**/*.json", True),
+        ("a/b/c.json", "a/**", True),
+        ("a/b/c.json", "a/*/c.json", True),
+        ("b/c.json", "a/**", False),
+        ("A.json", "a.json", False),
+        ("run-3.json", "run-[0-9].json", True),
+    ],
+)
+def test_patterns(name, pattern, expected):
+    assert matches(name, [pattern]) is expected
