@@ -1,0 +1,120 @@
+"""Loopback addresses for instances: one each where the system has 127.0.0.0/8, else one with many ports."""
+
+import errno
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_SSH_PORT = 2222
+_METADATA_PORT = 1338
+_LOOPBACK = "127.0.0.1"
+_ATTEMPTS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """The bound sockets of one instance, not yet listening: until they do, connections are refused."""
+
+    ssh: socket.socket
+    metadata: socket.socket
+
+    @property
+    def host(self) -> str:
+        """Return the instance's address."""
+        return str(self.ssh.getsockname()[0])
+
+    @property
+    def ssh_port(self) -> int:
+        """Return the port of its SSH server."""
+        return int(self.ssh.getsockname()[1])
+
+    @property
+    def metadata_port(self) -> int:
+        """Return the port of its metadata service."""
+        return int(self.metadata.getsockname()[1])
+
+    def close(self) -> None:
+        """Give the ports back."""
+        self.ssh.close()
+        self.metadata.close()
+
+
+class AddressPool:
+    """Hands out addresses that no instance of this site had before, so that host keys never clash."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hosts = _loopback_hosts()
+        self._many = _has_many_addresses()
+        self._ports = _common_ports(next(self._hosts)) if self._many else (0, 0)
+
+    def take(self) -> Listeners:
+        """Bind the next free address.
+
+        Raises:
+            OSError: None of many addresses could be bound.
+        """
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                host = next(self._hosts) if self._many else _LOOPBACK
+                try:
+                    return self._bind(host)
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+            raise OSError(errno.EADDRINUSE, "no free loopback address for an instance")
+
+    def _bind(self, host: str) -> Listeners:
+        ssh = _bound(host, self._ports[0])
+        try:
+            return Listeners(ssh=ssh, metadata=_bound(host, self._ports[1]))
+        except OSError:
+            ssh.close()
+            raise
+
+
+def _loopback_hosts() -> Iterator[str]:
+    """Yield 127.x.y.z from a random start, so that the sites of one machine rarely meet."""
+    start = secrets.randbelow(190 * 256) + 64 * 256
+    while True:
+        for block in range(start, 254 * 256):
+            for last in range(1, 255):
+                yield f"127.{block // 256}.{block % 256}.{last}"
+        start = 64 * 256
+
+
+def _has_many_addresses() -> bool:
+    try:
+        _bound("127.64.0.1", 0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _common_ports(host: str) -> tuple[int, int]:
+    """Return the ports that all instances share: the usual ones, or free ones where those are taken."""
+    return _free_port(host, _SSH_PORT), _free_port(host, _METADATA_PORT)
+
+
+def _free_port(host: str, wish: int) -> int:
+    for port in (wish, 0):
+        try:
+            with _bound(host, port) as probe:
+                return int(probe.getsockname()[1])
+        except OSError:
+            continue
+    raise OSError(errno.EADDRINUSE, f"no free port on {host}")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

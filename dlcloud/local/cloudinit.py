@@ -1,0 +1,103 @@
+"""Read an instance's user data as cloud-init does, for the parts of it that are honoured here.
+
+Source: cloud-init documentation, "User data formats" and the modules write-files, bootcmd, runcmd, ssh.
+"""
+
+import base64
+import binascii
+import gzip
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+_GZIP = b"\x1f\x8b"
+_DEFAULT_MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A file that the user data asks for; the path lies below the instance's root."""
+
+    path: str
+    content: bytes
+    mode: int = _DEFAULT_MODE
+    append: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserData:
+    """What to do at the first boot; commands are shell text, `script` is run as a program."""
+
+    authorized_keys: tuple[str, ...] = ()
+    files: tuple[WrittenFile, ...] = ()
+    boot_commands: tuple[str, ...] = ()
+    run_commands: tuple[str, ...] = ()
+    script: bytes = b""
+    complaints: tuple[str, ...] = ()
+
+
+def read_user_data(content: bytes) -> UserData:
+    """Read user data: `#cloud-config` YAML, a `#!` script, either of them gzipped, or nothing.
+
+    What cannot be read becomes a complaint, as on EC2: the instance boots all the same.
+    """
+    try:
+        plain = gzip.decompress(content) if content.startswith(_GZIP) else content
+        if plain.startswith(b"#!"):
+            return UserData(script=plain)
+        if plain.startswith(b"#cloud-config"):
+            return _read_config(yaml.safe_load(plain) or {})
+    except (OSError, EOFError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return UserData(complaints=(f"user data cannot be read: {type(error).__name__}",))
+    return UserData(complaints=("user data of an unknown kind is ignored",) if plain.strip() else ())
+
+
+def _read_config(config: dict[str, Any]) -> UserData:
+    known = {"ssh_authorized_keys", "users", "write_files", "bootcmd", "runcmd"}
+    accepted = known | {"package_update", "package_upgrade", "packages", "ssh_pwauth", "disable_root"}
+    complaints = [f"{key} is ignored on the local cloud" for key in config if key not in accepted]
+    keys = list(config.get("ssh_authorized_keys") or ())
+    for user in config.get("users") or ():
+        if isinstance(user, dict):
+            keys += user.get("ssh_authorized_keys") or ()
+    return UserData(
+        authorized_keys=tuple(str(key) for key in keys),
+        files=tuple(_read_file(entry) for entry in config.get("write_files") or ()),
+        boot_commands=tuple(_command(entry) for entry in config.get("bootcmd") or ()),
+        run_commands=tuple(_command(entry) for entry in config.get("runcmd") or ()),
+        complaints=tuple(complaints),
+    )
+
+
+def _read_file(entry: dict[str, Any]) -> WrittenFile:
+    text = entry.get("content", "")
+    content = text if isinstance(text, bytes) else str(text).encode()
+    return WrittenFile(
+        path=str(entry["path"]),
+        content=_decode(content, str(entry.get("encoding") or "")),
+        mode=_mode(entry.get("permissions", _DEFAULT_MODE)),
+        append=bool(entry.get("append", False)),
+    )
+
+
+def _decode(content: bytes, encoding: str) -> bytes:
+    """Undo the encoding of a file's content: b64, gzip, or gzip in b64, under cloud-init's names."""
+    parts = encoding.lower().replace("base64", "b64").replace("gzip", "gz").split("+")
+    try:
+        plain = base64.b64decode(content) if "b64" in parts else content
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
+    return gzip.decompress(plain) if "gz" in parts else plain
+
+
+def _mode(value: int | str) -> int:
+    """Return the mode; text is octal, an integer is one that YAML has already read as octal."""
+    return int(value, 8) if isinstance(value, str) else int(value)
+
+
+def _command(entry: object) -> str:
+    if isinstance(entry, list):
+        return shlex.join(str(word) for word in entry)
+    return str(entry)

@@ -1,0 +1,80 @@
+"""The daemon's process: `python -m dlcloud.local.daemon FOLDER`, started by `LocalSite` only."""
+
+import fcntl
+import json
+import logging
+import os
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TextIO
+
+from dlcloud.local.images import IMAGES
+from dlcloud.local.state import SitePaths
+
+_LOG_BYTES = 2_000_000
+_OLD_LOGS = 1
+
+log = logging.getLogger("dlcloud.local.daemon")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the local EC2 of a folder until it is told to end. Returns the exit status."""
+    paths = SitePaths(folder=Path(arguments[0]))
+    os.umask(0o077)
+    _log_to(paths.log)
+    life = _claim(paths)
+    if life is None:
+        log.error("another daemon lives in %s", paths.folder)
+        return 1
+    _prepare_moto(paths)
+    try:
+        # Only now: moto reads its settings from the environment while it is imported.
+        from dlcloud.local.service import run  # noqa: PLC0415
+    except ImportError as error:
+        log.error("%s", error)  # noqa: TRY400 - the message names what is missing; the trace says no more
+        return 1
+    try:
+        run(paths)
+    except Exception:
+        log.exception("the local cloud failed")
+        return 1
+    finally:
+        paths.state.unlink(missing_ok=True)
+        life.close()
+    return 0
+
+
+def _claim(paths: SitePaths) -> TextIO | None:
+    """Lock the folder for the whole life of this process; None if another one holds it."""
+    stream = paths.life_lock.open("a", encoding="ascii")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        return None
+    return stream
+
+
+def _log_to(path: Path) -> None:
+    handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=_OLD_LOGS, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("dlcloud").setLevel(logging.INFO)
+
+
+def _prepare_moto(paths: SitePaths) -> None:
+    """Give moto our images and let it refuse unknown types, images and key pairs."""
+    images = paths.folder / "images.json"
+    images.write_text(json.dumps([image.as_moto() for image in IMAGES]), encoding="utf-8")
+    os.environ.update(
+        MOTO_AMIS_PATH=str(images),
+        MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION="true",
+        MOTO_ENABLE_AMI_VALIDATION="true",
+        MOTO_ENABLE_KEYPAIR_VALIDATION="true",
+        MOTO_DISABLE_GLOBAL_CORS="true",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,197 @@
+"""The WSGI layer before moto: faults, latency, client tokens, our own answers, and the control pages."""
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from io import BytesIO
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from dlcloud.local.answers import UnknownAnswerError, answer_price_list, answer_quotas
+from dlcloud.local.catalogue import Catalogue
+from dlcloud.local.control import CONTROL_PREFIX
+from dlcloud.local.control_pages import ControlPages
+from dlcloud.local.faults import Disturbances, Fault
+from dlcloud.local.idempotency import ClientTokens, Reply
+
+_SERVICES = frozenset({"ec2", "ssm", "sts", "iam", "pricing", "servicequotas"})
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1")
+_NO_CAPACITY = b"<Code>InsufficientInstanceCapacity</Code>"
+_JSON = "application/x-amz-json-1.1"
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One API call as far as the layer looks into it."""
+
+    service: str
+    region: str
+    action: str
+    body: bytes
+    parameters: tuple[tuple[str, str], ...]
+    is_json: bool
+
+    def parameter(self, name: str) -> str:
+        """Return a form parameter, or an empty text."""
+        return next((value for key, value in self.parameters if key == name), "")
+
+
+class Endpoint:
+    """The WSGI application of one site.
+
+    Args:
+        books: moto's application.
+        catalogue: What instance types cost.
+        disturbances: What calls meet on the way.
+        pages: The control pages.
+        pool_errors: Codes that a fleet reports pool by pool, and the header that tells it so.
+    """
+
+    def __init__(
+        self,
+        *,
+        books: Wsgi,
+        catalogue: Catalogue,
+        disturbances: Disturbances,
+        pages: ControlPages,
+        pool_errors: tuple[frozenset[str], str],
+    ) -> None:
+        self._books = books
+        self._catalogue = catalogue
+        self._disturbances = disturbances
+        self._pages = pages
+        self._pool_codes, header = pool_errors
+        self._pool_key = "HTTP_" + header.upper().replace("-", "_")
+        self._tokens = ClientTokens()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request (WSGI)."""
+        reply = self._reply(environ)
+        start_response(f"{reply.status} {_phrase(reply.status)}", list(reply.headers))
+        return [reply.body]
+
+    def _reply(self, environ: dict[str, Any]) -> Reply:
+        if not _names_loopback(environ.get("HTTP_HOST", "")):
+            return _json_reply(HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"})
+        if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
+            status, content = self._pages.answer(environ)
+            return _json_reply(status, content)
+        environ.pop(self._pool_key, None)
+        call = _read_call(environ)
+        if call.service not in _SERVICES:
+            return _refusal(call, 400, "UnknownService", f"The local cloud has no service {call.service!r}.")
+        return self._disturbed(call, environ)
+
+    def _disturbed(self, call: Call, environ: dict[str, Any]) -> Reply:
+        """Answer a call after what it meets on the way."""
+        if self._disturbances.latency_s > 0:
+            time.sleep(self._disturbances.latency_s)
+        fault = self._disturbances.meet(call.action)
+        if fault is not None:
+            if call.action != "CreateFleet" or fault.code not in self._pool_codes:
+                return _fault_reply(call, fault)
+            environ[self._pool_key] = fault.code
+        token = call.parameter("ClientToken") if call.service == "ec2" else ""
+        if not token or call.parameter("DryRun") == "true":
+            return self._answer(call, environ)
+        key = (call.region, call.action, token)
+        reply = self._tokens.once(key, call.parameters, lambda: self._answer(call, environ))
+        if reply is None:
+            text = "The client token was used before, with other parameters."
+            return _refusal(call, 400, "IdempotentParameterMismatch", text)
+        return reply
+
+    def _answer(self, call: Call, environ: dict[str, Any]) -> Reply:
+        if call.service not in ("pricing", "servicequotas"):
+            return self._ask_books(environ)
+        try:
+            asked = json.loads(call.body or b"{}")
+            if call.service == "pricing":
+                answer = answer_price_list(call.action, asked, self._catalogue)
+            else:
+                answer = answer_quotas(call.action, asked)
+        except UnknownAnswerError as error:
+            return _refusal(call, 400, error.code, error.message)
+        return _json_reply(HTTPStatus.OK, answer)
+
+    def _ask_books(self, environ: dict[str, Any]) -> Reply:
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
+            log.debug("moto answers %s%s", status, " after an exception" if exc_info else "")
+            started.append((status, headers))
+
+        try:
+            body = b"".join(self._books(environ, start))
+        except Exception:
+            log.exception("moto failed")
+            return Reply(status=500, headers=(), body=b"")
+        status, headers = started[-1]
+        code = int(status.split(" ", 1)[0])
+        # EC2 says that it has no capacity with a server error, which makes stock clients try again.
+        code = 500 if code == HTTPStatus.BAD_REQUEST and _NO_CAPACITY in body else code
+        return Reply(status=code, headers=tuple(headers), body=body)
+
+
+def _names_loopback(host: str) -> bool:
+    """Tell whether a Host header names this machine; a page whose name was rebound to it does not."""
+    name = host.rpartition(":")[0] if ":" in host else host
+    return name in _LOOPBACK_NAMES
+
+
+def _read_call(environ: dict[str, Any]) -> Call:
+    body = environ["wsgi.input"].read()
+    environ["wsgi.input"] = BytesIO(body)
+    region, service = _scope(environ.get("HTTP_AUTHORIZATION", ""))
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    pairs: list[tuple[str, str]] = []
+    if not target:
+        pairs = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        pairs += parse_qsl(body.decode("utf-8", errors="replace"), keep_blank_values=True)
+    action = target.rpartition(".")[2] or next((value for name, value in pairs if name == "Action"), "")
+    return Call(
+        service=service, region=region, action=action, body=body, parameters=tuple(pairs), is_json=bool(target)
+    )
+
+
+def _scope(authorization: str) -> tuple[str, str]:
+    """Return the region and the service out of a version 4 signature, which nobody checks."""
+    _, _, rest = authorization.partition("Credential=")
+    parts = rest.partition(",")[0].split("/")
+    return (parts[2], parts[3]) if len(parts) == 5 else ("", "")  # noqa: PLR2004 - key/date/region/service/aws4_request
+
+
+def _fault_reply(call: Call, fault: Fault) -> Reply:
+    return _refusal(call, fault.status, fault.code, "The local cloud was asked to refuse this call.")
+
+
+def _refusal(call: Call, status: int, code: str, message: str) -> Reply:
+    """Return an error in the form that the service's clients read."""
+    if call.is_json:
+        return _json_reply(status, {"__type": code, "message": message})
+    detail = f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
+    if call.service == "ec2":
+        text = f"<Response><Errors><Error>{detail}</Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
+    else:
+        text = f"<ErrorResponse><Error><Type>Sender</Type>{detail}</Error></ErrorResponse>"
+    return Reply(status=status, headers=(("Content-Type", "text/xml;charset=UTF-8"),), body=text.encode())
+
+
+def _json_reply(status: int, content: Mapping[str, Any]) -> Reply:
+    return Reply(status=int(status), headers=(("Content-Type", _JSON),), body=json.dumps(content).encode())
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"

@@ -1,0 +1,117 @@
+"""Small programs in an instance's `bin/`: they stand before the host's own, which must not be reached."""
+
+import json
+import shlex
+from pathlib import Path
+
+POWER_PATH = "/_dlcloud/power"
+POWER_HEADER = "X-Dlcloud-Power"
+_EXECUTABLE = 0o755
+_SECRET = 0o600
+
+# What sudo runs, it runs as the user already is; its options and assignments are understood and dropped.
+_SUDO = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --) shift; break ;;
+    -[ughpCTrtUDR]) shift; [ $# -gt 0 ] && shift ;;
+    -*) shift ;;
+    *) break ;;
+  esac
+done
+[ $# -eq 0 ] && exec "$SHELL"
+exec env "$@"
+"""
+
+_APT = """#!/bin/sh
+echo "$(basename "$0"): on the local cloud packages are those of this machine; nothing was changed" >&2
+exit 0
+"""
+
+_CLOUD_INIT = """#!/bin/sh
+if [ "$1" != status ]; then
+  echo "cloud-init: the local cloud knows only: cloud-init status [--wait]" >&2
+  exit 2
+fi
+while [ "$2" = --wait ] && [ ! -e "$DLCLOUD_ROOT/run/cloud-init/result" ]; do sleep 0.05; done
+if [ ! -e "$DLCLOUD_ROOT/run/cloud-init/result" ]; then echo "status: running"; exit 0; fi
+status=$(cat "$DLCLOUD_ROOT/run/cloud-init/result")
+echo "status: $status"
+[ "$status" = done ]
+"""
+
+_SHUTDOWN = """import http.client, sys
+from datetime import datetime
+from pathlib import Path
+
+def delay(text):
+    if text in ("now", "0", "+0"):
+        return 0.0
+    if ":" in text:
+        hours, minutes = (int(part) for part in text.split(":"))
+        now = datetime.now().astimezone()
+        wanted = now.replace(hour=hours, minute=minutes, second=0, microsecond=0)
+        return (wanted - now).total_seconds() % 86400
+    return 60.0 * float(text.removeprefix("+"))
+
+def wanted(arguments):
+    if "-c" in arguments:
+        return "cancel"
+    if any(option in arguments for option in ("-r", "--reboot")):
+        return "reboot"
+    times = [word for word in arguments if not word.startswith("-")]
+    return str(delay(times[0]) if times else 60.0)
+
+try:
+    order = wanted(sys.argv[1:])
+except ValueError:
+    sys.exit("shutdown: failed to parse the time: " + " ".join(sys.argv[1:]))
+secret = Path(SECRET).read_text()
+connection = http.client.HTTPConnection(HOST, PORT, timeout=30)
+connection.request("PUT", PATH, order, {HEADER: secret})
+reply = connection.getresponse()
+if reply.status != 200:
+    sys.exit("shutdown: the local cloud answered " + reply.read().decode())
+"""
+
+
+def write_shims(root: Path, *, interpreter: str, address: tuple[str, int], secret: str) -> None:
+    """Fill an instance's `bin/`.
+
+    Args:
+        root: The instance's root folder.
+        interpreter: The Python that `python3` stands for.
+        address: Where the instance's metadata service takes power orders.
+        secret: What proves that an order comes from this instance.
+    """
+    folder = root / "bin"
+    python = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
+    programs = {"sudo": _SUDO, "apt-get": _APT, "apt": _APT, "cloud-init": _CLOUD_INIT}
+    programs |= {"python3": python, "shutdown": _shell_shutdown(root, interpreter)}
+    programs |= {name: _power_alias(root, words) for name, words in _ALIASES.items()}
+    for name, text in programs.items():
+        _write(folder / name, text, _EXECUTABLE)
+    power = root / "var/lib/dlcloud/power"
+    _write(power, secret, _SECRET)
+    values = {"SECRET": str(power), "HOST": address[0], "PORT": address[1]}
+    values |= {"PATH": POWER_PATH, "HEADER": POWER_HEADER}
+    constants = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    _write(root / "var/lib/dlcloud/shutdown.py", constants + _SHUTDOWN, _SECRET)
+
+
+_ALIASES = {"poweroff": "-P now", "halt": "-h now", "reboot": "-r now"}
+
+
+def _shell_shutdown(root: Path, interpreter: str) -> str:
+    """Return a wrapper around the shutdown program; -I -S keep it apart from packages, and quick."""
+    program = shlex.quote(str(root / "var/lib/dlcloud/shutdown.py"))
+    return f'#!/bin/sh\nexec {shlex.quote(interpreter)} -I -S {program} "$@"\n'
+
+
+def _power_alias(root: Path, words: str) -> str:
+    return f"#!/bin/sh\nexec {shlex.quote(str(root / 'bin/shutdown'))} {words}\n"
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
