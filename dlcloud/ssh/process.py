@@ -185,7 +185,7 @@ class RemoteProcess:
     def _too_late(self) -> None:
         self._close_channel()
         raise UnreachableError(
-            f"{self._endpoint.instance_id}: a command had not ended after {round(self._timeout_s or 0, 1):g} s",
+            f"{self._endpoint.instance_id}: a command had not ended after {self._timeout_s or 0:.1f} s",
             hint="what it started may still be running on the instance",
         )
 

@@ -110,7 +110,7 @@ class Host(asyncssh.SSHServer):
                 if shell.returncode is None:
                     os.killpg(shell.pid, signal.SIGKILL)
                 shell._transport.close()
-            while self.shells:
+            while self.shells:  # noqa: ASYNC110 each handler takes its own shell out
                 await asyncio.sleep(0.001)
 
         if self._server is not None:
@@ -179,13 +179,13 @@ class _Session(asyncssh.SSHServer):
     def connection_made(self, conn):
         self.host.connections.append(conn)
 
-    def begin_auth(self, username):
+    def begin_auth(self, username):  # noqa: ARG002 asyncssh names it
         return True
 
     def public_key_auth_supported(self):
         return True
 
-    def validate_public_key(self, username, key):
+    def validate_public_key(self, username, key):  # noqa: ARG002
         if key.export_public_key().decode().split()[1] in self.host.authorized:
             self.host.logins += 1
             return True

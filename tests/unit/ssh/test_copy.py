@@ -13,13 +13,12 @@ from dlcloud.ssh import copy
 from dlcloud.ssh.patterns import matches
 from dlcloud.ssh.tree import entries
 
-ODD = ["a b.txt", "it's \"quoted\" $HOME `x`.txt", "-rf", "ü/日本.txt", "back\\slash", "new\nline", "*?[x]"]
+ODD = ["a b.txt", 'it\'s "quoted" $HOME `x`.txt', "-rf", "ü/日本.txt", "back\\slash", "new\nline", "*?[x]"]
 
 
 def content(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_five_hundred_small_files(connection, host, tmp_path):
     assert len(host.sent) == 3  # one to send; one to list and one to fetch
 
 
-def test_fifty_megabytes_there_and_back(connection, host, tmp_path):
+def test_fifty_megabytes_there_and_back(connection, tmp_path):
     source = tmp_path / "big"
     source.mkdir()
     (source / "model.bin").write_bytes(os.urandom(1 << 20) * 50)
@@ -186,7 +185,9 @@ def test_a_file_with_two_names_comes_home_twice(connection, host, tmp_path):
     folder.mkdir()
     (folder / "a").write_text("same")
     os.link(folder / "a", folder / "b")
-    assert [path.read_text() for path in connection.fetch_files("results", ["*"], tmp_path / "home")] == ["same"] * 2
+    assert [path.read_text() for path in connection.fetch_files("results", ["*"], tmp_path / "home")] == [
+        "same"
+    ] * 2
 
 
 def test_a_file_that_vanishes_between_listing_and_fetching_is_told(connection, host, tmp_path):
@@ -237,7 +238,7 @@ def test_a_hostile_archive_is_refused(connection, host, tmp_path, kind):
     fake.chmod(0o755)
     host.path = f"{fake.parent}:{host.path}"
     home = tmp_path / "far" / "home"
-    with pytest.raises(RemoteCommandError, match="not asked for|no tar archive"):
+    with pytest.raises(RemoteCommandError, match=r"not asked for|no tar archive"):
         connection.fetch_files("results", ["*"], home)
     assert set(content(tmp_path / "far")) <= {"home/wanted"}
     assert not any(path.is_symlink() for path in home.rglob("*"))

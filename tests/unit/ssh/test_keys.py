@@ -1,0 +1,164 @@
+"""Login keys, host proofs, pins, and the system's own ssh held to them."""
+
+import base64
+import os
+import shutil
+import stat
+import subprocess
+import threading
+
+import paramiko
+import pytest
+
+from dlcloud.core.errors import HostKeyError, StoreError
+from dlcloud.core.remote import Endpoint
+from dlcloud.ssh import hostproof, keys
+from dlcloud.ssh.command_line import ssh_command
+from dlcloud.ssh.fanout import all_or_raise, fan_out
+from dlcloud.ssh.known_hosts import KnownHosts
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGQ2"
+OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAIH99"
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="the system has no ssh")
+
+
+def test_a_new_key_is_private_and_paramiko_and_openssh_read_it(tmp_path):
+    path = tmp_path / "new" / "key"
+    old = os.umask(0)
+    try:
+        line = keys.create_key(path)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert line.startswith("ssh-ed25519 AAAA")
+    assert line.endswith(" dlcloud")
+    assert keys.public_key(path) == line
+    assert paramiko.Ed25519Key.from_private_key_file(str(path)).get_base64() == line.split()[1]
+
+
+def test_a_key_is_never_replaced(tmp_path):
+    path = tmp_path / "key"
+    line = keys.create_key(path)
+    with pytest.raises(StoreError, match="already"):
+        keys.create_key(path)
+    assert keys.public_key(path) == line
+
+
+def test_what_is_no_key_is_told(tmp_path):
+    with pytest.raises(StoreError, match="cannot read"):
+        keys.public_key(tmp_path / "missing")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(StoreError, match="no private key"):
+        keys.public_key(tmp_path / "text")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the system has no openssl")
+def test_the_proof_is_what_the_instance_computes(tmp_path):
+    secret = hostproof.new_secret()
+    (tmp_path / "key.pub").write_text(f"ssh-ed25519 {KEY} root@host\n")
+    shown = subprocess.run(
+        "printf '%s\\0%s' \"$IID\" \"$(awk '{print $2}' key.pub)\" "
+        "| openssl dgst -sha256 -mac HMAC -macopt hexkey:$SECRET",
+        shell=True,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "IID": "i-0abc", "SECRET": secret},
+        capture_output=True,
+        check=True,
+    ).stdout
+    assert hostproof.proves(shown, secret, "i-0abc", KEY)
+    assert not hostproof.proves(shown, secret, "i-0abd", KEY)
+    assert not hostproof.proves(shown, secret, "i-0abc", OTHER)
+    assert not hostproof.proves(shown, hostproof.new_secret(), "i-0abc", KEY)
+    assert not hostproof.proves(b"", secret, "i-0abc", KEY)
+
+
+def test_secrets_are_thirty_two_fresh_bytes():
+    secrets = {hostproof.new_secret() for _ in range(100)}
+    assert {len(bytes.fromhex(secret)) for secret in secrets} == {32}
+    assert len(secrets) == 100
+
+
+def test_a_pin_is_found_kept_and_forgotten(tmp_path):
+    pins = KnownHosts(tmp_path / "cluster" / "known_hosts")
+    assert pins.pinned("i-0abc") is None
+    pins.pin("i-0abc", KEY)
+    pins.pin("i-0abc", KEY)
+    with pytest.raises(HostKeyError, match="another host key is pinned"):
+        pins.pin("i-0abc", OTHER)
+    assert (pins.pinned("i-0abc"), pins.pinned("i-0ab")) == (KEY, None)
+    assert pins.path.read_text() == f"i-0abc ssh-ed25519 {KEY}\n"
+    assert stat.S_IMODE(pins.path.stat().st_mode) == 0o600
+    pins.forget("i-0abc")
+    pins.forget("i-0abc")
+    assert pins.pinned("i-0abc") is None
+
+
+@pytest.mark.parametrize("name", ["", "*", "i-0abc,i-0abd", "i-0abc\ni-0abd", "#", "@revoked", "|1|x"])
+def test_what_would_mean_something_else_is_no_name(tmp_path, name):
+    with pytest.raises(HostKeyError):
+        KnownHosts(tmp_path / "known_hosts").pin(name, KEY)
+
+
+def test_lines_of_others_stay(tmp_path):
+    path = tmp_path / "known_hosts"
+    lines = ["# mine", "@revoked * ssh-ed25519 AAAA", "example.com ssh-rsa AAAA"]
+    path.write_text("\n".join(lines))
+    KnownHosts(path).pin("i-0abc", KEY)
+    assert path.read_text().splitlines() == [*lines, f"i-0abc ssh-ed25519 {KEY}"]
+
+
+def test_pins_of_many_threads_are_all_kept_and_readers_see_whole_files(tmp_path):
+    pins = KnownHosts(tmp_path / "known_hosts")
+    wanted = {f"i-{n:04x}": base64.b64encode(n.to_bytes(30, "big")).decode() for n in range(100)}
+    done = threading.Event()
+    torn = []
+
+    def read():
+        while not done.is_set():
+            torn.extend(line for line in pins._lines() if len(line.split()) != 3)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    all_or_raise(fan_out(lambda name: pins.pin(name, wanted[name]), list(wanted)))
+    done.set()
+    reader.join()
+    assert torn == []
+    assert {name: pins.pinned(name) for name in wanted} == wanted
+    assert {path.name for path in tmp_path.iterdir()} == {"known_hosts", "known_hosts.lock"}
+
+
+@needs_ssh
+def test_the_systems_ssh_accepts_the_pinned_host(host, make_dialer, key_path):
+    make_dialer(host).dial(host.endpoint)
+    command = ssh_command(host.endpoint, key_path, key_path.with_name("known_hosts"), "echo it works; exit 7")
+    done = subprocess.run(command, capture_output=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"it works\n", b"")
+
+
+@needs_ssh
+def test_the_systems_ssh_finds_files_with_odd_names(host, make_dialer, key_path, tmp_path):
+    make_dialer(host).dial(host.endpoint)
+    odd = tmp_path / 'a "b" %h c'
+    shutil.copytree(key_path.parent, odd)
+    command = ssh_command(host.endpoint, odd / "key", odd / "known_hosts", "echo odd")
+    done = subprocess.run(command, capture_output=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
+    assert (done.stdout, done.stderr) == (b"odd\n", b"")
+
+
+@needs_ssh
+def test_the_systems_ssh_refuses_a_changed_key(host, make_host, make_dialer, key_path):
+    make_dialer(host).dial(host.endpoint)
+    other = make_host(host.instance_id).start()
+    command = ssh_command(other.endpoint, key_path, key_path.with_name("known_hosts"), "echo sent")
+    done = subprocess.run(command, capture_output=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
+    assert done.returncode == 255
+    assert (other.logins, other.commands) == (0, [])
+
+
+def test_without_a_command_ssh_opens_a_session(tmp_path):
+    endpoint = Endpoint(instance_id="i-0abc", host="203.0.113.7", user="ec2-user")
+    command = ssh_command(endpoint, tmp_path / "key", tmp_path / "known_hosts", None)
+    assert command[0] == "ssh"
+    assert command[-2:] == ["--", "203.0.113.7"]
+    assert {"HostKeyAlias=i-0abc", "StrictHostKeyChecking=yes"} <= set(command)
