@@ -18,7 +18,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """A command that ended: its exit status and all that it wrote."""
+    """A command that ended: its exit status (-1: a signal ended it) and all that it wrote."""
 
     exit_status: int
     stdout: bytes
@@ -48,21 +48,50 @@ class Connection(Protocol):
     def stream(self, command: str) -> Iterator[bytes]:
         """Run a shell command and yield its standard output in pieces, as they arrive.
 
+        Closing the iterator gives the command up; its output is then closed, the program may go on.
+
         Raises:
+            RemoteCommandError: It ended with a status other than 0, after all of its output was yielded.
             UnreachableError: The connection broke before the command ended.
         """
 
     def send_tree(self, source: Path, target: str, *, only: Callable[[Path], bool] | None = None) -> None:
-        """Copy a file or a folder's content to the folder `target` on the instance (made if missing)."""
+        """Copy a file or a folder's content to the folder `target` on the instance (made if missing).
 
-    def send_bytes(self, content: bytes, target: str, *, mode: int = 0o644) -> None:
-        """Write a file on the instance, whole or not at all."""
+        `__pycache__`, `.git`, sockets and devices stay here. A relative `target` lies below the login's home.
 
-    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
-        """Bring home the files below `folder` that match any glob of `patterns`; returns where they lie.
+        Args:
+            source: A file or a folder.
+            target: A folder; it is quoted, so `~` and `$` mean themselves.
+            only: Asked for every file with its path relative to `source`; False leaves it out.
 
         Raises:
-            RemoteCommandError: `folder` cannot be read. A pattern that matches nothing is no error.
+            RecipeError: `source` cannot be read, or a link in it leads out of it.
+            RemoteCommandError: The instance could not write it.
+            UnreachableError: The connection broke; part of the tree may have been written.
+        """
+
+    def send_bytes(self, content: bytes, target: str, *, mode: int = 0o644) -> None:
+        """Write a file on the instance, whole or not at all; its folder is made if it is missing.
+
+        Raises:
+            RemoteCommandError: The instance could not write it.
+            UnreachableError: The connection broke; the file is as it was.
+        """
+
+    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
+        """Bring home the regular files below `folder` that match any glob; returns where they lie, sorted.
+
+        Args:
+            folder: On the instance.
+            patterns: Relative to `folder`; `*` stays within a folder level, `**` spans any number of them.
+            target: Made if it is missing; files keep their names relative to `folder`.
+
+        Raises:
+            RemoteCommandError: `folder` cannot be read, or the instance sent what was not asked for.
+                A pattern that matches nothing is no error.
+            StoreError: A file cannot be written here.
+            UnreachableError: The connection broke.
         """
 
     def close(self) -> None:
