@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from . import statistics
 from .process import ArmFailedError, WorkerProcess
 from .records import Measured, Metric
 
@@ -31,6 +32,7 @@ class Slice:
         seconds: How long the slice took.
         latencies_ms: Single steps, where they are asked for.
         parts: Values within the slice, where the arm reports several; `value` is their median.
+        settled: False where the parts never agreed with each other.
     """
 
     value: float
@@ -38,6 +40,12 @@ class Slice:
     seconds: float
     latencies_ms: tuple[float, ...] = ()
     parts: tuple[float, ...] = ()
+    settled: bool = True
+
+    @classmethod
+    def of_parts(cls, parts: tuple[float, ...], *, seconds: float, settled: bool) -> Self:
+        """Return the slice of an arm that reports several values of its own."""
+        return cls(value=statistics.median(parts), items=1, seconds=seconds, parts=parts, settled=settled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

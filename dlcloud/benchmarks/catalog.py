@@ -52,8 +52,8 @@ BENCHMARKS = {
             name="quantization",
             module="benchmarks.quantization",
             requirements="quantization.txt",
-            summary="Compare fp32 with int8 inference of image networks on ONNX Runtime: speed, latency, size, "
-            "memory and agreement of the logits.",
+            summary="Compare fp32 with int8 inference of image networks on ONNX Runtime: speed, latency, "
+            "size, memory and agreement of the logits.",
             parameters={
                 "network": "vgg16, resnet50 or tiny",
                 "batch": "images a step",
@@ -67,8 +67,8 @@ BENCHMARKS = {
             name="command",
             module="benchmarks.command",
             requirements="command.txt",
-            summary="Compare settings (environment, arguments) of any command by the throughput it prints, or by "
-            "its wall time.",
+            summary="Compare settings (environment, arguments) of any command by the throughput it prints, "
+            "or by its wall time.",
             parameters={
                 "run": "the shell command",
                 "settings": "JSON: a list of {name, environment, arguments}, the baseline first",

@@ -11,7 +11,8 @@ from typing import Any
 
 # The instruction sets that decide how fast inference and training run.
 FLAGS = (
-    "sse4_2", "avx", "fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16",
+    "sse4_2", "avx", "fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16",
+    "avx512_fp16",
     "avx_vnni", "avx_vnni_int8", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",
     "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip

@@ -25,6 +25,8 @@ DISTURBED_SHARE = 0.08
 
 REDONE_PER_SLICE = 2
 REDONE_PER_CASE = 10
+REDONE_UP_TO_S = 30.0
+"""A slice that took longer is kept and marked: to run it again costs more than it tells."""
 
 QUICK_RESAMPLES = 400
 """Enough to decide whether to go on; the figures reported are drawn from more."""
@@ -147,7 +149,7 @@ class _CaseRun:
         return statistics.look_due(number, limits.rounds) and self._width() <= limits.width
 
     def _width(self) -> float:
-        """Return the widest relative interval among the candidates, or the baseline's own where it is alone."""
+        """Return the widest relative interval of the candidates, or the baseline's own where it is alone."""
         intervals = verdicts.intervals(self.tracks, self.session.generator, resamples=QUICK_RESAMPLES)
         return max(interval.relative_width for interval in intervals)
 
@@ -155,15 +157,16 @@ class _CaseRun:
         """Measure one slice, again where it was disturbed, and record the one that is kept."""
         best = self._measured(track)
         redone = 0
-        while best.disturbance.share > DISTURBED_SHARE and redone < REDONE_PER_SLICE:
-            if self.redone >= REDONE_PER_CASE:
-                break
+        while redone < REDONE_PER_SLICE and self._worth_redoing(best):
             self.redone += 1
             redone += 1
-            again = self._measured(track)
-            best = min(best, again, key=lambda kept: kept.disturbance.share)
+            best = min(best, self._measured(track), key=lambda kept: kept.disturbance.share)
         track.kept.append(best)
         self._record(track, best, number, redone)
+
+    def _worth_redoing(self, kept: Kept) -> bool:
+        disturbed = kept.disturbance.share > DISTURBED_SHARE
+        return disturbed and self.redone < REDONE_PER_CASE and kept.slice.seconds <= REDONE_UP_TO_S
 
     def _measured(self, track: Track) -> Kept:
         session = self.session

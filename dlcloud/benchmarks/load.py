@@ -1,4 +1,4 @@
-"""Tell how much of a slice of time other processes took: what makes a measurement on a shared machine honest."""
+"""Tell how much of a slice of time other processes took, so that a busy machine cannot pass unnoticed."""
 
 import os
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ class Load(Protocol):
 class ProcLoad:
     """Reads `/proc/stat`; where there is none, nothing ever looks disturbed.
 
-    Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal in ticks; guest time is part of
-    user.
+    Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal in ticks; guest time is
+    part of user.
     """
 
     path: Path = Path("/proc/stat")

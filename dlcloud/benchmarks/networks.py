@@ -65,7 +65,7 @@ class GraphBuilder:
         return self.node("Conv", [source, weight, bias], **attributes)
 
     def dense(self, source: str, inputs: int, outputs: int) -> str:
-        """Add a fully connected layer with bias; its weight is stored (outputs, inputs) as PyTorch exports it."""
+        """Add a fully connected layer with bias; its weight is (outputs, inputs), as PyTorch exports it."""
         weight = self._normal((outputs, inputs), fan_in=inputs, gain=1.0)
         return self.node("Gemm", [source, weight, self._bias(outputs)], transB=1)
 

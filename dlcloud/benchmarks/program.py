@@ -1,4 +1,4 @@
-"""What the benchmark programs share: arguments, the frame of records around the cases, exit status, signals."""
+"""What the benchmark programs share: arguments, the records around the cases, exit status, signals."""
 
 import argparse
 import os
@@ -23,7 +23,9 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 def add_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
     """Add the arguments that every benchmark has."""
     group = parser.add_argument_group("measuring")
-    group.add_argument("--output", type=Path, metavar="FILE", help="append the records to FILE, as JSON lines")
+    group.add_argument(
+        "--output", type=Path, metavar="FILE", help="append the records to FILE, as JSON lines"
+    )
     group.add_argument(
         "--width", type=fraction, default=limits.width, metavar="SHARE",
         help="stop when the interval of the speed-up is this narrow, relative to it (default: %(default)s)",
@@ -32,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
         "--max-seconds", type=positive_float, default=limits.max_s, metavar="S",
         help="begin no round of a case after this long (default: %(default)s)",
     )  # fmt: skip
-    group.add_argument("--seed", type=natural, default=0, help="of every random choice (default: %(default)s)")
+    group.add_argument(
+        "--seed", type=natural, default=0, help="of every random choice (default: %(default)s)"
+    )
 
 
 def add_round_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:

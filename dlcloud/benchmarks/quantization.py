@@ -74,8 +74,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
-    """Build the models, then make one case of each network and batch; one that cannot be built is recorded."""
-    cases = []
+    """Build the models and make a case of each network and batch; what cannot be built is recorded."""
+    cases: list[Case] = []
     for network in dict.fromkeys(arguments.network):
         try:
             models = _build(network, arguments, recorder)
@@ -87,7 +87,7 @@ def _cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
 
 
 def _build(network: str, arguments: argparse.Namespace, recorder: Recorder) -> dict[str, str]:
-    """Build the fp32 and the int8 model, each in a process that gives its memory back, and return their paths."""
+    """Build both models, each in a process that gives its memory back, and return their paths."""
     shared = {"network": network, "seed": arguments.seed, "cache": str(arguments.cache)}
     calibration = {"calibration_images": arguments.calibration_images}
     paths = {}

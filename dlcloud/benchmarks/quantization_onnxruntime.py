@@ -1,9 +1,9 @@
 """Build, quantize and run the networks with ONNX Runtime; runs inside workers.
 
-The int8 models are quantized statically: scales from the smallest and largest value that each activation takes
-on calibration images, weights signed with a scale per output channel, activations unsigned. That is the pair
-of types for which processors have had an instruction since AVX-512 VNNI: on an AMD EPYC with VNNI, ResNet-50
-ran at 3.2 times fp32 with it, at 1.4 with unsigned weights and at 0.8 with signed activations.
+The int8 models are quantized statically: scales from the smallest and largest value that each activation
+takes on calibration images, weights signed with a scale per output channel, activations unsigned. That is the
+pair of types for which processors have had an instruction since AVX-512 VNNI: on an AMD EPYC with VNNI,
+ResNet-50 ran at 3.2 times fp32 with it, at 1.4 with unsigned weights and at 0.8 with signed activations.
 """
 
 import logging
@@ -64,9 +64,7 @@ class Inference:
         options.inter_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = QUIET
-        self._session = onnxruntime.InferenceSession(
-            str(model), options, providers=["CPUExecutionProvider"]
-        )
+        self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         size = NETWORKS[network].size
         self._feed = {"images": images.draw(batch, size, _seed(seed, TIMING))}
         self._agreement = images.draw(AGREEMENT_IMAGES, size, _seed(seed, AGREEMENT))
@@ -112,7 +110,7 @@ def infer(*, model: str, network: str, batch: int, threads: int, seed: int) -> I
     return Inference(model=Path(model), network=network, batch=batch, threads=threads, seed=seed)
 
 
-class _Images(CalibrationDataReader):  # type: ignore[misc] - ONNX Runtime ships no types
+class _Images(CalibrationDataReader):  # type: ignore[misc]  # it ships no types
     """Hands out calibration images one at a time."""
 
     def __init__(self, calibration: np.ndarray) -> None:

@@ -8,18 +8,18 @@ start       benchmark; arguments {name: value}; seed; hardware {cpu_model, physi
             virtualization}; software {python, packages {name: version}}
 progress    message; done, total: cases ended and cases in all; remaining_s: an estimate, or null
 sample      case; setting; metric; value; unit; items; seconds; round; disturbed_share; steal_share;
-            redone: times the slice was thrown away for being disturbed; latencies_ms [..] (at most 250, evenly taken,
-            batch 1 only)
-result      case; setting; baseline: bool; metrics {NAME: {value, low, high, unit, samples}}; facts {NAME: value};
-            warnings [text]; stable: bool
+            redone: times the slice was thrown away for being disturbed; latencies_ms [..] (at most 250,
+            evenly taken, batch 1 only)
+result      case; setting; baseline: bool; metrics {NAME: {value, low, high, unit, samples}};
+            facts {NAME: value}; warnings [text]; stable: bool
 comparison  case; baseline; candidate; metric; ratio; low; high; confidence; verdict; samples.
-            `ratio` is the speed-up: how many times as well the candidate does, whichever way the metric counts
+            `ratio` is the speed-up: how many times as well the candidate does, however the metric counts
 failure     case; setting (null where the whole case failed); message
 end         ok: bool, true where nothing failed; seconds: from start to end
 
 `case` is what is measured ("vgg16 batch 1"), `setting` how ("fp32", "int8"), `metric` one of Metric.
 Shares are 0 to 1. `verdict` is one of statistics.Verdict. An interval [low, high] holds the true value with
-95 % confidence; where it could not be drawn, low and high are the value.
+95 % confidence, of fewer than six samples with 1 - 2**(1 - n); of a single one, low and high are the value.
 """
 
 import json

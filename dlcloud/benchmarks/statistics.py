@@ -17,7 +17,8 @@ DRAWN_CONFIDENCE = 0.98
 """Confidence at which an interval is drawn so that it holds CONFIDENCE.
 
 Sampling stops when the interval looks narrow, which favours intervals that are narrow by luck. Drawn at 98 %,
-two equal settings are called different in 1 to 4 of 100 simulated tries whatever the noise, at 95 % in 3 to 8.
+two equal settings are called different in 1 to 4 of 100 simulated tries whatever the noise; at 95 %, in 3 to
+8.
 """
 
 MINIMUM_PAIRS = 7
@@ -89,14 +90,15 @@ def bootstrap(
     """Return a statistic of the values with its bootstrap percentile interval, expanded for small samples.
 
     The plain percentile interval of a median is too narrow for the five to twenty pairs a benchmark can
-    afford: two equal settings would be called different in 8 to 16 of 100 tries. With fewer than MINIMUM_PAIRS values resampling knows too little: the interval then spans all values, and
-    its confidence is that with which such a span holds the true median, 1 - 2**(1 - n).
+    afford: two equal settings would be called different in 8 to 16 of 100 tries. With fewer
+    than MINIMUM_PAIRS values resampling knows too little: the interval then spans all values, and its
+    confidence is that with which such a span holds the true median, 1 - 2**(1 - n).
 
     Raises:
         ValueError: There are no values.
 
-    Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13; the expansion: Hesterberg
-    2015, "What Teachers Should Know About the Bootstrap", section 4.3.
+    Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13; the expansion:
+    Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.3.
     """
     value = statistic(values)
     if len(values) < MINIMUM_PAIRS:
@@ -201,4 +203,3 @@ def ratios(baseline: Sequence[float], candidate: Sequence[float], *, higher_is_b
     if higher_is_better:
         return [ours / theirs for theirs, ours in pairs]
     return [theirs / ours for theirs, ours in pairs]
-

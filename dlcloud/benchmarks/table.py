@@ -8,7 +8,7 @@ MIB = 1 << 20
 
 
 def render(recorder: Recorder) -> str:
-    """Return the table of results, the comparisons, the warnings and the failures, each where there are any."""
+    """Return the table of results, then the warnings and the failures where there are any."""
     compared = {(comparison.case, comparison.candidate): comparison for comparison in recorder.comparisons}
     rows = [_row(result, compared.get((result.case, result.setting))) for result in recorder.results]
     parts = []
@@ -49,7 +49,7 @@ def _notes(recorder: Recorder) -> Iterable[str]:
         for warning in result.warnings:
             yield f"warning: {result.case}, {result.setting}: {warning}"
     if any(result.facts.get("weights") == "random" for result in recorder.results):
-        yield "The weights are random: speed, size and numerical agreement are real, accuracy was not measured."
+        yield "The weights are random: speed, size and agreement are real, accuracy was not measured."
     for failure in recorder.failures:
         yield f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}"
 

@@ -133,6 +133,9 @@ def _warnings(track: Track) -> list[str]:
     warnings = []
     if track.warm_up is not None and not track.warm_up.settled:
         warnings.append(f"still speeding up or slowing down after {track.warm_up.seconds:.0f} s of warm-up")
+    unsettled = sum(not kept.slice.settled for kept in track.kept)
+    if unsettled:
+        warnings.append(f"the values within {unsettled} of {len(track.kept)} runs never agreed")
     disturbed = sum(kept.disturbance.share > DISTURBED_SLICE for kept in track.kept)
     if disturbed > DISTURBED_SLICES * len(track.kept):
         warnings.append(f"other work disturbed {disturbed} of {len(track.kept)} slices")

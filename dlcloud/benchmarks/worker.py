@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -122,7 +123,7 @@ def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[
         workload.step()
         ends.append(time.perf_counter())
     steps = len(ends) - 1
-    times = [1000 * (after - before) for before, after in zip(ends, ends[1:], strict=False)] if latencies else []
+    times = [1000 * (after - before) for before, after in pairwise(ends)] if latencies else []
     thinned = times[:: -(-len(times) // LATENCIES_KEPT)] if times else []
     return {
         "items": steps * workload.items_per_step,
@@ -163,7 +164,9 @@ def _die_with_parent() -> None:
 def main() -> None:
     """Keep stdout for replies, send everything else that is printed to stderr, and serve."""
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the coordinator ends workers
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the coordinator ends workers
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(sys.stdin, replies)

@@ -1,0 +1,182 @@
+"""The arm that runs the user's own command once a slice."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from .arm import Finish, Slice, WarmUp
+from .command_output import Reading, after_warm_up
+from .process import ArmFailedError, ending
+from .records import Measured, Metric
+
+KIB_PER_MIB = 1024
+LAST_LINE_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What one setting changes: variables (None takes one away) and arguments added to the command."""
+
+    name: str
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One run of the command that ended well."""
+
+    seconds: float
+    values: list[float]
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandArm:
+    """Runs a shell command in one setting.
+
+    Args:
+        setting: What is particular to this arm.
+        command: For the shell; the setting's arguments are added, quoted.
+        reading: How to read throughputs from its output; None measures its wall time.
+        final: Count only the last throughput of a run.
+        counted: What the throughput counts, per second.
+        warm_up_runs: Runs before those that count.
+        environment: What the setting's variables are added to.
+        echo: Where the command's output is shown as it comes.
+    """
+
+    setting: Setting
+    command: str
+    reading: Reading | None
+    final: bool
+    counted: str
+    warm_up_runs: int
+    environment: Mapping[str, str]
+    echo: TextIO
+    _process: subprocess.Popen[str] | None = field(init=False, default=None)
+    _cpu_s: float = field(init=False, default=0.0)
+    _peak_mib: float = field(init=False, default=0.0)
+
+    @property
+    def name(self) -> str:
+        """Return the setting's name."""
+        return self.setting.name
+
+    @property
+    def metric(self) -> Metric:
+        """Return throughput, or duration where none is read."""
+        return Metric.DURATION if self.reading is None else Metric.THROUGHPUT
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of the metric; a unit that already names a time is left as it is."""
+        if self.reading is None:
+            return "s"
+        return self.counted if "/" in self.counted else f"{self.counted}/s"
+
+    def start(self) -> Mapping[str, Any]:
+        """Return the facts; the command itself is started for each slice."""
+        return {
+            "command": self._line(),
+            "environment": dict(self.setting.environment),
+            "warm_up_runs": self.warm_up_runs,
+        }
+
+    def warm_up(self, limit_s: float) -> WarmUp:  # noqa: ARG002 - how many runs is for the user to say
+        """Run as often as the user asked before it counts."""
+        seconds = sum(self._run().seconds for _ in range(self.warm_up_runs))
+        return WarmUp(steps=self.warm_up_runs, seconds=seconds, settled=True)
+
+    def measure(self, seconds: float) -> Slice:  # noqa: ARG002 - a command runs for as long as it does
+        """Run once."""
+        run = self._run()
+        if self.reading is None:
+            return Slice(value=run.seconds, items=1, seconds=run.seconds)
+        if not run.values:
+            raise ArmFailedError(f"no line of its output {self.reading.describe()}")
+        if self.final:
+            return Slice(value=run.values[-1], items=1, seconds=run.seconds)
+        values = after_warm_up(run.values)
+        return Slice.of_parts(values.counted, seconds=run.seconds, settled=values.settled)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all runs that have ended."""
+        return self._cpu_s
+
+    def finish(self) -> Finish:
+        """Return the largest memory that any process of any run took."""
+        peak = round(self._peak_mib, 2)
+        measured = Measured(value=peak, low=peak, high=peak, unit="MiB", samples=1)
+        return Finish(metrics={Metric.PEAK_MEMORY: measured}, outputs=[])
+
+    def close(self) -> None:
+        """Kill the run in progress with all that it started, and wait for it."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.returncode is None:
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    def _run(self) -> _Run:
+        """Run the command to its end, showing its output.
+
+        Raises:
+            ArmFailedError: It ended with a status other than 0.
+        """
+        began = time.perf_counter()
+        self._process = self._started()
+        assert self._process.stdout is not None  # noqa: S101 - asked for as a pipe
+        values: list[float] = []
+        last = ""
+        for line in self._process.stdout:
+            self.echo.write(line)
+            self.echo.flush()
+            last = line.strip() or last
+            if self.reading is not None:
+                values.extend(self.reading.values(line))
+        status = self._reap()
+        seconds = time.perf_counter() - began
+        self.close()
+        if status:
+            said = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
+            raise ArmFailedError(f"the command {ending(status)}{said}")
+        return _Run(seconds=seconds, values=values)
+
+    def _started(self) -> subprocess.Popen[str]:
+        """Start the command in a process group of its own, so that all of it can be ended."""
+        changed = {**self.environment, **self.setting.environment}
+        return subprocess.Popen(
+            [shutil.which("bash") or "/bin/sh", "-c", self._line()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env={name: value for name, value in changed.items() if value is not None},
+        )
+
+    def _reap(self) -> int:
+        """Wait for the command, count what it used, and return its exit status."""
+        assert self._process is not None  # noqa: S101 - it was started just before
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._cpu_s += usage.ru_utime + usage.ru_stime
+        per_mib = KIB_PER_MIB**2 if sys.platform == "darwin" else KIB_PER_MIB
+        self._peak_mib = max(self._peak_mib, usage.ru_maxrss / per_mib)
+        return self._process.returncode
+
+    def _line(self) -> str:
+        return " ".join([self.command, *map(shlex.quote, self.setting.arguments)])

@@ -1,0 +1,113 @@
+"""Find throughputs in what a command prints."""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from . import statistics
+from .process import ArmFailedError
+
+
+class Reading(Protocol):
+    """A way to read throughputs from lines of output."""
+
+    def values(self, line: str) -> list[float]:
+        """Return the throughputs in a line, in order.
+
+        Raises:
+            ArmFailedError: What stands in the throughput's place is not a number above 0.
+        """
+
+    def describe(self) -> str:
+        """Say what is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Reads every match of a regular expression with one group; `1,234.5` is a number too."""
+
+    expression: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Compile the expression.
+
+        Raises:
+            ValueError: It is not a regular expression, or has not exactly one group.
+        """
+        try:
+            expression = re.compile(text)
+        except re.error as error:
+            raise ValueError(f"--throughput is not a regular expression: {error}") from None
+        if expression.groups != 1:
+            raise ValueError(
+                f"--throughput must have one group, not {expression.groups}; (?:...) groups without"
+            )
+        return cls(expression)
+
+    def values(self, line: str) -> list[float]:
+        """Return the group's number of each match."""
+        return [_number(text) for text in self.expression.findall(line)]
+
+    def describe(self) -> str:
+        """Say what is looked for."""
+        return f"matches {self.expression.pattern!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonField:
+    """Reads a field of lines that are JSON objects; `a.b` is the field b of the object a."""
+
+    name: str
+
+    def values(self, line: str) -> list[float]:
+        """Return the field's number, or nothing where the line has no such field."""
+        if not line.lstrip().startswith("{"):
+            return []
+        try:
+            value: Any = json.loads(line)
+        except json.JSONDecodeError:
+            return []
+        for part in self.name.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return []
+            value = value[part]
+        return [_number(str(value))]
+
+    def describe(self) -> str:
+        """Say what is looked for."""
+        return f"is a JSON object with the field {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """The throughputs of one run that count; `settled` is False where they never agreed."""
+
+    counted: tuple[float, ...]
+    settled: bool
+
+
+def after_warm_up(values: list[float]) -> Values:
+    """Leave out the leading values that belong to the warm-up.
+
+    Fewer than two groups of three show no warm-up and count all; of values that never agree the second half
+    counts.
+    """
+    if len(values) < 2 * statistics.WARM_UP_GROUP:
+        return Values(counted=tuple(values), settled=True)
+    length = statistics.warm_up_length(values)
+    if length is None:
+        return Values(counted=tuple(values[len(values) // 2 :]), settled=False)
+    return Values(counted=tuple(values[length:]), settled=True)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ArmFailedError(f"the throughput reads {text[:80]!r}, not a number above 0")
+    return value
