@@ -6,7 +6,7 @@ from typing import Any
 
 from dlcloud.local.catalogue import Catalogue
 
-# Source: Service Quotas console, service "ec2": running instances, in vCPUs. Read from documentation, 2026-09.
+# Source: Service Quotas, service "ec2": running instances, in vCPUs. From memory of its console, unverified.
 _QUOTAS = {
     "L-1216C47A": "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
     "L-34B43A08": "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
@@ -85,10 +85,14 @@ def _product(kind: str, region: str, catalogue: Catalogue) -> dict[str, Any] | N
         "memory": f"{row.memory_mib / 1024:g} GiB",
         "gpu": str(row.gpu_count),
     }
-    dimension = {"unit": _HOURS, "pricePerUnit": {"USD": f"{price:.10f}"}, "description": f"{kind} on demand"}
+    dimension = {"unit": _HOURS, "pricePerUnit": {"USD": f"{price:.10f}"}, "description": kind}
     term = {"effectiveDate": f"{row.price_date}T00:00:00Z", "priceDimensions": {f"{kind}.hour": dimension}}
     product = {"sku": kind, "productFamily": "Compute Instance", "attributes": attributes}
-    return {"product": product, "serviceCode": "AmazonEC2", "terms": {"OnDemand": {f"{kind}.on-demand": term}}}
+    return {
+        "product": product,
+        "serviceCode": "AmazonEC2",
+        "terms": {"OnDemand": {f"{kind}.on-demand": term}},
+    }
 
 
 def _fits(product: dict[str, Any], wanted: Mapping[str, str]) -> bool:

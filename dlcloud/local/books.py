@@ -1,7 +1,8 @@
 """moto's WSGI application with our actions, types and parameters in it. Importing this imports moto."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
 
 from moto.ec2 import urls as ec2_urls
 from moto.ec2.models import ec2_backends
@@ -17,8 +18,10 @@ from dlcloud.local.retired import add_retired_types
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _ACCOUNT = "123456789012"
-_SERVICES = ("ec2", "ssm", "sts")
-_LAST_MODIFIED = 1788220800.0  # 2026-09-01, the date of the images
+_SERVICES: tuple[Literal["ec2", "ssm", "sts"], ...] = ("ec2", "ssm", "sts")
+_LAST_MODIFIED = datetime(2026, 9, 1, tzinfo=UTC)  # the date of the images
+# moto leaves two methods of CloudFormation out of it, which to a type checker makes it abstract.
+_make_parameter = cast("Callable[..., Parameter]", Parameter)
 
 
 def open_books(machines: Machines, catalogue: Catalogue) -> Wsgi:
@@ -47,7 +50,7 @@ class _SeededParameters(SimpleSystemManagerBackend):
         self._parameters.latest_amis_loaded = True
         for name, image_id in parameters().items():
             self._parameters[name].append(
-                Parameter(
+                _make_parameter(
                     account_id=account_id,
                     name=name,
                     value=image_id,

@@ -38,7 +38,12 @@ class ControlClient:
         )
 
     def set_capacity(
-        self, instance_type: str, count: int | None, zone: str | None = None, *, grace_s: float | None = None
+        self,
+        instance_type: str,
+        count: int | None,
+        zone: str | None = None,
+        *,
+        grace_s: float | None = None,
     ) -> None:
         """Limit how many instances of a type may live at once, in all zones or in one.
 
@@ -46,7 +51,7 @@ class ControlClient:
             instance_type: Such as "c7i.4xlarge".
             count: The limit; None removes it.
             zone: An Availability Zone; None limits the type in all zones together.
-            grace_s: Where given, spot instances beyond the limit get a notice with this grace, youngest first.
+            grace_s: Where given, spot instances beyond the limit get a notice with it, youngest first.
         """
         asked = {"instance_type": instance_type, "count": count, "zone": zone, "grace_s": grace_s}
         self._call("POST", "capacity", asked)
@@ -60,7 +65,13 @@ class ControlClient:
         self._call("POST", "latency", {"seconds": seconds})
 
     def add_fault(
-        self, action: str, code: str, *, times: int | None = None, rate: float | None = None, status: int = 400
+        self,
+        action: str,
+        code: str,
+        *,
+        times: int | None = None,
+        rate: float | None = None,
+        status: int = 400,
     ) -> None:
         """Refuse calls of an action.
 

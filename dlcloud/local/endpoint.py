@@ -81,7 +81,9 @@ class Endpoint:
 
     def _reply(self, environ: dict[str, Any]) -> Reply:
         if not _names_loopback(environ.get("HTTP_HOST", "")):
-            return _json_reply(HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"})
+            return _json_reply(
+                HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"}
+            )
         if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
             status, content = self._pages.answer(environ)
             return _json_reply(status, content)
@@ -159,7 +161,12 @@ def _read_call(environ: dict[str, Any]) -> Call:
         pairs += parse_qsl(body.decode("utf-8", errors="replace"), keep_blank_values=True)
     action = target.rpartition(".")[2] or next((value for name, value in pairs if name == "Action"), "")
     return Call(
-        service=service, region=region, action=action, body=body, parameters=tuple(pairs), is_json=bool(target)
+        service=service,
+        region=region,
+        action=action,
+        body=body,
+        parameters=tuple(pairs),
+        is_json=bool(target),
     )
 
 
@@ -180,7 +187,8 @@ def _refusal(call: Call, status: int, code: str, message: str) -> Reply:
         return _json_reply(status, {"__type": code, "message": message})
     detail = f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
     if call.service == "ec2":
-        text = f"<Response><Errors><Error>{detail}</Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
+        request_id = f"<RequestID>{uuid.uuid4()}</RequestID>"
+        text = f"<Response><Errors><Error>{detail}</Error></Errors>{request_id}</Response>"
     else:
         text = f"<ErrorResponse><Error><Type>Sender</Type>{detail}</Error></ErrorResponse>"
     return Reply(status=status, headers=(("Content-Type", "text/xml;charset=UTF-8"),), body=text.encode())

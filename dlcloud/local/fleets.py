@@ -15,7 +15,13 @@ FLEET_TAG = "aws:ec2:fleet-id"
 POOL_ERROR_HEADER = "X-Dlcloud-Pool-Error"
 # Errors that EC2 reports for each pool of a fleet and not for the call.
 POOL_ERRORS = frozenset(
-    {NO_CAPACITY, "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "UnfulfillableCapacity", "InsufficientAddressCapacity"}
+    {
+        NO_CAPACITY,
+        "VcpuLimitExceeded",
+        "MaxSpotInstanceCountExceeded",
+        "UnfulfillableCapacity",
+        "InsufficientAddressCapacity",
+    }
 )
 _NOT_OFFERED = "InvalidFleetConfiguration"
 _SPELLINGS = {
@@ -55,9 +61,7 @@ class LocalFleetResponses(LocalResponses):
         for fleet_id in known:
             self.ec2_backend.fleets.pop(fleet_id, None)
         unknown = [
-            {"FleetId": fleet_id, "Error": {"Code": "fleetIdDoesNotExist", "Message": "There is no such fleet."}}
-            for fleet_id in fleet_ids
-            if fleet_id not in known
+            {"FleetId": fleet_id, "Error": _NO_FLEET} for fleet_id in fleet_ids if fleet_id not in known
         ]
         return ActionResult({"SuccessfulFleetDeletions": deleted, "UnsuccessfulFleetDeletions": unknown})
 
@@ -71,8 +75,9 @@ class LocalFleetResponses(LocalResponses):
             allocation = self._allocate(offers, target, lifecycle)
             code = self.headers.get(POOL_ERROR_HEADER) or NO_CAPACITY
             errors += [configs[offer.config].error(offer, lifecycle, code) for offer in allocation.refused]
-            for grant in allocation.grants:
-                instances.append(configs[grant.offer.config].launch(grant, lifecycle, fleet))
+            instances += [
+                configs[grant.offer.config].launch(grant, lifecycle, fleet.id) for grant in allocation.grants
+            ]
             fleet.fulfilled_capacity += allocation.fulfilled
         return {"FleetId": fleet.id, "Instances": instances, "Errors": errors}
 
@@ -121,6 +126,7 @@ class LocalFleetResponses(LocalResponses):
         return fleet
 
 
+_NO_FLEET = {"Code": "fleetIdDoesNotExist", "Message": "There is no such fleet."}
 _NO_TARGETS = {"SpotTargetCapacity": 0, "OnDemandTargetCapacity": 0}
 
 
@@ -155,14 +161,14 @@ class _Config:
             "ErrorMessage": f"{pool.instance_type} in {pool.zone} refused the launch ({code}).",
         }
 
-    def launch(self, grant: Grant, lifecycle: str, fleet: Any) -> dict[str, Any]:  # noqa: ANN401 - moto's object
+    def launch(self, grant: Grant, lifecycle: str, fleet_id: str) -> dict[str, Any]:
         """Launch what a pool granted and return what the reply says of it."""
         reservation = self._backend.run_instances(
             self._overrides[grant.offer.override].get("ImageId") or self._template.get("ImageId"),
             grant.count,
             self._template.get("UserData"),
             self._template.get("SecurityGroups", []),
-            **self._keywords(grant.offer, lifecycle, fleet.id),
+            **self._keywords(grant.offer, lifecycle, fleet_id),
         )
         self._responses.enter(reservation.instances, self._template)
         return {

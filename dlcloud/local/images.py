@@ -70,7 +70,7 @@ IMAGES = (
         ),
         root_device="/dev/xvda",
     ),
-    # The documentation and the naming rule disagree on the parameter of the Ubuntu 22.04 image: both are there.
+    # The documentation and the naming rule disagree on this parameter: both are there.
     _deep_learning(
         "2201",
         "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)",

@@ -166,7 +166,9 @@ class Machine:
         host_key.write_public_key(path.with_suffix(".pub"))
         keys = self.root / "home/.ssh/authorized_keys"
         keys.touch(mode=0o600)
-        keys.write_text("".join(f"{key}\n" for key in _authorized(self.identity, self._plan)), encoding="utf-8")
+        keys.write_text(
+            "".join(f"{key}\n" for key in _authorized(self.identity, self._plan)), encoding="utf-8"
+        )
         self._write_shims()
         self._output.write_text("".join(f"{text}\n" for text in self._plan.complaints), encoding="utf-8")
         return host_key

@@ -117,8 +117,11 @@ class Machines:
             and entry.record.pool.instance_type == instance_type
             and zone in (None, entry.record.pool.zone)
         ]
-        spot = sorted((entry.record.launched_at, entry.record.instance_id) for entry in living if entry.record.is_spot)
-        for _, instance_id in reversed(spot[-(len(living) - count) :] if len(living) > count else []):
+        excess = max(0, len(living) - count)
+        spot = (
+            (entry.record.launched_at, entry.record.instance_id) for entry in living if entry.record.is_spot
+        )
+        for _, instance_id in sorted(spot, reverse=True)[:excess]:
             self.interrupt(instance_id, grace_s=grace_s, rebalance=False)
 
     def forget(self, before: datetime) -> set[str]:
@@ -205,7 +208,7 @@ class Machines:
         if not entries:
             return
         await self._halt(entries)
-        await asyncio.to_thread(lambda: [entry.machine.remove() for entry in entries])
+        await asyncio.to_thread(_remove_folders, entries)
         for entry in entries:
             if entry.record.state is not State.TERMINATED:
                 entry.record.end(why)
@@ -260,6 +263,11 @@ class Machines:
             work.close()
             return
         asyncio.run_coroutine_threadsafe(work, self._loop).add_done_callback(_log_failure)
+
+
+def _remove_folders(entries: list[_Entry]) -> None:
+    for entry in entries:
+        entry.machine.remove()
 
 
 def _log_failure(done: "Future[None]") -> None:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import re
 import secrets
 import socket
 import time
@@ -23,6 +24,7 @@ _MAX_TTL_S = 21600
 _MAX_HEAD = 16384
 _MAX_BODY = 1024
 _IDLE_S = 60.0
+_DATED = re.compile(r"\d{4}-\d\d-\d\d")
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,8 @@ class MetadataService:
         return (HTTPStatus.NOT_FOUND, "", {}) if text is None else (HTTPStatus.OK, text, {})
 
     def _take_order(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
-        if not hmac.compare_digest(request.headers.get(POWER_HEADER.lower(), "").encode(), self.secret.encode()):
+        given = request.headers.get(POWER_HEADER.lower(), "")
+        if not hmac.compare_digest(given.encode(), self.secret.encode()):
             return HTTPStatus.FORBIDDEN, "not from this instance", {}
         self.power(request.body.decode())
         return HTTPStatus.OK, "", {}
@@ -140,15 +143,18 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
 def _encode(status: HTTPStatus, text: str, extra: Mapping[str, str]) -> bytes:
     body = text.encode()
     headers = {"Content-Type": "text/plain", "Content-Length": str(len(body)), "Server": "EC2ws", **extra}
-    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+    fields = (f"{name}: {value}" for name, value in headers.items())
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *fields]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def _find(documents: Mapping[str, str], path: str) -> str | None:
     """Return a document, or the listing of a folder of documents, as the real service does."""
-    wanted = "/".join(part for part in path.split("/") if part)
+    version, *parts = [part for part in path.split("/") if part] or [""]
+    # Dated versions of the service show what the latest does.
+    wanted = "/".join(["latest" if _DATED.fullmatch(version) else version, *parts])
     if wanted in documents:
         return documents[wanted]
     below = [name[len(wanted) + 1 :] for name in documents if name.startswith(f"{wanted}/")]
-    parts = {f"{name.partition('/')[0]}/" if "/" in name else name for name in below}
-    return "\n".join(sorted(parts)) if parts else None
+    shown = {f"{name.partition('/')[0]}/" if "/" in name else name for name in below}
+    return "\n".join(sorted(shown)) if shown else None

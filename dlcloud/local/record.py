@@ -46,7 +46,7 @@ class Record:
         template: The launch template data that the instance was launched with, if any.
     """
 
-    def __init__(self, instance: Any, template: Mapping[str, Any]) -> None:
+    def __init__(self, instance: Any, template: Mapping[str, Any]) -> None:  # noqa: ANN401 - moto's object
         self._instance = instance
         self.state = State.PENDING
         self.ended_at: datetime | None = None

@@ -1,7 +1,7 @@
 """The EC2 actions where moto differs from EC2: launches, ends, spot prices and placement scores."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
@@ -48,7 +48,7 @@ class LocalResponses(EC2Response):
             kind = self.params.get("InstanceType") or template.get("InstanceType") or "m1.small"
             self.params["MinCount"] = self._grant(kind, self._zones(kind))
             result = super().run_instances()
-            self.enter(result.result.instances, template)
+            self.enter(cast("Any", result.result).instances, template)
         return result
 
     def terminate_instances(self) -> ActionResult:
@@ -68,7 +68,8 @@ class LocalResponses(EC2Response):
         found = self._instances()
         for instance in found:
             if instance.lifecycle == "spot":
-                raise EC2ClientError("UnsupportedOperation", f"The spot instance {instance.id} cannot be stopped.")
+                message = f"The spot instance {instance.id} cannot be stopped."
+                raise EC2ClientError("UnsupportedOperation", message)
         before = [(instance, instance.state, instance.state_code) for instance in found]
         self.machines.stop([instance.id for instance in found], End.USER)
         return _changed("StoppingInstances", before)
@@ -104,7 +105,9 @@ class LocalResponses(EC2Response):
         products = set(self.params.get("ProductDescriptions") or _LINUX)
         filters = self._filters_from_querystring()
         products &= set(filters.get("product-description", products))
-        kinds = self.params.get("InstanceTypes") or filters.get("instance-type") or sorted(self.catalogue.rows)
+        kinds = (
+            self.params.get("InstanceTypes") or filters.get("instance-type") or sorted(self.catalogue.rows)
+        )
         zone = self.params.get("AvailabilityZone")
         zones = {zone} if zone else set(filters.get("availability-zone", ())) or None
         hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
@@ -118,7 +121,8 @@ class LocalResponses(EC2Response):
             }
             for kind in kinds
             for place in sorted(self.offered(kind))
-            if (zones is None or place in zones) and (price := self.catalogue.spot_usd(kind, place)) is not None
+            if (zones is None or place in zones)
+            and (price := self.catalogue.spot_usd(kind, place)) is not None
         ]
         return ActionResult({"SpotPriceHistory": history if products & _LINUX else [], "NextToken": ""})
 
@@ -133,7 +137,11 @@ class LocalResponses(EC2Response):
             lefts = self._lefts(kinds, region)
             if by_zone:
                 scores += [
-                    {"Region": region, "AvailabilityZoneId": self._zone_id(zone), "Score": _score(left, target)}
+                    {
+                        "Region": region,
+                        "AvailabilityZoneId": self._zone_id(zone),
+                        "Score": _score(left, target),
+                    }
                     for zone, left in sorted(lefts.items())
                 ]
             elif lefts:
@@ -170,9 +178,10 @@ class LocalResponses(EC2Response):
         return found
 
     def _zones(self, kind: str) -> list[str]:
-        """Return the zones that a request allows: the one it names, its subnet's, or all that offer the type."""
+        """Return the zones a request allows: the one it names, its subnet's, or all that offer the type."""
         subnet_id = self.params.get("SubnetId") or next(
-            (card["SubnetId"] for card in self.params.get("NetworkInterfaces", ()) if card.get("SubnetId")), None
+            (card["SubnetId"] for card in self.params.get("NetworkInterfaces", ()) if card.get("SubnetId")),
+            None,
         )
         zone = self._get_param("Placement.AvailabilityZone")
         if subnet_id:
@@ -191,7 +200,8 @@ class LocalResponses(EC2Response):
         low = int(self.params.get("MinCount") or 1)
         high = int(self.params.get("MaxCount") or low)
         if not 1 <= low <= high:
-            raise EC2ClientError("InvalidParameterValue", f"MinCount {low} and MaxCount {high} do not fit together.")
+            message = f"MinCount {low} and MaxCount {high} do not fit together."
+            raise EC2ClientError("InvalidParameterValue", message)
         if not zones:
             return high
         zone = max(zones, key=lambda each: min(self.left(kind, each), high))

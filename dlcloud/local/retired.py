@@ -3,7 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES, InstanceType, InstanceTypeBackend
+from moto.ec2.models.instance_types import (
+    INSTANCE_TYPE_OFFERINGS,
+    INSTANCE_TYPES,
+    InstanceType,
+    InstanceTypeBackend,
+)
 
 from dlcloud.local.catalogue import Catalogue, CatalogueRow
 

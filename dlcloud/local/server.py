@@ -39,7 +39,7 @@ class WsgiServer(socketserver.ThreadingTCPServer):
         """Return the port that the system chose."""
         return int(self.server_address[1])
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - http.server's
         """Log what a connection ran into; a client that left is no error."""
         error = sys.exc_info()[1]
         level = logging.DEBUG if isinstance(error, (ConnectionError, TimeoutError)) else logging.ERROR
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         if hasattr(parts, "close"):
             parts.close()
 
-    do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = do_OPTIONS = do_GET  # noqa: N815 - the names http.server calls
+    do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
 
     def address_string(self) -> str:
         """Return the client's address without asking for its name."""
@@ -124,7 +124,9 @@ class _Reply:
         self.reason = ""
         self.headers: list[tuple[str, str]] = []
 
-    def start(self, status: str, headers: list[tuple[str, str]], exc_info: object = None) -> Callable[[bytes], None]:
+    def start(
+        self, status: str, headers: list[tuple[str, str]], exc_info: object = None
+    ) -> Callable[[bytes], None]:
         """Take the status and the headers (WSGI's start_response)."""
         if exc_info is not None:
             log.error("the application failed while answering")

@@ -37,9 +37,11 @@ async def _serve(paths: SitePaths) -> None:
     await clear_left_behind(paths)
     machines = Machines(paths=paths, loop=loop, boot_delay_s=_BOOT_DELAY_S)
     disturbances = Disturbances()
-    pages = ControlPages(
-        machines=machines, disturbances=disturbances, end=lambda: loop.call_soon_threadsafe(ended.set)
-    )
+
+    def end() -> None:
+        loop.call_soon_threadsafe(ended.set)
+
+    pages = ControlPages(machines=machines, disturbances=disturbances, end=end)
     server = WsgiServer(_endpoint(machines, disturbances, pages))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncssh
 
-from dlcloud.local.processes import shell_path
+from dlcloud.local.processes import UMASK, shell_path
 
 _CHUNK = 65536
 # Makes the terminal on its standard input the controlling one, then becomes the program it is given.
@@ -68,6 +68,7 @@ async def _with_pipes(
             env=env,
             cwd=home,
             start_new_session=True,
+            umask=UMASK,
         )
     except OSError:
         os.close(out_read)
@@ -137,7 +138,7 @@ async def _with_terminal(
     try:
         _resize(master, process.term_size)
         child = await asyncio.create_subprocess_exec(
-            *argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=home
+            *argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=home, umask=UMASK
         )
     except OSError:
         os.close(master)
@@ -146,18 +147,20 @@ async def _with_terminal(
         os.close(slave)
     typing = asyncio.create_task(_type(process, master))
     showing = asyncio.create_task(_drain(os.dup(master), process.stdout))
+    leaving = asyncio.create_task(process.wait_closed())
+    tasks = (typing, showing, leaving)
     try:
-        await asyncio.wait([showing, typing], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([showing, leaving], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        typing.cancel()
-        showing.cancel()
-        await asyncio.gather(typing, showing, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         os.close(master)
     return await child.wait()
 
 
 async def _type(process: "asyncssh.SSHServerProcess[bytes]", master: int) -> None:
-    """Type what the client sends; ends when the client hangs up."""
+    """Type what the client sends, until it sends no more."""
     while True:
         try:
             chunk = await process.stdin.read(_CHUNK)

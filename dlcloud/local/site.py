@@ -73,7 +73,7 @@ class LocalSite:
         try:
             self._paths.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise LocalCloudError(f"cannot make the local cloud's folder {self._paths.folder}: {error}") from error
+            raise LocalCloudError(f"cannot make the folder {self._paths.folder}: {error}") from error
 
     def _start(self) -> LocalEndpoint:
         self._paths.state.unlink(missing_ok=True)

@@ -1,0 +1,283 @@
+"""Every gap of moto that the local cloud closes, seen through boto3."""
+
+import threading
+import time
+from datetime import UTC, datetime
+
+import pytest
+from botocore.exceptions import ClientError
+from conftest import UBUNTU, wait_for
+
+
+def refused(code):
+    return pytest.raises(ClientError, match=rf"\({code}\)")
+
+
+def test_an_instance_is_pending_for_the_boot_delay(rig):
+    rig.control.set_boot_delay(1.0)
+    began = time.monotonic()
+    [instance_id] = rig.run()
+    assert rig.state(instance_id) == "pending"
+    rig.await_state(instance_id, "running")
+    assert time.monotonic() - began >= 1.0
+
+
+def test_the_address_is_loopback_and_the_port_is_a_tag(rig):
+    instance = rig.up()
+    entry = rig.entry(instance["InstanceId"])
+    assert instance["PublicIpAddress"] == entry["host"]
+    assert instance["PublicIpAddress"].startswith("127.")
+    assert {"Key": "dlcloud:ssh-port", "Value": str(entry["ssh_port"])} in instance["Tags"]
+
+
+def test_instances_share_the_port_and_not_the_address(rig):
+    first, second = rig.entry(rig.run()[0]), rig.entry(rig.run()[0])
+    assert first["host"] != second["host"]
+    assert first["ssh_port"] == second["ssh_port"]
+
+
+def test_a_client_token_makes_one_launch(rig):
+    first = rig.run(2, ClientToken="one-launch")
+    assert rig.run(2, ClientToken="one-launch") == first
+    with refused("IdempotentParameterMismatch"):
+        rig.run(1, ClientToken="one-launch")
+
+
+def test_a_client_token_makes_one_launch_of_two_at_once(rig):
+    seen = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(tuple(rig.run(ClientToken="race")))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 4
+    assert len(set(seen)) == 1
+
+
+def test_a_refused_launch_may_be_repeated_with_its_token(rig):
+    rig.control.add_fault("RunInstances", "VcpuLimitExceeded", times=1)
+    with refused("VcpuLimitExceeded"):
+        rig.run(ClientToken="again")
+    assert rig.run(ClientToken="again")
+
+
+def test_max_count_is_honoured_as_far_as_capacity_goes(rig):
+    asked = {"ImageId": UBUNTU, "InstanceType": "c7i.xlarge"}
+    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **asked)["Instances"]) == 3
+    rig.control.set_capacity("c7i.xlarge", 5)
+    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **asked)["Instances"]) == 2
+    with pytest.raises(ClientError) as caught:
+        rig.ec2.run_instances(MinCount=1, MaxCount=3, **asked)
+    assert caught.value.response["Error"]["Code"] == "InsufficientInstanceCapacity"
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
+    rig.control.set_capacity("c7i.xlarge", None)
+    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **asked)["Instances"]) == 3
+
+
+def test_a_terminated_instance_gives_its_capacity_back(rig):
+    rig.control.set_capacity("c7i.2xlarge", 1)
+    [instance_id] = rig.run(InstanceType="c7i.2xlarge")
+    with refused("InsufficientInstanceCapacity"):
+        rig.run(InstanceType="c7i.2xlarge")
+    rig.ec2.terminate_instances(InstanceIds=[instance_id])
+    rig.await_state(instance_id, "terminated")
+    assert rig.run(InstanceType="c7i.2xlarge")
+
+
+def test_capacity_of_one_zone_sends_launches_to_another(rig):
+    rig.control.set_capacity("m7i.large", 0, zone="us-east-1a")
+    with refused("InsufficientInstanceCapacity"):
+        rig.run(InstanceType="m7i.large", Placement={"AvailabilityZone": "us-east-1a"})
+    [instance_id] = rig.run(InstanceType="m7i.large")
+    assert rig.describe(instance_id)["Placement"]["AvailabilityZone"] != "us-east-1a"
+
+
+def test_a_launch_template_is_applied_whole(rig):
+    rig.ec2.create_launch_template(
+        LaunchTemplateName="whole",
+        LaunchTemplateData={
+            "ImageId": UBUNTU,
+            "InstanceType": "c7i.large",
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+            "InstanceMarketOptions": {"MarketType": "spot"},
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "from", "Value": "template"}]}],
+        },
+    )
+    reply = rig.ec2.run_instances(MinCount=1, MaxCount=1, LaunchTemplate={"LaunchTemplateName": "whole"})
+    instance = rig.describe(reply["Instances"][0]["InstanceId"])
+    assert instance["InstanceLifecycle"] == "spot"
+    assert instance["MetadataOptions"]["HttpTokens"] == "required"
+    assert {"Key": "from", "Value": "template"} in instance["Tags"]
+    behavior = rig.ec2.describe_instance_attribute(
+        InstanceId=instance["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
+    )
+    assert behavior["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"InstanceType": "c99.huge"}, "InvalidInstanceType|InvalidParameterValue"),
+        ({"ImageId": "ami-0123456789abcdef0"}, r"InvalidAMIID\.NotFound"),
+        ({"KeyName": "nobody"}, r"InvalidKeyPair\.NotFound"),
+        ({"SubnetId": "subnet-0123456789"}, r"InvalidSubnetID\.NotFound"),
+        ({"DryRun": True}, "DryRunOperation"),
+    ],
+)
+def test_launches_are_rejected_as_ec2_does(rig, asked, code):
+    with refused(code):
+        rig.run(**asked)
+
+
+def test_tags_at_creation_and_filters(rig):
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "dlcloud:cluster", "Value": "c1"}]}]
+    ids = rig.run(2, TagSpecifications=tags)
+    reply = rig.ec2.describe_instances(Filters=[{"Name": "tag:dlcloud:cluster", "Values": ["c1"]}])
+    found = [instance["InstanceId"] for each in reply["Reservations"] for instance in each["Instances"]]
+    assert sorted(found) == sorted(ids)
+
+
+def test_retired_types_can_be_rehearsed(rig):
+    kinds = ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "g4ad.xlarge"]
+    described = rig.ec2.describe_instance_types(InstanceTypes=kinds)["InstanceTypes"]
+    assert {each["InstanceType"]: each["VCpuInfo"]["DefaultVCpus"] for each in described}["p3.8xlarge"] == 32
+    offered = rig.ec2.describe_instance_type_offerings(
+        LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": ["p3.2xlarge"]}]
+    )
+    assert len(offered["InstanceTypeOfferings"]) >= 3
+    assert rig.run(InstanceType="p3.2xlarge", Placement={"AvailabilityZone": "us-east-1b"})
+
+
+def test_spot_prices_come_from_the_catalogue(rig):
+    history = rig.ec2.describe_spot_price_history(
+        InstanceTypes=["c7i.4xlarge"], StartTime=datetime.now(UTC), ProductDescriptions=["Linux/UNIX"]
+    )["SpotPriceHistory"]
+    assert len({each["AvailabilityZone"] for each in history}) >= 3
+    assert all(0.1 < float(each["SpotPrice"]) < 0.714 for each in history)
+    assert all((datetime.now(UTC) - each["Timestamp"]).total_seconds() < 7200 for each in history)
+
+
+def test_the_price_list_knows_a_type(rig):
+    terms = {
+        "instanceType": "c7i.4xlarge",
+        "regionCode": "us-east-1",
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+    }
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in terms.items()]
+    pricing = rig.client("pricing")
+    [product] = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
+    assert '"USD": "0.714' in product
+    filters[0]["Value"] = "c99.huge"
+    assert pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"] == []
+
+
+def test_placement_scores_follow_capacity(rig):
+    asked = {"InstanceTypes": ["c8i.large"], "TargetCapacity": 4, "RegionNames": ["us-east-1"]}
+    [score] = rig.ec2.get_spot_placement_scores(**asked)["SpotPlacementScores"]
+    assert score == {"Region": "us-east-1", "Score": 9}
+    rig.control.set_capacity("c8i.large", 0)
+    [score] = rig.ec2.get_spot_placement_scores(**asked)["SpotPlacementScores"]
+    assert score["Score"] == 1
+    zones = rig.ec2.get_spot_placement_scores(**asked, SingleAvailabilityZone=True)["SpotPlacementScores"]
+    assert all(each["AvailabilityZoneId"].startswith("use1-az") for each in zones)
+
+
+def test_quotas_of_ec2(rig):
+    quotas = rig.client("service-quotas")
+    assert quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-1216C47A")["Quota"]["Value"] > 0
+    assert len(quotas.list_service_quotas(ServiceCode="ec2")["Quotas"]) > 5
+    with refused("NoSuchResourceException"):
+        quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-00000000")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",
+        "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-22.04/latest/ami-id",
+        "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id",
+        "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64",
+    ],
+)
+@pytest.mark.parametrize("region", ["us-east-1", "ap-northeast-1"])
+def test_parameters_name_images_that_exist(rig, name, region):
+    image_id = rig.client("ssm", region).get_parameter(Name=name)["Parameter"]["Value"]
+    [image] = rig.client("ec2", region).describe_images(ImageIds=[image_id])["Images"]
+    assert image["Architecture"] == "x86_64"
+
+
+def test_an_unknown_parameter_is_not_found(rig):
+    with refused("ParameterNotFound"):
+        rig.client("ssm").get_parameter(Name="/aws/service/deeplearning/ami/x86_64/none/latest/ami-id")
+
+
+def test_images_by_owner_and_name(rig):
+    found = rig.ec2.describe_images(
+        Owners=["898082745236"], Filters=[{"Name": "name", "Values": ["Deep Learning Base*Ubuntu 22.04*"]}]
+    )
+    assert len(found["Images"]) == 1
+
+
+def test_caller_identity(rig):
+    assert rig.client("sts").get_caller_identity()["Account"]
+
+
+def test_security_groups(rig):
+    group_id = rig.ec2.create_security_group(GroupName="dlcloud-test", Description="ssh")["GroupId"]
+    rig.ec2.authorize_security_group_ingress(
+        GroupId=group_id, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="192.0.2.1/32"
+    )
+    instance = rig.up(SecurityGroupIds=[group_id])
+    assert instance["SecurityGroups"][0]["GroupId"] == group_id
+    rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    rig.await_state(instance["InstanceId"], "terminated")
+    rig.ec2.delete_security_group(GroupId=group_id)
+    assert rig.ec2.describe_subnets()["Subnets"]
+    assert rig.ec2.describe_vpcs()["Vpcs"]
+
+
+def test_another_region(rig):
+    tokyo = rig.client("ec2", "ap-northeast-1")
+    reply = tokyo.run_instances(ImageId=UBUNTU, InstanceType="c7i.large", MinCount=1, MaxCount=1)
+    assert reply["Instances"][0]["Placement"]["AvailabilityZone"].startswith("ap-northeast-1")
+
+
+def test_terminating_says_shutting_down_then_terminated(rig):
+    instance = rig.up()
+    reply = rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    assert reply["TerminatingInstances"][0]["CurrentState"]["Name"] == "shutting-down"
+    ended = rig.await_state(instance["InstanceId"], "terminated")
+    assert ended["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
+    again = rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    assert again["TerminatingInstances"][0]["CurrentState"]["Name"] == "terminated"
+
+
+def test_stop_and_start(rig):
+    instance = rig.up()
+    instance_id = instance["InstanceId"]
+    assert rig.on(instance, "echo kept > kept")[0] == 0
+    rig.ec2.stop_instances(InstanceIds=[instance_id])
+    rig.await_state(instance_id, "stopped")
+    rig.ec2.start_instances(InstanceIds=[instance_id])
+    instance = rig.await_state(instance_id, "running")
+    assert rig.on(instance, "cat kept") == (0, "kept\n", "")
+
+
+def test_sixty_four_instances(rig):
+    asked = {"ImageId": UBUNTU, "InstanceType": "c5.large", "UserData": rig.user_data()}
+    ids = [i["InstanceId"] for i in rig.ec2.run_instances(MinCount=64, MaxCount=64, **asked)["Instances"]]
+
+    def running():
+        reply = rig.ec2.describe_instance_status(InstanceIds=ids)
+        return len(reply["InstanceStatuses"]) == 64
+
+    wait_for(running, "64 run", 30.0)
+    rig.ec2.terminate_instances(InstanceIds=ids)
+    left = {f"{rig.folder}/instances/{each}" for each in ids}
+    wait_for(lambda: not left & {e["folder"] for e in rig.control.status()["instances"]}, "64 are gone", 30.0)
