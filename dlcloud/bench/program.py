@@ -1,12 +1,15 @@
 """The program that a workload means: a bundled benchmark, or the user's command under the same protocol."""
 
+import io
 import json
 import shlex
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import dlcloud.benchmarks
-from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.catalog import BENCHMARKS, Benchmark
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload
 
@@ -46,18 +49,27 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
         known = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))
         raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"there are: {known}")
     arguments = _command_arguments(workload) if workload.command else _parameters(workload)
-    fault = BENCHMARKS[name].fault(arguments)
-    if fault:
-        raise RecipeError(
-            f"workload: {fault}", f"python3 -m dlcloud.benchmarks.{name} --help tells the parameters"
-        )
+    _refuse_bad(arguments, BENCHMARKS[name])
     return Program(
         name=name,
         arguments=tuple(arguments),
-        requirements="\n".join([BENCHMARKS[name].requirements(), *recipe.setup.requirements]),
+        requirements="\n".join([BENCHMARKS[name].requirements_path.read_text(), *recipe.setup.requirements]),
         package=Path(dlcloud.benchmarks.__file__).parent,
         files=_files(workload, recipe_folder),
     )
+
+
+def _refuse_bad(arguments: list[str], benchmark: Benchmark) -> None:
+    """Let the program itself read its arguments, here, before anything is launched."""
+    module = import_module(f"dlcloud.{benchmark.module}")
+    told = io.StringIO()
+    try:
+        with redirect_stderr(told):
+            module.parse(arguments)
+    except SystemExit as error:
+        fault = told.getvalue().strip().rpartition("error: ")[2]
+        hint = f"parameters of {benchmark.name}: {', '.join(benchmark.parameters)}"
+        raise RecipeError(f"workload: {fault}", hint) from error
 
 
 def _parameters(workload: Workload) -> list[str]:

@@ -1,4 +1,4 @@
-"""Run a program on instances: detached there, its records stored here as they come, its files brought home."""
+"""Run a program on instances: detached there, its records stored here as they come, its files brought."""
 
 import json
 import logging
@@ -72,10 +72,9 @@ class Runner:
                 connection, self.recipe.setup, self.program.requirements, clock=self.clock, emit=self.emit
             )
             run = self._new_run(member)
-            self.paths.made(self.paths.run(run.run_id))
-            self.runs.add(run)
             self._send(connection, run, python)
-        # A start that was asked for before does nothing: a crash between these two lines starts no second one.
+            self.runs.add(run)
+        # A start that was asked for before does nothing: after a crash in between, none is started twice.
         connection.check(f"python3 {JOB} start {_folder(run)}")
         with stage(self.emit, self.clock, f"running {self.program.name}", instance_id=run.instance_id):
             ended = self._follow(member, run)
@@ -200,9 +199,9 @@ def log_tail(path: Path) -> str:
     return "\n".join(path.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:])
 
 
-def log_command(run: Run) -> str:
-    """Return the command that prints a run's log on its instance, as it grows, until it has ended."""
-    return f"python3 {JOB} follow {_folder(run)} log 0"
+def log_command(run: Run, *, follow: bool) -> str:
+    """Return the command that prints a run's log on its instance; with `follow`, until it has ended."""
+    return f"python3 {JOB} follow {_folder(run)} log 0" if follow else f"cat {_folder(run)}/log"
 
 
 def _folder(run: Run) -> str:

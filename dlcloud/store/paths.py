@@ -51,6 +51,10 @@ class Paths:
         """Return the one-time secret by which a cluster's instances prove their host keys."""
         return self.cluster(cluster_id) / "host-secret"
 
+    def user_data(self, cluster_id: str) -> Path:
+        """Return what a cluster's instances do at first boot."""
+        return self.cluster(cluster_id) / "user-data"
+
     def cluster_lock(self, cluster_id: str) -> Path:
         """Return the file that the one command in charge of a cluster holds locked."""
         return self.cluster(cluster_id) / "lock"

@@ -1,0 +1,108 @@
+"""Progress on stderr, drawn from events: lines where nobody watches, a live status on a terminal."""
+
+import sys
+import threading
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
+
+from dlcloud.core.events import Event, Progress, StageDone, StageStarted, Warned
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.status import Status
+
+PROGRESS_EVERY_S = 10.0
+
+
+class Console(Protocol):
+    """Draws events."""
+
+    def emit(self, event: Event) -> None:
+        """Draw one; several threads may."""
+
+
+def console_for(stream: TextIO) -> "AbstractContextManager[Console]":
+    """Return the console for a stream: live where it is a terminal."""
+    return LiveConsole() if stream.isatty() else PlainConsole(stream)
+
+
+class PlainConsole(AbstractContextManager["PlainConsole"]):
+    """One line an event, progress at most every ten seconds an instance; for logs and pipes."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self._told: dict[str, float] = {}
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def emit(self, event: Event) -> None:
+        """Write a line."""
+        with self._lock:
+            now = time.monotonic()
+            if isinstance(event, Progress) and now - self._told.get(event.instance_id, 0) < PROGRESS_EVERY_S:
+                return
+            if isinstance(event, Progress):
+                self._told[event.instance_id] = now
+            print(f"{now - self._started:7.1f} s  {line_of(event)}", file=self._stream, flush=True)
+
+
+class LiveConsole:
+    """A line for what is done, and a spinner with a clock for what is going on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self._going_on: dict[str, str] = {}
+        self._rich: RichConsole | None = None
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        """Take the terminal."""
+        from rich.console import Console as RichConsole
+
+        self._rich = RichConsole(stderr=True, highlight=False, markup=False)
+        self._status = self._rich.status("")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give it back."""
+        if self._status is not None:
+            self._status.stop()
+
+    def emit(self, event: Event) -> None:
+        """Draw one event."""
+        if self._rich is None or self._status is None:
+            return
+        with self._lock:
+            if isinstance(event, StageStarted | Progress):
+                self._going_on[event.instance_id] = line_of(event)
+                self._status.update("; ".join(self._going_on.values())[: self._rich.width - 4])
+                self._status.start()
+                return
+            if isinstance(event, StageDone):
+                self._going_on.pop(event.instance_id, None)
+                if not self._going_on:
+                    self._status.stop()
+            elapsed = time.monotonic() - self._started
+            self._rich.print(f"{elapsed:7.1f} s  {line_of(event)}", soft_wrap=True)
+
+
+def line_of(event: Event) -> str:
+    """Return an event as one line."""
+    where = f"{event.instance_id}  " if event.instance_id else ""
+    match event:
+        case StageDone():
+            return f"{where}done in {event.seconds:.1f} s: {event.message}"
+        case StageStarted():
+            return f"{where}{event.message} ..."
+        case Warned():
+            return f"{where}warning: {event.message}"
+        case Progress() if event.total:
+            remaining = f", about {event.remaining_s:.0f} s left" if event.remaining_s else ""
+            return f"{where}{event.message} ({event.done or 0:g} of {event.total:g}{remaining})"
+        case _:
+            return f"{where}{event.message}"

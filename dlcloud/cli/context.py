@@ -1,0 +1,194 @@
+"""The one place that builds collaborators, and the only one that reads the environment."""
+
+import logging
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Self
+
+from dlcloud.cli.console import console_for
+from dlcloud.core.errors import LocalCloudError, RecipeError
+from dlcloud.core.events import Emit
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.paths import Paths
+from dlcloud.store.price_cache import StoredPrices
+from dlcloud.store.runs import Runs
+
+if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
+    from dlcloud.cloud.ec2 import Ec2Cloud
+    from dlcloud.core.cluster import Cluster
+    from dlcloud.local.site import LocalEndpoint, LocalSite
+    from dlcloud.ssh.dial import Dialer
+
+LOGS_KEPT = 50
+LOCAL_CIDR = "127.0.0.1/32"
+
+
+def home() -> Path:
+    """Return the folder of all that dlcloud keeps."""
+    return Path(os.environ.get("DLCLOUD_HOME") or "~/.dlcloud").expanduser().absolute()
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> datetime:
+        """Return the time of day, UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that is never set."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+@dataclass
+class Context:
+    """Collaborators of one command, each made when first asked for; close it with `with`.
+
+    Args:
+        command: The command's name, for its log.
+        verbose: Whether the log goes to stderr, too.
+    """
+
+    command: str
+    verbose: bool = False
+    clock: SystemClock = field(default_factory=SystemClock)
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Self:
+        """Begin: SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        self._log_to_file()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close what was opened."""
+        self._open.close()
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Every path."""
+        paths = Paths(home())
+        paths.made(paths.home)
+        return paths
+
+    @cached_property
+    def emit(self) -> Emit:
+        """Where flows tell what they do."""
+        return self._open.enter_context(console_for(sys.stderr)).emit
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """What is remembered of clusters."""
+        return Clusters(self._database)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """What is remembered of runs."""
+        return Runs(self._database)
+
+    @cached_property
+    def local_site(self) -> "LocalSite":
+        """The local EC2 of this home."""
+        from dlcloud.local.site import LocalSite
+
+        return LocalSite(self.paths.local_site)
+
+    def local_endpoint(self) -> "LocalEndpoint":
+        """Return the running local EC2.
+
+        Raises:
+            LocalCloudError: None runs.
+        """
+        endpoint = self.local_site.find()
+        if endpoint is None:
+            raise LocalCloudError("the local EC2 is not running", "dlcloud local start")
+        return endpoint
+
+    def cloud(self, name: str, region: str) -> "Ec2Cloud":
+        """Return EC2 in a region: AWS's, or the local one, which is started if it does not run."""
+        from dlcloud.cloud.address import own_cidr
+        from dlcloud.cloud.catalog import Catalog
+        from dlcloud.cloud.clients import Clients
+        from dlcloud.cloud.ec2 import Ec2Cloud
+        from dlcloud.cloud.prices import Prices
+
+        local = name == "local"
+        clients = Clients(region=region, endpoint_url=self.local_site.start().url if local else "")
+        catalog = Catalog()
+        cache = None if local else StoredPrices(self._database)
+        return Ec2Cloud(
+            clients=clients,
+            catalog=catalog,
+            prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
+            own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
+        )
+
+    def dialer(self, cluster: "Cluster") -> "Dialer":
+        """Return what connects to a cluster's instances."""
+        from dlcloud.ssh.dial import Dialer
+
+        secret = self.paths.host_secret(cluster.cluster_id)
+        dialer = Dialer(
+            key_path=self.paths.key(cluster.cluster_id),
+            known_hosts=self.paths.known_hosts(cluster.cluster_id),
+            secret=lambda _: secret.read_text() if secret.exists() else None,
+            clock=self.clock,
+            loopback_only=cluster.cloud == "local",
+        )
+        self._open.callback(dialer.close)
+        return dialer
+
+    def find_cluster(self, name: str) -> "Cluster":
+        """Return the active cluster of that name or id; without a name, the only one there is.
+
+        Raises:
+            RecipeError: There is none, or the name is needed.
+        """
+        active = self.clusters.active()
+        named = [cluster for cluster in active if not name or name in {cluster.name, cluster.cluster_id}]
+        if len(named) == 1:
+            return named[0]
+        known = ", ".join(cluster.name for cluster in active) or "none is up"
+        if name:
+            raise RecipeError(f"no cluster {name} is up", f"up: {known}")
+        raise RecipeError(
+            "which cluster?" if named else "no cluster is up", f"up: {known}" if named else "dlcloud up"
+        )
+
+    @cached_property
+    def _database(self) -> Database:
+        database = Database(self.paths.database)
+        self._open.callback(database.close)
+        return database
+
+    def _log_to_file(self) -> None:
+        folder = self.paths.made(self.paths.logs)
+        for old in sorted(folder.glob("*.log"))[:-LOGS_KEPT]:
+            old.unlink(missing_ok=True)
+        path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{self.command}-{os.getpid()}.log"
+        handlers: list[logging.Handler] = [logging.FileHandler(path, delay=True)]
+        if self.verbose:
+            handlers.append(logging.StreamHandler())
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
+        )
+        # botocore and paramiko tell of requests, with headers and keys, below this level.
+        for library in ("botocore", "boto3", "urllib3", "paramiko"):
+            logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt

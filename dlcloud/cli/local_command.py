@@ -1,0 +1,85 @@
+"""`dlcloud local`: the local EC2, and what AWS would decide by itself, decided by hand."""
+
+import click
+
+from dlcloud.cli.options import output_option, verbose_option
+
+
+@click.group("local")
+def command() -> None:
+    """Rehearse on this machine: start, look at, disturb and stop the local EC2."""
+
+
+@command.command("start")
+@output_option
+@verbose_option
+def start(*, output: str, verbose: bool) -> None:
+    """Start it, if it does not run; `up` of a recipe with `cloud: local` does so by itself."""
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.local_flow import print_endpoint
+
+    with Context("local", verbose=verbose) as context:
+        print_endpoint(context.local_site.start(), output)
+
+
+@command.command("status")
+@output_option
+@verbose_option
+def status(*, output: str, verbose: bool) -> None:
+    """Print its endpoint and its instances."""
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.local_flow import print_status
+
+    with Context("local", verbose=verbose) as context:
+        print_status(context.local_site.find(), output)
+
+
+@command.command("stop")
+@output_option
+@verbose_option
+def stop(*, output: str, verbose: bool) -> None:
+    """End it with all its instances and their processes."""
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.local_flow import print_message
+
+    with Context("local", verbose=verbose) as context:
+        stopped = context.local_site.stop()
+        print_message(
+            "stop", "the local EC2 is stopped" if stopped else "the local EC2 was not running", output
+        )
+
+
+@command.command("interrupt")
+@click.argument("instance")
+@click.option("--grace", default=120.0, show_default=True, help="Seconds from the notice to the end.")
+@click.option("--rebalance", is_flag=True, help="Only recommend to rebalance; end nothing.")
+@output_option
+@verbose_option
+def interrupt(*, instance: str, grace: float, rebalance: bool, output: str, verbose: bool) -> None:
+    """Give INSTANCE a spot interruption notice, then end it, as EC2 does."""
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.local_flow import print_message
+
+    with Context("local", verbose=verbose) as context:
+        context.local_endpoint().control.interrupt(instance, grace, rebalance=rebalance)
+        told = "a rebalance recommendation" if rebalance else f"its notice, and ends in {grace:g} s"
+        print_message("interrupt", f"{instance} has {told}", output)
+
+
+@command.command("capacity")
+@click.argument("instance_type")
+@click.argument("count", type=int, required=False)
+@click.option("--zone", default=None, help="Only in this Availability Zone.")
+@output_option
+@verbose_option
+def capacity(*, instance_type: str, count: int | None, zone: str | None, output: str, verbose: bool) -> None:
+    """Let there be COUNT free instances of INSTANCE_TYPE; without COUNT, as many as are asked for."""
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.local_flow import print_message
+
+    with Context("local", verbose=verbose) as context:
+        context.local_endpoint().control.set_capacity(instance_type, count, zone)
+        told = "unlimited" if count is None else str(count)
+        print_message(
+            "capacity", f"capacity of {instance_type}{f' in {zone}' if zone else ''}: {told}", output
+        )

@@ -1,0 +1,13 @@
+"""`dlcloud schema`: the JSON Schema of recipes."""
+
+import json
+
+import click
+
+
+@click.command("schema", help="Print the JSON Schema of a recipe, for editors.")
+def command() -> None:
+    """Print it."""
+    from dlcloud.core.recipe import recipe_schema
+
+    click.echo(json.dumps(recipe_schema(), indent=2))

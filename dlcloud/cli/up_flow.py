@@ -1,0 +1,230 @@
+"""The walk of `dlcloud up`: recipe, preflight, plan, launch, run, report, down."""
+
+import ipaddress
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+
+import click
+
+from dlcloud.bench.program import Program, program_of
+from dlcloud.bench.run import Runner
+from dlcloud.cli.context import Context
+from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.core.cluster import Cluster, ClusterState, Member
+from dlcloud.core.cost import billed_seconds, instance_usd, rounded, volume_usd
+from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
+from dlcloud.core.events import Notice, Warned, stage
+from dlcloud.core.plan import Plan, make_plan
+from dlcloud.core.recipe import read_recipe
+from dlcloud.launch.claim import Claim, RecipeFile, claim_for, first_boot, forget_secrets
+from dlcloud.launch.down import take_down
+from dlcloud.launch.preflight import observe
+from dlcloud.launch.up import bring_up
+from dlcloud.report.cost import cost_report, lines_of
+from dlcloud.report.plan import plan_report
+from dlcloud.report.table import Format, render
+from dlcloud.resources.texts import recipe_text
+
+
+@dataclass
+class Up:
+    """One `dlcloud up`.
+
+    Args:
+        context: The collaborators.
+        recipe: A file, or the name of a bundled recipe.
+        keep: Keep the instances, whatever the recipe says.
+        name: The cluster's name; empty for one made of the recipe's.
+        cidr: The network that may reach the instances; empty for the caller's own.
+        output: How the result is written.
+    """
+
+    context: Context
+    recipe: str
+    keep: bool
+    name: str
+    cidr: str
+    output: str
+
+    @cached_property
+    def file(self) -> RecipeFile:
+        """The recipe, read and checked."""
+        text, path = recipe_text(self.recipe)
+        recipe = read_recipe(text, str(path or self.recipe))
+        if self.keep:
+            recipe = recipe.model_copy(update={"keep": recipe.keep.model_copy(update={"instances": True})})
+        return RecipeFile(recipe=recipe, text=text, path=str(path.absolute() if path else ""))
+
+    @cached_property
+    def program(self) -> Program:
+        """What the recipe runs."""
+        return program_of(self.file.recipe, Path(self.file.path).parent)
+
+    @cached_property
+    def cloud(self) -> Ec2Cloud:
+        """Where the recipe runs it."""
+        return self.context.cloud(self.file.recipe.cloud, self.file.recipe.region)
+
+    def plan(self) -> Plan:
+        """Check everything that can be checked before anything is created, and decide."""
+        network = _network(self.cidr)
+        _ = self.program  # its faults, too, come before anything is asked of a cloud
+        with stage(
+            self.context.emit, self.context.clock, "looking at credentials, types, image, prices, network"
+        ):
+            observed = observe(self.file.recipe, cloud=self.cloud, cidr=network)
+        return make_plan(self.file.recipe, observed)
+
+    def show(self, plan: Plan) -> None:
+        """Print the plan as the result."""
+        click.echo(render(plan_report(plan), Format(self.output)))
+
+    def go(self, plan: Plan, *, yes: bool) -> None:
+        """Carry the plan out, print the result, and take down what was launched, whatever happens."""
+        click.echo(render(plan_report(plan), Format.TABLE) + "\n", err=True)
+        _ask(plan, yes=yes)
+        claim = self._claim()
+        try:
+            with self._taken_down_after(claim, keep=plan.keep or claim.kept):
+                self._run(claim.cluster, plan)
+        finally:
+            claim.lock.release()
+
+    def _claim(self) -> Claim:
+        """Take charge of a cluster; finish first what an earlier command left half taken down."""
+        context = self.context
+        claim = claim_for(
+            self.file, name=self.name, clusters=context.clusters, paths=context.paths, clock=context.clock
+        )
+        if claim.cluster.state is ClusterState.STOPPING:
+            self._down(claim.cluster)
+            claim.lock.release()
+            return self._claim()
+        if claim.unfinished:
+            context.emit(
+                Notice(message=f"going on with {claim.cluster.name}, which an earlier up left unfinished")
+            )
+        return claim
+
+    def _run(self, cluster: Cluster, plan: Plan) -> None:
+        context = self.context
+        dial = context.dialer(cluster)
+        reached = bring_up(
+            cluster,
+            plan,
+            user_data=first_boot(cluster, life_minutes=plan.life_minutes, paths=context.paths),
+            cloud=self.cloud,
+            clusters=context.clusters,
+            dial=dial,
+            clock=context.clock,
+            emit=context.emit,
+        )
+        context.clusters.set_state(cluster.cluster_id, ClusterState.RUNNING)
+        runner = Runner(
+            cluster=cluster,
+            recipe=self.file.recipe,
+            program=self.program,
+            image_id=plan.image.image_id,
+            dial=dial,
+            runs=context.runs,
+            paths=context.paths,
+            clock=context.clock,
+            emit=context.emit,
+        )
+        before = {run.run_id for run in context.runs.of_cluster(cluster.cluster_id) if run.ended_at}
+        try:
+            runner.run_all(reached.members)
+        finally:
+            self._print_results(cluster, before)
+
+    def _print_results(self, cluster: Cluster, before: set[str]) -> None:
+        """Print what was measured by this `up`, also where a part of it failed."""
+        runs = self.context.runs
+        mine = [run for run in runs.of_cluster(cluster.cluster_id) if run.run_id not in before]
+        lines = lines_of(mine, runs.results(), runs.comparisons(), runs.hardware())
+        if lines:
+            report = replace(cost_report(lines, command="up", details=True), extra={"cluster": cluster.name})
+            click.echo(render(report, Format(self.output)))
+
+    @contextmanager
+    def _taken_down_after(self, claim: Claim, *, keep: bool) -> Iterator[None]:
+        """Take the cluster down when the block ends or fails; keep it only where that is wanted."""
+        cluster, context = claim.cluster, self.context
+        try:
+            yield
+        except BaseException as error:
+            if claim.kept:
+                context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
+                context.emit(Warned(message=f"{cluster.name} was kept up before and stays up"))
+                raise
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            context.emit(
+                Warned(message=f"{reason}: taking {cluster.name} down, so that nothing is left running")
+            )
+            self._down_or_say(cluster)
+            raise
+        if keep:
+            context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
+            context.emit(Notice(message=f"{cluster.name} is kept up: dlcloud down {cluster.name} ends it"))
+        else:
+            self._down(cluster)
+
+    def _down_or_say(self, cluster: Cluster) -> None:
+        """Take down after a failure; a second failure must not hide the first, but what is left is named."""
+        try:
+            self._down(cluster)
+        except (DlcloudError, KeyboardInterrupt) as error:
+            told = error.message if isinstance(error, DlcloudError) else "interrupted again"
+            message = f"{cluster.name} may still be up and cost money ({told}): dlcloud down {cluster.name}"
+            self.context.emit(Warned(message=message))
+
+    def _down(self, cluster: Cluster) -> None:
+        context = self.context
+        cloud = context.cloud(cluster.cloud, cluster.region)
+        members = take_down(
+            cluster, cloud=cloud, clusters=context.clusters, clock=context.clock, emit=context.emit
+        )
+        forget_secrets(cluster, paths=context.paths)
+        context.emit(Notice(message=cost_of_cluster(cluster, members)))
+
+
+def cost_of_cluster(cluster: Cluster, members: Sequence[Member]) -> str:
+    """Return in words what a cluster that is down has cost."""
+    billed = [
+        (member, billed_seconds(member.instance.launched_at, member.ended_at))
+        for member in members
+        if member.ended_at
+    ]
+    if not billed:
+        return f"{cluster.name} is down; it had no instances"
+    seconds = sum(each for _, each in billed)
+    told = f"{cluster.name} is down: {seconds} s of {len(billed)} instance(s)"
+    if any(member.hourly_usd is None for member, _ in billed):
+        return f"{told}, at an unknown price"
+    usd = Decimal(0)
+    for member, each in billed:
+        usd += instance_usd(member.hourly_usd or Decimal(0), each) + volume_usd(cluster.disk_gib, each)
+    return (
+        f"{told}, which {'would have cost' if cluster.cloud == 'local' else 'cost about'} {rounded(usd)} USD"
+    )
+
+
+def _network(cidr: str) -> str:
+    try:
+        return str(ipaddress.ip_network(cidr)) if cidr else ""
+    except ValueError as error:
+        raise RecipeError(f"--cidr: {error}", "for example 203.0.113.7/32") from error
+
+
+def _ask(plan: Plan, *, yes: bool) -> None:
+    """Ask before money is spent; a script says --yes."""
+    if yes or plan.rehearsal:
+        return
+    if not sys.stdin.isatty():
+        raise BudgetError("this spends money, and nobody can be asked", "say --yes")
+    click.confirm("Go on?", abort=True, err=True)

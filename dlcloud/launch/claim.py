@@ -1,0 +1,171 @@
+"""Take charge of a cluster: a new one, or one that an earlier command left unfinished.
+
+Whoever is in charge holds the cluster's lock, which the kernel gives back when its process dies. So two `up`
+at once make two clusters, and an `up` after one that was killed goes on with what that one had made.
+"""
+
+import secrets
+import shutil
+from dataclasses import dataclass
+
+from dlcloud.core.cluster import Cluster, ClusterState
+from dlcloud.core.errors import RecipeError, StoreError
+from dlcloud.core.ports import Clock
+from dlcloud.core.recipe import Recipe, read_recipe
+from dlcloud.resources.texts import user_data
+from dlcloud.ssh.hostproof import new_secret
+from dlcloud.ssh.keys import create_key, public_key
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.lock import FileLock
+from dlcloud.store.paths import Paths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A cluster in our charge: `unfinished` if an earlier command began it, `kept` if one kept it up."""
+
+    cluster: Cluster
+    lock: FileLock
+    unfinished: bool = False
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeFile:
+    """A recipe with the text it was read from and where that lies (empty for a bundled one)."""
+
+    recipe: Recipe
+    text: str
+    path: str
+
+
+def claim_for(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, clock: Clock) -> Claim:
+    """Take charge of the cluster that an `up` of this recipe works on.
+
+    Args:
+        file: The recipe.
+        name: The cluster's name if the user gave one; else one is made of the recipe's.
+        clusters: Where clusters are remembered.
+        paths: Where locks and keys lie.
+        clock: For the date of a new cluster.
+
+    Raises:
+        StoreError: Another command is in charge of the cluster of that name.
+        RecipeError: The cluster of that name has other instances than the recipe asks for.
+    """
+    for cluster in clusters.active():
+        if name and cluster.name == name:
+            return _claim_named(cluster, file.recipe, clusters=clusters, paths=paths)
+        if not name and cluster.recipe_hash == file.recipe.hash:
+            claim = _claim_unfinished(cluster, clusters=clusters, paths=paths)
+            if claim is not None:
+                return claim
+    return _claim_new(file, name=name, clusters=clusters, paths=paths, clock=clock)
+
+
+def claim_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> Claim:
+    """Take charge of a cluster that exists.
+
+    Raises:
+        StoreError: Another command is in charge of it, and `wait` is not asked for.
+    """
+    paths.made(paths.cluster(cluster.cluster_id))
+    lock = FileLock(paths.cluster_lock(cluster.cluster_id))
+    if not lock.acquire(wait=wait):
+        raise StoreError(
+            f"another command is in charge of {cluster.name}",
+            "wait for it, or end it with Ctrl-C; it cleans up",
+        )
+    return Claim(cluster=cluster, lock=lock)
+
+
+def first_boot(cluster: Cluster, *, life_minutes: int, paths: Paths) -> str:
+    """Return the user data of the cluster's instances; the same text each time, as a repeated request needs.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    path = paths.user_data(cluster.cluster_id)
+    if not path.exists():
+        text = user_data(
+            public_key=public_key(paths.key(cluster.cluster_id)),
+            secret=paths.host_secret(cluster.cluster_id).read_text(),
+            life_minutes=life_minutes,
+        )
+        _write_private(paths, cluster, path.name, text)
+    return path.read_text()
+
+
+def forget_secrets(cluster: Cluster, *, paths: Paths) -> None:
+    """Remove the keys of a cluster that is down, and its lock with them."""
+    shutil.rmtree(paths.cluster(cluster.cluster_id), ignore_errors=True)
+
+
+def _claim_named(cluster: Cluster, recipe: Recipe, *, clusters: Clusters, paths: Paths) -> Claim:
+    claim = claim_existing(cluster, paths=paths)
+    old = read_recipe(cluster.recipe_text, cluster.recipe_path)
+    if (old.cloud, old.region, old.instances) != (recipe.cloud, recipe.region, recipe.instances):
+        claim.lock.release()
+        raise RecipeError(
+            f"{cluster.name} is up with other instances than {recipe.name} asks for",
+            f"dlcloud down {cluster.name}, or choose another --name",
+        )
+    return _with_state(claim, clusters)
+
+
+def _claim_unfinished(cluster: Cluster, *, clusters: Clusters, paths: Paths) -> Claim | None:
+    """Return a claim on a cluster that nobody is in charge of and that was not kept on purpose."""
+    try:
+        claim = _with_state(claim_existing(cluster, paths=paths), clusters)
+    except StoreError:
+        return None
+    if claim.unfinished:
+        return claim
+    claim.lock.release()
+    return None
+
+
+def _with_state(claim: Claim, clusters: Clusters) -> Claim:
+    """Read the cluster's state again, now that nobody else can change it."""
+    cluster = clusters.find(claim.cluster.cluster_id) or claim.cluster
+    begun = {ClusterState.STARTING, ClusterState.RUNNING, ClusterState.STOPPING}
+    return Claim(
+        cluster=cluster,
+        lock=claim.lock,
+        unfinished=cluster.state in begun,
+        kept=cluster.state is ClusterState.READY,
+    )
+
+
+def _claim_new(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, clock: Clock) -> Claim:
+    recipe = file.recipe
+    cluster = Cluster(
+        cluster_id=secrets.token_hex(6),
+        name=name or f"{recipe.name}-{secrets.token_hex(2)}",
+        cloud=recipe.cloud,
+        region=recipe.region,
+        recipe_text=file.text,
+        recipe_path=file.path,
+        recipe_hash=recipe.hash,
+        state=ClusterState.STARTING,
+        user=recipe.instances.user,
+        created_at=clock.now(),
+        disk_gib=recipe.instances.disk_gib,
+    )
+    # Locked before it is remembered: no other `up` can take it for an unfinished one.
+    claim = claim_existing(cluster, paths=paths)
+    create_key(paths.key(cluster.cluster_id))
+    _write_private(paths, cluster, paths.host_secret(cluster.cluster_id).name, new_secret())
+    clusters.add(cluster)
+    return claim
+
+
+def _write_private(paths: Paths, cluster: Cluster, name: str, text: str) -> None:
+    path = paths.made(paths.cluster(cluster.cluster_id)) / name
+    try:
+        unfinished = path.with_name(f"{name}.new")
+        unfinished.touch(mode=0o600)
+        unfinished.write_text(text)
+        unfinished.rename(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,103 @@
+"""Tables as text, Markdown, CSV or JSON: one description, every format."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from tabulate import tabulate
+
+SCHEMA = 1
+
+Cell = str | int | float | bool | Decimal | datetime | None
+
+
+class Format(StrEnum):
+    """How a result is written to stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A table for people: `rows` of text under `titles`, below a `heading`, above `notes`."""
+
+    heading: str
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    numeric: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A command's result: `records` for programs (flat, the same keys in each), `sections` for people.
+
+    `extra` goes into the JSON envelope only.
+    """
+
+    command: str
+    records: Sequence[Mapping[str, Cell]]
+    sections: Sequence[Section]
+    empty: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def render(report: Report, form: Format) -> str:
+    """Return the report as text that ends without a newline."""
+    match form:
+        case Format.JSON:
+            return envelope(report.command, {"result": {"records": [*report.records], **report.extra}})
+        case Format.CSV:
+            return _csv(report.records)
+        case _:
+            style = "github" if form is Format.MARKDOWN else "simple"
+            return "\n\n".join(_section(section, style) for section in report.sections) or report.empty
+
+
+def envelope(command: str, content: Mapping[str, Any]) -> str:
+    """Return the versioned JSON that every command prints, errors included."""
+    return json.dumps({"schema": SCHEMA, "command": command, **content}, default=_plain, indent=2)
+
+
+def _section(section: Section, style: str) -> str:
+    aligned = ["right" if index in section.numeric else "left" for index in range(len(section.titles))]
+    table = tabulate(
+        section.rows, headers=list(section.titles), tablefmt=style, colalign=aligned, disable_numparse=True
+    )
+    notes = "\n".join(section.notes)
+    heading = f"{section.heading}\n" if section.heading else ""
+    return "\n".join(part for part in (heading, table, f"\n{notes}" if notes else "") if part)
+
+
+def _csv(records: Sequence[Mapping[str, Cell]]) -> str:
+    out = io.StringIO()
+    if records:
+        columns = dict.fromkeys(key for record in records for key in record)
+        writer = csv.DictWriter(out, fieldnames=list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _plain_cell(value) for key, value in record.items()} for record in records)
+    return out.getvalue().rstrip("\n")
+
+
+def _plain_cell(value: Cell) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _plain(value) if isinstance(value, Decimal | datetime) else value
+
+
+def _plain(value: object) -> object:
+    """Turn what JSON has no word for into text; money stays exact."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value)
