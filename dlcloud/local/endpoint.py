@@ -114,7 +114,7 @@ class Endpoint:
 
     def _answer(self, call: Call, environ: dict[str, Any]) -> Reply:
         if call.service not in ("pricing", "servicequotas"):
-            return self._ask_books(environ)
+            return self._ask_books(call, environ)
         try:
             asked = json.loads(call.body or b"{}")
             if call.service == "pricing":
@@ -125,7 +125,7 @@ class Endpoint:
             return _refusal(call, 400, error.code, error.message)
         return _json_reply(HTTPStatus.OK, answer)
 
-    def _ask_books(self, environ: dict[str, Any]) -> Reply:
+    def _ask_books(self, call: Call, environ: dict[str, Any]) -> Reply:
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
@@ -136,7 +136,7 @@ class Endpoint:
             body = b"".join(self._books(environ, start))
         except Exception:
             log.exception("moto failed")
-            return Reply(status=500, headers=(), body=b"")
+            return _refusal(call, 500, "InternalError", "The local cloud failed; see its daemon.log.")
         status, headers = started[-1]
         code = int(status.split(" ", 1)[0])
         # EC2 says that it has no capacity with a server error, which makes stock clients try again.

@@ -52,7 +52,7 @@ class LocalFleetResponses(LocalResponses):
         fleet_ids = self.params.get("FleetIds") or []
         known = [fleet_id for fleet_id in fleet_ids if self.ec2_backend.get_fleet(fleet_id)]
         if known:
-            members = self.ec2_backend.all_instances({f"tag:{FLEET_TAG}": known})
+            members = self.ec2_backend.all_instances([{"name": f"tag:{FLEET_TAG}", "values": known}])
             self.machines.terminate([instance.id for instance in members], End.USER)
         deleted = [
             {"CurrentFleetState": "deleted_terminating", "PreviousFleetState": "active", "FleetId": fleet_id}

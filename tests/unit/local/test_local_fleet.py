@@ -1,0 +1,162 @@
+"""CreateFleet of type instant: pools, errors, strategies."""
+
+import base64
+
+import pytest
+from botocore.exceptions import ClientError
+from conftest import UBUNTU
+
+
+@pytest.fixture(scope="module")
+def template(rig):
+    rig.ec2.create_launch_template(
+        LaunchTemplateName="fleet",
+        LaunchTemplateData={
+            "ImageId": UBUNTU,
+            "InstanceType": "c7i.large",
+            "UserData": _encoded(rig.user_data()),
+            "MetadataOptions": {"HttpTokens": "required"},
+            "InstanceInitiatedShutdownBehavior": "terminate",
+        },
+    )
+    return "fleet"
+
+
+def _encoded(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+def fleet(rig, template, overrides, target, *, market="spot", **more):
+    return rig.ec2.create_fleet(
+        Type="instant",
+        LaunchTemplateConfigs=[
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
+                "Overrides": overrides,
+            }
+        ],
+        TargetCapacitySpecification={"TotalTargetCapacity": target, "DefaultTargetCapacityType": market},
+        **more,
+    )
+
+
+def pool(kind, zone="us-east-1a"):
+    return {"InstanceType": kind, "AvailabilityZone": zone}
+
+
+def count(reply):
+    return {each["InstanceType"]: len(each["InstanceIds"]) for each in reply["Instances"]}
+
+
+def test_one_call_reaches_the_target_and_names_the_pool_that_refused(rig, template):
+    rig.control.set_capacity("c6i.large", 2)
+    reply = fleet(
+        rig,
+        template,
+        [{**pool("c6i.large"), "Priority": 1}, {**pool("c7i.large"), "Priority": 2}],
+        5,
+        SpotOptions={"AllocationStrategy": "capacity-optimized-prioritized"},
+    )
+    assert sum(count(reply).values()) == 5
+    reply = fleet(
+        rig,
+        template,
+        [{**pool("c6i.large"), "Priority": 1}, {**pool("c7i.large"), "Priority": 2}],
+        3,
+        market="on-demand",
+        OnDemandOptions={"AllocationStrategy": "prioritized"},
+    )
+    [error] = reply["Errors"]
+    assert error["ErrorCode"] == "InsufficientInstanceCapacity"
+    assert error["Lifecycle"] == "on-demand"
+    assert error["LaunchTemplateAndOverrides"]["Overrides"]["InstanceType"] == "c6i.large"
+    assert sum(count(reply).values()) == 3
+    assert count(reply)["c7i.large"] >= 1
+
+
+def test_the_cheapest_pool_that_has_it_is_taken(rig, template):
+    reply = fleet(
+        rig,
+        template,
+        [pool("c7i.24xlarge"), pool("c7i.xlarge")],
+        2,
+        SpotOptions={"AllocationStrategy": "price-capacity-optimized"},
+    )
+    assert count(reply) == {"c7i.xlarge": 2}
+    assert reply["Errors"] == []
+
+
+def test_fleet_instances_carry_tags_market_and_user_data(rig, template):
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "dlcloud:cluster", "Value": "f"}]}]
+    reply = fleet(rig, template, [pool("c7i.large")], 1, TagSpecifications=tags)
+    instance = rig.await_state(reply["Instances"][0]["InstanceIds"][0], "running")
+    named = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+    assert named["dlcloud:cluster"] == "f"
+    assert named["aws:ec2:fleet-id"] == reply["FleetId"]
+    assert instance["InstanceLifecycle"] == "spot"
+    assert instance["MetadataOptions"]["HttpTokens"] == "required"
+    assert instance["Placement"]["AvailabilityZone"] == "us-east-1a"
+    assert rig.on(instance, "echo in")[1] == "in\n"
+
+
+def test_nothing_is_launched_below_the_least_target(rig, template):
+    rig.control.set_capacity("g5.xlarge", 2)
+    reply = fleet(
+        rig,
+        template,
+        [pool("g5.xlarge")],
+        4,
+        SpotOptions={"MinTargetCapacity": 4, "SingleAvailabilityZone": True, "SingleInstanceType": True},
+    )
+    assert reply["Instances"] == []
+    assert reply["Errors"][0]["ErrorCode"] == "InsufficientInstanceCapacity"
+
+
+def test_one_zone_for_all_goes_where_there_is_room(rig, template):
+    rig.control.set_capacity("g4dn.xlarge", 1, zone="us-east-1a")
+    reply = fleet(
+        rig,
+        template,
+        [pool("g4dn.xlarge", "us-east-1a"), pool("g4dn.xlarge", "us-east-1b")],
+        3,
+        SpotOptions={"SingleAvailabilityZone": True},
+    )
+    zones = {each["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"] for each in reply["Instances"]}
+    assert zones == {"us-east-1b"}
+
+
+def test_a_fleet_is_idempotent_by_its_token(rig, template):
+    first = fleet(rig, template, [pool("c7i.large")], 2, ClientToken="fleet-token")
+    again = fleet(rig, template, [pool("c7i.large")], 2, ClientToken="fleet-token")
+    assert again["FleetId"] == first["FleetId"]
+    assert again["Instances"] == first["Instances"]
+    with pytest.raises(ClientError, match="IdempotentParameterMismatch"):
+        fleet(rig, template, [pool("c7i.large")], 3, ClientToken="fleet-token")
+
+
+def test_a_quota_fault_is_reported_pool_by_pool(rig, template):
+    rig.control.add_fault("CreateFleet", "VcpuLimitExceeded", times=1)
+    reply = fleet(rig, template, [pool("c7i.large"), pool("c6i.xlarge")], 1)
+    assert reply["Instances"] == []
+    assert {error["ErrorCode"] for error in reply["Errors"]} == {"VcpuLimitExceeded"}
+
+
+def test_a_type_that_a_zone_does_not_offer_is_that_pools_error(rig, template):
+    reply = fleet(rig, template, [pool("c99.huge"), pool("c7i.large")], 1)
+    assert count(reply) == {"c7i.large": 1}
+    assert [error["ErrorCode"] for error in reply["Errors"]] == ["InvalidFleetConfiguration"]
+
+
+def test_deleting_a_fleet_ends_its_instances(rig, template):
+    reply = fleet(rig, template, [pool("c7i.large")], 1)
+    rig.ec2.delete_fleets(FleetIds=[reply["FleetId"]], TerminateInstances=True)
+    rig.await_state(reply["Instances"][0]["InstanceIds"][0], "terminated")
+
+
+def test_other_fleets_are_refused(rig, template):
+    with pytest.raises(ClientError, match="UnsupportedOperation"):
+        rig.ec2.create_fleet(
+            Type="maintain",
+            LaunchTemplateConfigs=[{"LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "1"}}],
+            TargetCapacitySpecification={"TotalTargetCapacity": 1},
+        )

@@ -1,0 +1,296 @@
+"""An instance from inside: SSH, SFTP, user data, metadata, shutdown, and nothing left of it."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import paramiko
+import pytest
+from conftest import wait_for
+
+MARKER = "DLCLOUD_ROOT="
+
+
+@pytest.fixture(scope="module")
+def instance(rig):
+    return rig.up()
+
+
+def processes_of(root):
+    """Return the ids of the processes that have an instance's root in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environ = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"{MARKER}{root}".encode() in environ.split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_command_has_input_output_error_and_status(rig, instance):
+    assert rig.on(instance, "cat; echo bad >&2; exit 7", b"good") == (7, "good", "bad\n")
+
+
+def test_large_data_passes_unharmed(rig, instance):
+    blob = os.urandom(5_000_000)
+    with rig.ssh(instance) as client:
+        feed, out, _ = client.exec_command("cat > blob && cat blob")
+        feed.write(blob)
+        feed.channel.shutdown_write()
+        assert out.read() == blob
+
+
+def test_a_command_ended_by_a_signal_is_told_so(rig, instance):
+    assert rig.on(instance, "kill -9 $$")[0] == -1
+
+
+def test_many_channels_at_once(rig, instance):
+    with rig.ssh(instance) as client:
+        running = [client.exec_command(f"sleep 0.2; echo {n}") for n in range(20)]
+        assert [out.read().decode().strip() for _, out, _ in running] == [str(n) for n in range(20)]
+
+
+def test_the_environment_is_the_instances_own(rig, instance):
+    _, text, _ = rig.on(instance, "env; pwd; umask; command -v sudo; command -v shutdown")
+    lines = text.splitlines()
+    root = rig.entry(instance["InstanceId"])["folder"]
+    assert f"HOME={root}/home" in lines
+    assert f"{root}/home" in lines
+    assert f"{root}/bin/sudo" in lines
+    assert f"{root}/bin/shutdown" in lines
+    assert "0022" in lines
+    assert not [line for line in lines if line.startswith(("VIRTUAL_ENV", "PYTHON", "MOTO_", "AWS_ACCESS"))]
+
+
+def test_a_login_shell_still_finds_the_shims(rig, instance):
+    root = rig.entry(instance["InstanceId"])["folder"]
+    assert rig.on(instance, "bash -lc 'command -v shutdown'")[1] == f"{root}/bin/shutdown\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("sudo -n -E -u root GREETING=hi sh -c 'echo $GREETING'", "hi\n"),
+        ("sudo -- echo plain", "plain\n"),
+        ("cloud-init status --wait", "status: done\n"),
+        ("python3 -c 'import sys; print(sys.prefix == sys.base_prefix)'", "True\n"),
+        ("sudo apt-get install -y git; echo $?", "0\n"),
+    ],
+)
+def test_shims(rig, instance, command, said):
+    assert rig.on(instance, command)[:2] == (0, said)
+
+
+def test_a_shell_has_a_terminal(rig, instance):
+    with rig.ssh(instance) as client:
+        channel = client.invoke_shell(term="vt100", width=99, height=33)
+        channel.sendall(b"tty; stty size; exit 5\n")
+        text = b""
+        while chunk := channel.recv(65536):
+            text += chunk
+        assert b"/dev/" in text
+        assert b"33 99" in text
+        assert channel.recv_exit_status() == 5
+
+
+def test_files_by_sftp_begin_at_home(rig, instance):
+    with rig.ssh(instance) as client, client.open_sftp() as sftp:
+        home = rig.on(instance, "pwd")[1].strip()
+        assert sftp.normalize(".") == home
+        sftp.mkdir("folder")
+        with sftp.open("folder/file", "wb") as file:
+            file.write(b"x" * 100_000)
+        sftp.chmod("folder/file", 0o700)
+        assert sftp.stat(f"{home}/folder/file").st_size == 100_000
+        assert rig.on(instance, "wc -c < folder/file")[1].strip() == "100000"
+
+
+def test_a_stranger_is_refused(rig, instance):
+    stranger = paramiko.RSAKey.generate(2048)
+    client = paramiko.SSHClient()
+    client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+    entry = rig.entry(instance["InstanceId"])
+    with pytest.raises(paramiko.AuthenticationException):
+        client.connect(entry["host"], entry["ssh_port"], "ubuntu", pkey=stranger, allow_agent=False, look_for_keys=False)
+    client.close()
+
+
+def test_the_key_pair_of_ec2_is_authorized(rig):
+    rig.ec2.import_key_pair(KeyName="mine", PublicKeyMaterial=rig.public_key.encode())
+    instance = rig.up(KeyName="mine", UserData="")
+    assert rig.on(instance, "echo in")[1] == "in\n"
+
+
+def test_the_host_key_is_the_one_in_the_folder(rig, instance):
+    with rig.ssh(instance) as client:
+        seen = client.get_transport().get_remote_server_key().get_base64()
+    text = rig.on(instance, "cat $DLCLOUD_ROOT/etc/ssh/ssh_host_ed25519_key.pub")[1]
+    assert text.split()[1] == seen
+
+
+def test_user_data_is_carried_out(rig):
+    content = base64.b64encode(b"binary\x00text").decode()
+    more = f"""write_files:
+  - path: /var/lib/dlcloud/proof
+    content: {content}
+    encoding: b64
+    permissions: '0640'
+  - path: /../../escaped
+    content: no
+bootcmd:
+  - echo early > $HOME/early
+runcmd:
+  - [sh, -c, 'echo "$INSTANCE_ID $1" > listed', x, 'two words']
+  - 'false'
+  - cat early > text
+"""
+    instance = rig.up(UserData=rig.user_data(more))
+    assert rig.on(instance, "cloud-init status --wait")[1] == "status: done\n"
+    assert rig.on(instance, "cat listed text")[1] == f"{instance['InstanceId']} two words\nearly\n"
+    proof = Path(rig.entry(instance["InstanceId"])["folder"]) / "var/lib/dlcloud/proof"
+    assert proof.read_bytes() == b"binary\x00text"
+    assert proof.stat().st_mode & 0o777 == 0o640
+    assert not (rig.folder / "escaped").exists()
+
+
+def test_a_script_as_user_data(rig):
+    rig.ec2.import_key_pair(KeyName="script", PublicKeyMaterial=rig.public_key.encode())
+    instance = rig.up(KeyName="script", UserData="#!/bin/bash\necho $BASH > ran\nexit 3\n")
+    assert rig.on(instance, "cloud-init status --wait; cat ran")[1].endswith("bash\n")
+    assert rig.on(instance, "cloud-init status --wait")[1] == "status: error\n"
+
+
+def test_the_cache_is_shared(rig, instance):
+    other = rig.up()
+    assert rig.on(instance, "echo built > ~/.cache/environment")[0] == 0
+    assert rig.on(other, "cat ~/.cache/environment")[1] == "built\n"
+
+
+def test_metadata_needs_a_token(rig, instance):
+    assert rig.metadata(instance, "latest/meta-data/instance-id")[0] == 401
+    wrong = {"X-aws-ec2-metadata-token": "guess"}
+    assert rig.metadata(instance, "latest/meta-data/instance-id", headers=wrong)[0] == 401
+    assert rig.metadata(instance, "latest/api/token", method="PUT")[0] == 400
+    assert rig.metadata(instance, "latest/api/token")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("meta-data/instance-id", "InstanceId"),
+        ("meta-data/instance-type", "InstanceType"),
+        ("meta-data/ami-id", "ImageId"),
+        ("meta-data/public-ipv4", "PublicIpAddress"),
+        ("meta-data/local-ipv4", "PrivateIpAddress"),
+        ("meta-data/hostname", "PrivateDnsName"),
+    ],
+)
+def test_metadata_says_what_ec2_says(rig, instance, path, expected):
+    shown = rig.describe(instance["InstanceId"])[expected]
+    assert rig.metadata_v2(instance, f"latest/{path}") == (200, shown)
+
+
+def test_more_metadata(rig, instance):
+    assert rig.metadata_v2(instance, "latest/meta-data/placement/region") == (200, "us-east-1")
+    assert rig.metadata_v2(instance, "latest/meta-data/tags/instance/dlcloud:ssh-port")[0] == 200
+    assert rig.metadata_v2(instance, "latest/meta-data/iam/info")[0] == 404
+    assert rig.metadata_v2(instance, "latest/meta-data/spot/instance-action")[0] == 404
+    assert rig.metadata_v2(instance, "latest/meta-data/events/recommendations/rebalance")[0] == 404
+    assert rig.metadata_v2(instance, "latest/user-data") == (200, rig.user_data())
+    _, document = rig.metadata_v2(instance, "latest/dynamic/instance-identity/document")
+    assert json.loads(document)["instanceId"] == instance["InstanceId"]
+    assert "instance-id" in rig.metadata_v2(instance, "latest/meta-data/")[1].splitlines()
+
+
+def test_an_interruption_is_announced_and_then_ends_the_instance(rig):
+    instance = rig.up(InstanceMarketOptions={"MarketType": "spot"})
+    rig.control.interrupt(instance["InstanceId"], rebalance=True)
+    assert rig.metadata_v2(instance, "latest/meta-data/events/recommendations/rebalance")[0] == 200
+    assert rig.metadata_v2(instance, "latest/meta-data/spot/instance-action")[0] == 404
+    rig.control.interrupt(instance["InstanceId"], grace_s=1.0)
+    status, text = rig.metadata_v2(instance, "latest/meta-data/spot/instance-action")
+    notice = json.loads(text)
+    assert (status, notice["action"]) == (200, "terminate")
+    ends = datetime.strptime(notice["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert abs((ends - datetime.now(UTC)).total_seconds()) < 5
+    ended = rig.await_state(instance["InstanceId"], "terminated")
+    assert ended["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+
+
+def test_lost_capacity_interrupts_the_youngest_spot_instances(rig):
+    spot = {"InstanceType": "c5.xlarge", "InstanceMarketOptions": {"MarketType": "spot"}}
+    old, young = rig.run(**spot)[0], rig.run(**spot)[0]
+    rig.control.set_capacity("c5.xlarge", 1, grace_s=0.0)
+    rig.await_state(young, "terminated")
+    assert rig.state(old) in ("pending", "running")
+
+
+def test_shutdown_terminates_where_the_behavior_says_so(rig):
+    instance = rig.up(InstanceInitiatedShutdownBehavior="terminate")
+    root = Path(rig.entry(instance["InstanceId"])["folder"])
+    assert rig.on(instance, "sudo shutdown -P +240; sudo shutdown -c; sudo shutdown -P +1")[0] == 0
+    rig.on(instance, "sudo shutdown -h now")
+    ended = rig.await_state(instance["InstanceId"], "terminated")
+    assert ended["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+    assert not root.exists()
+
+
+def test_shutdown_stops_where_nothing_else_is_said(rig):
+    instance = rig.up()
+    rig.on(instance, "sudo poweroff")
+    rig.await_state(instance["InstanceId"], "stopped")
+
+
+def test_a_time_that_means_nothing_is_refused(rig, instance):
+    status, _, text = rig.on(instance, "shutdown -P soon")
+    assert (status, "soon" in text) == (1, True)
+
+
+def test_a_detached_job_outlives_its_connection_and_not_its_instance(rig):
+    instance = rig.up()
+    root = rig.entry(instance["InstanceId"])["folder"]
+    job = "setsid nohup sh -c 'trap \"\" TERM; while sleep 0.05; do date > beat; done' > log 2>&1 < /dev/null &"
+    with rig.ssh(instance) as client:
+        _, out, _ = client.exec_command(job)
+        assert out.channel.recv_exit_status() == 0
+        # Cut, not closed.
+        client.get_transport().sock.close()
+    beat = Path(root) / "home/beat"
+    wait_for(beat.exists, "the job works")
+    before = beat.stat().st_mtime_ns
+    wait_for(lambda: beat.exists() and beat.stat().st_mtime_ns > before, "it goes on")
+    assert processes_of(root)
+    rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    rig.await_state(instance["InstanceId"], "terminated")
+    assert not processes_of(root)
+    assert not Path(root).exists()
+
+
+def test_a_running_command_sees_sigterm_and_its_client_the_end(rig):
+    instance = rig.up()
+    with rig.ssh(instance) as client:
+        _, out, _ = client.exec_command("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+        assert out.readline() == "ready\n"
+        rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+        assert out.read().decode() == "asked\n"
+
+
+def test_the_aws_command_lists_the_instances(rig, instance, tmp_path):
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    program = [str(Path(sys.executable).with_name("aws")), "--endpoint-url", rig.endpoint.url, "ec2", "describe-instances"]
+    query = ["--query", "Reservations[].Instances[].InstanceId", "--output", "json"]
+    done = subprocess.run([*program, *query], env=env, capture_output=True, text=True, check=True)
+    assert instance["InstanceId"] in json.loads(done.stdout)

@@ -1,0 +1,148 @@
+"""The parts that need no daemon: allocation, user data, faults, prices, state."""
+
+import base64
+import gzip
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.local.allocation import Offer, Same, Strategy, allocate
+from dlcloud.local.capacity import UNLIMITED, Capacity, Pool
+from dlcloud.local.catalogue import read_catalogue
+from dlcloud.local.cloudinit import read_user_data
+from dlcloud.local.faults import Disturbances, Fault
+from dlcloud.local.state import SiteState, is_locked, locked, read_state, write_state
+
+
+def offer(kind, left, price, zone="a", **more):
+    return Offer(pool=Pool(instance_type=kind, zone=zone), left=left, price=Decimal(price), **more)
+
+
+def given(allocation):
+    return {grant.offer.pool.instance_type: grant.count for grant in allocation.grants}
+
+
+def test_lowest_price_fills_the_cheapest_first_and_names_what_ran_out():
+    allocation = allocate(
+        [offer("dear", 9, 3), offer("cheap", 2, 1)], target=5, strategy=Strategy.LOWEST_PRICE, same=Same.NOTHING
+    )
+    assert given(allocation) == {"cheap": 2, "dear": 3}
+    assert [each.pool.instance_type for each in allocation.refused] == ["cheap"]
+
+
+def test_price_capacity_prefers_pools_that_hold_the_whole_target():
+    allocation = allocate(
+        [offer("dear", 9, 3), offer("cheap", 2, 1)], target=5, strategy=Strategy.PRICE_CAPACITY, same=Same.NOTHING
+    )
+    assert given(allocation) == {"dear": 5}
+
+
+def test_diversified_spreads():
+    offers = [offer("x", 9, 1), offer("y", 9, 2), offer("z", 1, 3)]
+    allocation = allocate(offers, target=6, strategy=Strategy.DIVERSIFIED, same=Same.NOTHING)
+    assert sum(given(allocation).values()) == 6
+    assert given(allocation)["z"] == 1
+    assert given(allocation)["y"] >= 2
+
+
+def test_weights_count():
+    offers = [offer("big", 9, 4, weight=4.0)]
+    allocation = allocate(offers, target=6, strategy=Strategy.LOWEST_PRICE, same=Same.NOTHING)
+    assert given(allocation) == {"big": 2}
+    assert allocation.fulfilled == 8
+
+
+def test_nothing_to_give():
+    allocation = allocate([offer("x", 0, 1)], target=2, strategy=Strategy.LOWEST_PRICE, same=Same.NOTHING)
+    assert allocation.grants == ()
+    assert len(allocation.refused) == 1
+
+
+def test_two_overrides_of_one_pool_share_its_room():
+    offers = [offer("x", 3, 1, override=0), offer("x", 3, 1, override=1)]
+    allocation = allocate(offers, target=5, strategy=Strategy.LOWEST_PRICE, same=Same.NOTHING)
+    assert allocation.fulfilled == 3
+
+
+def test_one_zone_takes_the_best_zone():
+    offers = [offer("x", 1, 1, zone="a"), offer("x", 5, 2, zone="b"), offer("y", 5, 3, zone="b")]
+    allocation = allocate(offers, target=4, strategy=Strategy.LOWEST_PRICE, same=Same.ZONE)
+    assert {grant.offer.pool.zone for grant in allocation.grants} == {"b"}
+    assert allocation.fulfilled == 4
+
+
+def test_capacity_counts_type_and_zone():
+    living = [Pool(instance_type="x", zone="a"), Pool(instance_type="x", zone="b")]
+    capacity = Capacity(lambda: living)
+    assert capacity.left(Pool(instance_type="x", zone="a")) == UNLIMITED
+    capacity.limit("x", None, 3)
+    capacity.limit("x", "a", 5)
+    assert capacity.left(Pool(instance_type="x", zone="a")) == 1
+    capacity.limit("x", None, None)
+    assert capacity.left(Pool(instance_type="x", zone="a")) == 4
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1 / 3, 0.5, 1.0])
+def test_a_rate_is_kept_over_any_hundred_calls(rate):
+    disturbances = Disturbances()
+    disturbances.add(Fault(action="*", code="X", rate=rate))
+    struck = sum(disturbances.meet("A") is not None for _ in range(120))
+    assert struck == round(120 * rate)
+
+
+def test_a_counted_fault_goes_away():
+    disturbances = Disturbances()
+    disturbances.add(Fault(action="A", code="X", times=2))
+    assert [disturbances.meet(action) is not None for action in "ABAA"] == [True, False, True, False]
+    assert disturbances.report() == []
+    assert disturbances.calls() == {"A": 3, "B": 1}
+
+
+def test_user_data_encodings():
+    packed = base64.b64encode(gzip.compress(b"hello")).decode()
+    text = f"#cloud-config\nwrite_files:\n- {{path: /a, content: '{packed}', encoding: gz+b64, permissions: 0o755}}\n"
+    [file] = read_user_data(gzip.compress(text.encode())).files
+    assert (file.content, file.path) == (b"hello", "/a")
+
+
+def test_permissions_are_octal_as_text_and_as_yaml_integer():
+    text = "#cloud-config\nwrite_files:\n- {path: /a, permissions: '0600'}\n- {path: /b, permissions: 0600}\n"
+    assert [file.mode for file in read_user_data(text.encode()).files] == [0o600, 0o600]
+
+
+@pytest.mark.parametrize("content", [b"#cloud-config\n[", b"#cloud-config\n- list\n", b"\x1f\x8bbroken", b"hello"])
+def test_user_data_that_means_nothing_is_a_complaint(content):
+    assert read_user_data(content).complaints
+
+
+def test_user_keys_are_read_from_users_too():
+    text = "#cloud-config\nusers:\n- default\n- {name: u, ssh_authorized_keys: [k2]}\nssh_authorized_keys: [k1]\n"
+    assert read_user_data(text.encode()).authorized_keys == ("k1", "k2")
+
+
+def test_prices_of_the_catalogue():
+    catalogue = read_catalogue()
+    price = catalogue.on_demand_usd("c7i.4xlarge", "us-east-1")
+    assert price == Decimal("0.714")
+    assert catalogue.on_demand_usd("c99.huge", "us-east-1") is None
+    assert price * Decimal("0.29") < catalogue.spot_usd("c7i.4xlarge", "us-east-1a") < price * Decimal("0.46")
+
+
+def test_state_is_read_back_and_anything_else_is_none(tmp_path):
+    state = SiteState(pid=1, url="u", token="t", started_at="s")
+    path = tmp_path / "endpoint.json"
+    assert read_state(path) is None
+    write_state(path, state)
+    assert read_state(path) == state
+    path.write_text('{"schema": 99, "pid": 1, "url": "u", "token": "t", "started_at": "s"}')
+    assert read_state(path) is None
+    path.write_text("{")
+    assert read_state(path) is None
+
+
+def test_a_lock_is_seen_only_while_held(tmp_path):
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    with locked(path):
+        assert is_locked(path)
+    assert not is_locked(path)
