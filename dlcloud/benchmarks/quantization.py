@@ -22,7 +22,7 @@ BUILD_SECONDS = 3600.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit status."""
-    arguments = _parse(argv)
+    arguments = parse(argv)
     if importlib.util.find_spec("onnxruntime") is None:
         sys.stderr.write(f"onnxruntime is not installed: pip install -r {ENTRY.requirements_path}\n")
         return program.FAILED
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.quantization", description=ENTRY.summary)
     networks = ("vgg16", "resnet50", "tiny")
     parser.add_argument(

@@ -1,0 +1,46 @@
+"""The benchmark programs copied alone, as an instance gets them, and the environment their pins describe."""
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "dlcloud" / "benchmarks"
+ENVIRONMENTS = Path("~/.cache/dlcloud-tests").expanduser()
+SAMPLES = Path(__file__).resolve().parent / "samples"
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """Give a folder that holds nothing but the package `benchmarks`, with the sample workloads added."""
+    shutil.copytree(PACKAGE, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
+    for sample in SAMPLES.glob("*.py"):
+        shutil.copy(sample, tmp_path / "benchmarks")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def engine_python():
+    """Give a Python with the pinned packages of the quantization benchmark, built once per set of pins."""
+    requirements = PACKAGE / "requirements" / "quantization.txt"
+    key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    folder = ENVIRONMENTS / f"quantization-{key}"
+    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
+    with (ENVIRONMENTS / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _build(folder, requirements)
+    return folder / "bin" / "python"
+
+
+def _build(folder, requirements):
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, "-r", requirements], check=True)
+    (folder / "complete").touch()

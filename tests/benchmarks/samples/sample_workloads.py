@@ -1,0 +1,42 @@
+"""Workloads of pure Python for the tests of the harness; copied into the package `benchmarks`."""
+
+import os
+import signal
+import time
+
+
+class Spin:
+    """Keeps one CPU busy for a while in each step; after `lives` steps it does what `fate` says."""
+
+    def __init__(self, *, work, lives=None, fate="die"):
+        self.items_per_step = 1
+        self.facts = {"work": work, "variable": os.environ.get("SAMPLE_VARIABLE")}
+        self._work = work
+        self._lives = lives
+        self._fate = fate
+
+    def step(self):
+        if self._lives is not None:
+            self._lives -= 1
+            if self._lives < 0:
+                self._end()
+        print("a framework's chatter on stdout")
+        sum(range(self._work))
+
+    def outputs(self):
+        return [[1.0, 2.0], [3.0, 4.0]]
+
+    def _end(self):
+        if self._fate == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._fate == "sleep":
+            time.sleep(3600)
+        raise MemoryError("no room for\n  the batch")
+
+
+def spin(**arguments):
+    return Spin(**arguments)
+
+
+def absent():
+    import a_framework_that_is_not_there  # noqa: F401, PLC0415

@@ -1,0 +1,245 @@
+import io
+import json
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from dlcloud.benchmarks.arm import Finish, Slice, WarmUp
+from dlcloud.benchmarks.harness import Case, Limits, Session, measure
+from dlcloud.benchmarks.load import ProcLoad, Reading, disturbance
+from dlcloud.benchmarks.process import ArmFailedError
+from dlcloud.benchmarks.records import Metric, Recorder
+
+
+@dataclass
+class Machine:
+    """A two-CPU machine whose time passes only while an arm runs; `others` lists what others take, by slice."""
+
+    others: dict = field(default_factory=dict)
+    now: float = 0.0
+    busy: float = 0.0
+    stolen: float = 0.0
+    slices: int = 0
+
+    def run(self, seconds):
+        self.now += seconds
+        self.busy += seconds + self.others.get(self.slices, 0.0) * 2 * seconds
+        self.slices += 1
+
+    def read(self):
+        return Reading(busy=self.busy, stolen=self.stolen, total=2 * self.now)
+
+
+@dataclass
+class FakeArm:
+    """An arm of known speed on a Machine; it fails at the call that `fails` names, at the slice `fails_at`."""
+
+    name: str
+    speed: float
+    machine: Machine
+    log: list = field(default_factory=list)
+    noise: float = 0.0
+    settled: bool = True
+    fails: str = ""
+    fails_at: int = 0
+    metric: Metric = Metric.THROUGHPUT
+    unit: str = "images/s"
+    used: float = 0.0
+    measured: int = 0
+    closed: bool = False
+    generator: random.Random = field(default_factory=lambda: random.Random(4))
+
+    def start(self):
+        self._maybe_fail("start")
+        return {"model_bytes": 100}
+
+    def warm_up(self, limit_s):
+        self._maybe_fail("warm_up")
+        return WarmUp(steps=6, seconds=min(1.0, limit_s), settled=self.settled)
+
+    def measure(self, seconds):
+        if self.measured == self.fails_at:
+            self._maybe_fail("measure")
+        self.measured += 1
+        self.log.append(self.name)
+        self.machine.run(seconds)
+        self.used += seconds
+        speed = self.speed * (1 + self.generator.gauss(0, self.noise))
+        return Slice(value=speed, items=speed * seconds, seconds=seconds, latencies_ms=(1000 / speed,) * 5)
+
+    def cpu_s(self):
+        return self.used
+
+    def finish(self):
+        self._maybe_fail("finish")
+        return Finish(metrics={}, outputs=[[self.speed]])
+
+    def close(self):
+        self.closed = True
+
+    def _maybe_fail(self, call):
+        if self.fails == call:
+            raise ArmFailedError(f"no {call} today")
+
+
+@dataclass
+class Bench:
+    machine: Machine
+    limits: Limits
+    output: io.StringIO = field(default_factory=io.StringIO)
+    messages: io.StringIO = field(default_factory=io.StringIO)
+
+    def run(self, *arms, compare=lambda _ours, _theirs: {}):
+        recorder = Recorder(output=self.output, messages=self.messages)
+        session = Session(
+            limits=self.limits,
+            recorder=recorder,
+            load=self.machine,
+            generator=random.Random(0),
+            own_cpu_s=lambda: 0.0,
+            clock=lambda: self.machine.now,
+        )
+        measure([Case(name="case", arms=arms, compare=compare)], session)
+        return recorder
+
+    def records(self, kind):
+        records = [json.loads(line) for line in self.output.getvalue().splitlines()]
+        return [record for record in records if record["record"] == kind]
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture
+def bench(machine):
+    return Bench(machine, Limits())
+
+
+def test_a_clear_case_stops_at_the_first_look(bench, machine):
+    arms = [FakeArm("fp32", 10.0, machine, noise=0.01), FakeArm("int8", 30.0, machine, noise=0.01)]
+    recorder = bench.run(*arms, compare=lambda ours, theirs: {"agreement": ours[0][0] / theirs[0][0]})
+    (comparison,) = recorder.comparisons
+    assert comparison.ratio == pytest.approx(3.0, rel=0.05)
+    assert comparison.verdict == "faster"
+    assert comparison.samples == 7
+    baseline, candidate = recorder.results
+    assert (baseline.baseline, candidate.baseline) == (True, False)
+    assert candidate.facts == {"model_bytes": 100, "agreement": pytest.approx(1 / 3)}
+    assert baseline.facts == {"model_bytes": 100}
+    assert set(baseline.metrics) == {Metric.THROUGHPUT, Metric.LATENCY_P50, Metric.LATENCY_P99}
+    assert baseline.stable
+    assert all(arm.closed for arm in arms)
+
+
+def test_settings_alternate_within_rounds(bench, machine):
+    log = []
+    bench.run(*(FakeArm(name, 10.0, machine, log=log) for name in "abc"))
+    assert log[:9] == list("abcbcacab")
+
+
+def test_noise_is_measured_longer_and_then_called_unstable(bench, machine):
+    noisy = {"noise": 0.3}
+    generator = random.Random(9)
+    arms = [FakeArm(name, 10.0, machine, generator=generator, **noisy) for name in ("a", "b")]
+    recorder = bench.run(*arms)
+    assert recorder.comparisons[0].samples == 30  # 60 s of two slices of 1 s each
+    assert recorder.comparisons[0].verdict == "no difference seen"
+    assert not recorder.results[0].stable
+    assert "time was up" in recorder.results[0].warnings[0]
+
+
+def test_a_disturbed_slice_is_run_again(machine):
+    machine.others = {2: 0.5}
+    bench = Bench(machine, Limits(rounds=7))
+    recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 10.0, machine))
+    samples = bench.records("sample")
+    assert [sample["redone"] for sample in samples] == [0, 0, 1] + [0] * 11
+    assert all(sample["disturbed_share"] == 0 for sample in samples)
+    assert recorder.results[0].warnings == ()
+
+
+def test_a_machine_that_is_always_disturbed_is_measured_all_the_same_and_marked(machine):
+    machine.others = dict.fromkeys(range(1000), 0.2)
+    bench = Bench(machine, Limits(rounds=7))
+    recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 10.0, machine))
+    assert sum(sample["redone"] for sample in bench.records("sample")) == 10
+    assert machine.slices == 24
+    assert bench.records("sample")[0]["disturbed_share"] == pytest.approx(0.2)
+    assert recorder.results[0].warnings == ("other work disturbed 7 of 7 slices",)
+    assert not recorder.results[0].stable
+
+
+def test_a_long_slice_is_not_run_again(machine):
+    machine.others = dict.fromkeys(range(1000), 0.5)
+    bench = Bench(machine, Limits(rounds=2, slice_s=40.0, fixed=True))
+    bench.run(FakeArm("a", 10.0, machine))
+    assert machine.slices == 2
+
+
+@pytest.mark.parametrize("call", ["start", "warm_up", "measure", "finish"])
+def test_what_fails_is_recorded_and_the_others_go_on(bench, machine, call):
+    bad = FakeArm("bad", 10.0, machine, fails=call, fails_at=3)
+    recorder = bench.run(FakeArm("a", 10.0, machine), bad, FakeArm("b", 20.0, machine))
+    assert [(failure.setting, failure.message) for failure in recorder.failures] == [("bad", f"no {call} today")]
+    assert [result.setting for result in recorder.results] == ["a", "b"]
+    assert recorder.comparisons[0].ratio == pytest.approx(2.0)
+    assert bad.closed
+
+
+def test_without_its_baseline_nothing_is_compared(bench, machine):
+    bad = FakeArm("fp32", 10.0, machine, fails="start")
+    recorder = bench.run(bad, FakeArm("int8", 20.0, machine), FakeArm("bf16", 15.0, machine))
+    assert [result.setting for result in recorder.results] == ["int8", "bf16"]
+    assert not any(result.baseline for result in recorder.results)
+    assert recorder.comparisons == []
+
+
+def test_where_everything_fails_there_is_no_result(bench, machine):
+    recorder = bench.run(FakeArm("a", 1.0, machine, fails="start"), FakeArm("b", 1.0, machine, fails="start"))
+    assert (len(recorder.failures), recorder.results) == (2, [])
+
+
+def test_one_setting_alone_is_measured_to_its_own_width(bench, machine):
+    recorder = bench.run(FakeArm("a", 10.0, machine, noise=0.01))
+    assert recorder.results[0].metrics[Metric.THROUGHPUT].samples == 7
+    assert recorder.comparisons == []
+
+
+def test_less_is_better_for_durations(bench, machine):
+    arms = [FakeArm(name, value, machine, metric=Metric.DURATION) for name, value in (("a", 2.0), ("b", 1.0))]
+    comparison = bench.run(*arms).comparisons[0]
+    assert (comparison.ratio, comparison.verdict) == (2.0, "faster")
+
+
+def test_a_warm_up_without_end_is_told(bench, machine):
+    recorder = bench.run(FakeArm("a", 10.0, machine, settled=False))
+    assert "warm-up" in recorder.results[0].warnings[0]
+
+
+def test_fewer_rounds_than_can_decide(machine):
+    bench = Bench(machine, Limits(rounds=2, fixed=True))
+    recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 20.0, machine))
+    assert recorder.comparisons[0].verdict == "undecided"
+    assert recorder.comparisons[0].confidence == 0.5
+
+
+def test_disturbance_leaves_out_what_the_benchmark_used_itself():
+    before = Reading(busy=10.0, stolen=1.0, total=100.0)
+    after = Reading(busy=12.5, stolen=1.2, total=104.0)
+    taken = disturbance(before, after, own=2.0)
+    assert taken.others == pytest.approx(0.125)
+    assert taken.stolen == pytest.approx(0.05)
+    assert disturbance(before, before, own=0.0).share == 0
+
+
+def test_proc_stat_is_read_and_may_be_missing(tmp_path):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 10 20 1000 5 1 2 7 50 0\ncpu0 1 2 3\n")
+    reading = ProcLoad(stat).read()
+    assert reading.busy / reading.stolen == pytest.approx(133 / 7)
+    assert reading.total / reading.stolen == pytest.approx(1145 / 7)
+    nothing = ProcLoad(tmp_path / "none").read()
+    assert disturbance(nothing, nothing, own=1.0).share == 0

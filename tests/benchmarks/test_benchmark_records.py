@@ -1,0 +1,110 @@
+import io
+import json
+from datetime import UTC, datetime
+
+from dlcloud.benchmarks import table
+from dlcloud.benchmarks.records import (
+    Comparison,
+    Failure,
+    Measured,
+    Metric,
+    Recorder,
+    RecordsFile,
+    Result,
+)
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def recorder(output=None):
+    return Recorder(output=output, messages=io.StringIO(), now=lambda: NOON)
+
+
+def result(setting="fp32", **changes):
+    throughput = Measured(value=10.0, low=9.0, high=11.0, unit="images/s", samples=7)
+    fields = {
+        "case": "vgg16 batch 1",
+        "setting": setting,
+        "baseline": setting == "fp32",
+        "metrics": {Metric.THROUGHPUT: throughput},
+        "facts": {"model_bytes": 1 << 20, "weights": "random"},
+        "warnings": (),
+        "stable": True,
+    }
+    return Result(**{**fields, **changes})
+
+
+def comparison():
+    return Comparison(
+        case="vgg16 batch 1",
+        baseline="fp32",
+        candidate="int8",
+        metric=Metric.THROUGHPUT,
+        ratio=3.6,
+        low=3.5,
+        high=3.7,
+        confidence=0.95,
+        verdict="faster",
+        samples=7,
+    )
+
+
+def test_every_record_is_a_line_of_json_with_its_kind_and_time():
+    output = io.StringIO()
+    told = recorder(output)
+    told.start("quantization", {"batch": [1]}, 0, {"hardware": {}, "software": {}})
+    told.progress("warming up", done=0, total=2, remaining_s=60.0)
+    told.sample({"case": "vgg16 batch 1", "value": 10.0})
+    told.result(result())
+    told.comparison(comparison())
+    told.failure(Failure(case="vgg16 batch 1", setting="int8", message="no"))
+    told.end(ok=False, seconds=1.23456)
+    records = [json.loads(line) for line in output.getvalue().splitlines()]
+    kinds = ["start", "progress", "sample", "result", "comparison", "failure", "end"]
+    assert [record["record"] for record in records] == kinds
+    assert {(record["schema"], record["time"]) for record in records} == {(1, "2026-11-20T12:00:00.000+00:00")}
+    assert records[3]["metrics"] == {
+        "throughput": {"value": 10.0, "low": 9.0, "high": 11.0, "unit": "images/s", "samples": 7}
+    }
+    assert records[4]["metric"] == "throughput"
+    assert records[6] == {**records[6], "ok": False, "seconds": 1.235}
+
+
+def test_records_are_appended_after_a_line_that_a_crash_cut_off(tmp_path):
+    path = tmp_path / "new folder" / "records.jsonl"
+    with RecordsFile(path) as file:
+        recorder(file.stream).end(ok=True, seconds=1.0)
+    with path.open("a") as cut:
+        cut.write('{"schema":1,"rec')
+    with RecordsFile(path) as file:
+        recorder(file.stream).end(ok=True, seconds=2.0)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 3
+    assert json.loads(lines[2])["seconds"] == 2.0
+
+
+def test_without_a_path_nothing_is_written():
+    with RecordsFile(None) as file:
+        assert file.stream is None
+        recorder(file.stream).end(ok=True, seconds=1.0)
+
+
+def test_the_table_shows_results_comparisons_warnings_and_failures():
+    told = recorder()
+    told.result(result())
+    told.result(result("int8", warnings=("other work",), facts={"model_bytes": 1 << 18}))
+    told.comparison(comparison())
+    told.failure(Failure(case="resnet50", setting=None, message="no room"))
+    lines = table.render(told).splitlines()
+    assert lines[0].split("  ")[0] == "case"
+    assert "throughput (images/s)" in lines[0]
+    assert "10 [9, 11]" in lines[2]
+    assert lines[2].rstrip().endswith("baseline")
+    assert "3.6 [3.5, 3.7] faster" in lines[3]
+    assert lines[4] == "warning: vgg16 batch 1, int8: other work"
+    assert "random" in lines[5]
+    assert lines[6] == "failed: resnet50, every setting: no room"
+
+
+def test_the_table_of_nothing_is_empty():
+    assert table.render(recorder()) == ""

@@ -1,0 +1,143 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def start(folder, arms, *arguments, **options):
+    command = [sys.executable, "-m", "benchmarks.sample", "--arms", json.dumps(arms), *arguments]
+    command += ["--output", "records.jsonl", "--warm-up-seconds", "0.5"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, **pipes, **options)
+
+
+def run(folder, arms, *arguments):
+    process = start(folder, arms, *arguments)
+    stdout, stderr = process.communicate(timeout=120)
+    return process.returncode, stdout, stderr
+
+
+def records(folder, kind):
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["record"] == kind]
+
+
+def spin(name, work=20_000, **changes):
+    return {"name": name, "arguments": {"work": work, **changes}}
+
+
+def gone(pid):
+    """Tell whether a process is gone, waiting for the kernel to end it."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_settings_run_in_processes_with_their_own_environment(alone):
+    arms = [spin("slow"), {**spin("fast", 5_000), "environment": {"SAMPLE_VARIABLE": "here"}}]
+    status, stdout, stderr = run(alone, arms, "--max-seconds", "3")
+    assert status == 0, stderr
+    assert "faster" in stdout
+    slow, fast = records(alone, "result")
+    assert (slow["facts"]["variable"], fast["facts"]["variable"]) == (None, "here")
+    assert slow["metrics"]["peak_memory"]["value"] > 1
+    assert slow["metrics"]["latency_p50"]["unit"] == "ms"
+    (comparison,) = records(alone, "comparison")
+    assert 2 < comparison["ratio"] < 6
+    (first,) = records(alone, "start")
+    assert first["hardware"]["physical_cores"] >= 1
+    assert first["software"]["python"].startswith("3.")
+    assert records(alone, "end")[0]["ok"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (spin("bad", lives=30, fate="die"), "was ended by SIGKILL, perhaps for want of memory"),
+        (spin("bad", lives=30, fate="raise"), "MemoryError: no room for the batch"),
+        ({"name": "bad", "factory": "absent"}, "a_framework_that_is_not_there is not installed"),
+        ({"name": "bad", "arguments": {"unknown": 1}}, "TypeError"),
+    ],
+)
+def test_a_worker_that_dies_or_refuses_is_a_failure_and_the_others_go_on(alone, bad, message):
+    status, stdout, _ = run(alone, [spin("a"), bad, spin("b")], "--max-seconds", "1")
+    assert status == 1
+    (failure,) = records(alone, "failure")
+    assert failure["setting"] == "bad"
+    assert message in failure["message"]
+    assert [result["setting"] for result in records(alone, "result")] == ["a", "b"]
+    assert records(alone, "end")[0]["ok"] is False
+    assert "failed: sample, bad" in stdout
+
+
+def wait_for_workers(process, folder, count):
+    """Wait until rounds are being measured and return the workers' process ids."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        written = folder / "records.jsonl"
+        if written.exists() and '"record":"sample"' in written.read_text():
+            return [int(pid) for pid in children(process.pid)]
+        time.sleep(0.02)
+    pytest.fail(f"{count} workers never measured")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_coordinator_that_is_killed_takes_its_frozen_workers_along(alone):
+    process = start(alone, [spin("a"), spin("b")], "--width", "0.0001", "--max-seconds", "60")
+    workers = wait_for_workers(process, alone, 2)
+    process.kill()
+    process.communicate()
+    assert len(workers) == 2
+    assert all(gone(pid) for pid in workers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_the_workers_and_says_so(alone, number):
+    arms = [spin("a"), spin("b")]
+    process = start(alone, arms, "--width", "0.0001", "--max-seconds", "60", start_new_session=True)
+    workers = wait_for_workers(process, alone, 2)
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    stdout, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in stdout
+    assert records(alone, "end")[0]["ok"] is False
+    assert all(gone(pid) for pid in workers)
+
+
+def test_identical_settings_show_no_difference_or_little(alone):
+    """A real small check; `identical_settings.py` is the long one."""
+    status, _, stderr = run(alone, [spin("a"), spin("same")], "--max-seconds", "3")
+    assert status == 0, stderr
+    (comparison,) = records(alone, "comparison")
+    assert comparison["verdict"] == "no difference seen" or abs(comparison["ratio"] - 1) < 0.2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ["--width", "1.5"], ["--width", "x"], ["--max-seconds", "0"], ["--max-seconds", "inf"], ["--rounds", "0"],
+        ["--rounds", "-3"], ["--seed", "-1"], ["--slice-seconds", "nan"],
+    ],
+)  # fmt: skip
+def test_bad_arguments_exit_2_and_name_the_argument(alone, fault):
+    status, _, stderr = run(alone, [spin("a")], *fault)
+    assert status == 2
+    assert f"argument {fault[0]}" in stderr
+    assert not (alone / "records.jsonl").exists()
