@@ -102,7 +102,7 @@ def write(path, text):
 def main():
     """Do what the verb says."""
     verb, folder, *rest = sys.argv[1:]
-    folder = pathlib.Path(folder).expanduser()
+    folder = pathlib.Path(folder).absolute()
     with contextlib.suppress(BrokenPipeError):
         if verb == "state":
             print(json.dumps(state(folder)))
