@@ -42,12 +42,16 @@ class Listeners:
 
 
 class AddressPool:
-    """Hands out addresses that no instance of this site had before, so that host keys never clash."""
+    """Hands out addresses that no instance of this site had before, so that host keys never clash.
 
-    def __init__(self) -> None:
+    Args:
+        many: Whether every 127.x.y.z can be bound, as on Linux; else all instances share 127.0.0.1.
+    """
+
+    def __init__(self, *, many: bool) -> None:
         self._lock = threading.Lock()
         self._hosts = _loopback_hosts()
-        self._many = _has_many_addresses()
+        self._many = many
         self._ports = _common_ports(next(self._hosts)) if self._many else (0, 0)
 
     def take(self) -> Listeners:
@@ -85,7 +89,8 @@ def _loopback_hosts() -> Iterator[str]:
         start = 64 * 256
 
 
-def _has_many_addresses() -> bool:
+def has_many_addresses() -> bool:
+    """Tell whether the system answers on the whole of 127.0.0.0/8 (Linux) or on 127.0.0.1 only (macOS)."""
     try:
         _bound("127.64.0.1", 0).close()
     except OSError:

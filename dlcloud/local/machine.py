@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import asyncssh
 
@@ -19,6 +20,7 @@ from dlcloud.local.processes import environment, run_logged, shell_path
 from dlcloud.local.shims import write_shims
 from dlcloud.local.sshd import SshServer
 
+_T = TypeVar("_T")
 _USER = "ubuntu"
 _FOLDERS = ("home/.ssh", "bin", "etc/ssh", "run/cloud-init", "tmp", "var/lib/dlcloud", "var/log")
 # A login shell reads /etc/profile, which sets a PATH of its own: put the shims in front again.
@@ -92,12 +94,14 @@ class Machine:
         self._metadata = MetadataService(documents=self._documents, power=power, secret=self._secret)
         self._ssh: SshServer | None = None
         self._final: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[object] | None = None
 
     @property
     def _env(self) -> dict[str, str]:
         url = f"http://{self.host}:{self.metadata_port}"
         env = environment(self.root, metadata_url=url, user=_USER)
-        return {**env, "TMPDIR": str(self.root / "tmp")}
+        # What is built in the cache must carry no instance's path: the cache outlives them all.
+        return {**env, "TMPDIR": str(self.root / "tmp"), "XDG_CACHE_HOME": str(self._cache)}
 
     @property
     def _output(self) -> Path:
@@ -105,10 +109,10 @@ class Machine:
 
     async def boot(self) -> None:
         """Boot for the first time: everything up to an open SSH port; the last commands go on after it."""
-        host_key = await asyncio.to_thread(self._furnish)
+        host_key = await self._write(self._furnish)
         await self._metadata.open(self._listeners.metadata)
         await self._run("bootcmd", self._plan.boot_commands)
-        await asyncio.to_thread(self._write_files)
+        await self._write(self._write_files)
         self._ssh = SshServer(
             host_key=host_key,
             authorized=_authorized(self.identity, self._plan),
@@ -124,7 +128,7 @@ class Machine:
         self._listeners = listeners
         self.host, self.ssh_port = listeners.host, listeners.ssh_port
         self.metadata_port = listeners.metadata_port
-        await asyncio.to_thread(self._write_shims)
+        await self._write(self._write_shims)
         await self._metadata.open(listeners.metadata)
         await self._run("bootcmd", self._plan.boot_commands)
         if self._ssh is not None:
@@ -135,6 +139,8 @@ class Machine:
         """Take no new SSH connections; programs get the time to end."""
         if self._final is not None:
             self._final.cancel()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
         if self._ssh is not None:
             await self._ssh.refuse()
 
@@ -150,6 +156,12 @@ class Machine:
         shutil.rmtree(self.root, ignore_errors=True)
         if self.root.exists():
             log.warning("the folder of %s could not be removed", self.identity.instance_id)
+
+    async def _write(self, work: Callable[[], _T]) -> _T:
+        """Write files in a thread; a boot that is called off waits for it before the folder is removed."""
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        self._writing = task  # type: ignore[assignment]  # a future of anything; only its end matters
+        return await asyncio.shield(task)
 
     def _furnish(self) -> asyncssh.SSHKey:
         """Make the folder and what a fresh image has in it."""

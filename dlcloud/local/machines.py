@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import shutil
 import threading
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dlcloud.local.addresses import AddressPool, Listeners
+from dlcloud.local.addresses import AddressPool, Listeners, has_many_addresses
 from dlcloud.local.capacity import Capacity, Pool
 from dlcloud.local.machine import Machine
 from dlcloud.local.processes import base_interpreter, end_all
@@ -51,13 +52,19 @@ class Machines:
         self.launching = threading.Lock()
         self._paths = paths
         self._loop = loop
-        self._addresses = AddressPool()
+        self._addresses = AddressPool(many=has_many_addresses())
         self._interpreter = base_interpreter()
         self._entries: dict[str, _Entry] = {}
         self._closing = False
 
     def launch(self, records: Sequence[Record]) -> None:
-        """Boot instances that are in moto's books now."""
+        """Boot instances that are in moto's books now.
+
+        Raises:
+            OSError: There is no address for one of them, or the daemon is ending.
+        """
+        if self._closing:
+            raise OSError(errno.ESHUTDOWN, "the local cloud is ending")
         entries = [self._enter(record) for record in records]
         self._entries |= {entry.record.instance_id: entry for entry in entries}
         self._loop.call_soon_threadsafe(self._start_boots, entries)
@@ -209,6 +216,8 @@ class Machines:
             return
         await self._halt(entries)
         await asyncio.to_thread(_remove_folders, entries)
+        # A session that was just starting may have slipped through; without its folder none can any more.
+        await end_all([entry.machine.root for entry in entries], grace_s=0.0)
         for entry in entries:
             if entry.record.state is not State.TERMINATED:
                 entry.record.end(why)

@@ -121,7 +121,9 @@ def test_one_zone_for_all_goes_where_there_is_room(rig, template):
         3,
         SpotOptions={"SingleAvailabilityZone": True},
     )
-    zones = {each["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"] for each in reply["Instances"]}
+    zones = {
+        each["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"] for each in reply["Instances"]
+    }
     assert zones == {"us-east-1b"}
 
 
@@ -157,6 +159,8 @@ def test_other_fleets_are_refused(rig, template):
     with pytest.raises(ClientError, match="UnsupportedOperation"):
         rig.ec2.create_fleet(
             Type="maintain",
-            LaunchTemplateConfigs=[{"LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "1"}}],
+            LaunchTemplateConfigs=[
+                {"LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "1"}}
+            ],
             TargetCapacitySpecification={"TotalTargetCapacity": 1},
         )

@@ -118,7 +118,9 @@ def test_a_stranger_is_refused(rig, instance):
     client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
     entry = rig.entry(instance["InstanceId"])
     with pytest.raises(paramiko.AuthenticationException):
-        client.connect(entry["host"], entry["ssh_port"], "ubuntu", pkey=stranger, allow_agent=False, look_for_keys=False)
+        client.connect(
+            entry["host"], entry["ssh_port"], "ubuntu", pkey=stranger, allow_agent=False, look_for_keys=False
+        )
     client.close()
 
 
@@ -256,7 +258,9 @@ def test_a_time_that_means_nothing_is_refused(rig, instance):
 def test_a_detached_job_outlives_its_connection_and_not_its_instance(rig):
     instance = rig.up()
     root = rig.entry(instance["InstanceId"])["folder"]
-    job = "setsid nohup sh -c 'trap \"\" TERM; while sleep 0.05; do date > beat; done' > log 2>&1 < /dev/null &"
+    job = (
+        "setsid nohup sh -c 'trap \"\" TERM; while sleep 0.05; do date > beat; done' > log 2>&1 < /dev/null &"
+    )
     with rig.ssh(instance) as client:
         _, out, _ = client.exec_command(job)
         assert out.channel.recv_exit_status() == 0
@@ -276,10 +280,22 @@ def test_a_detached_job_outlives_its_connection_and_not_its_instance(rig):
 def test_a_running_command_sees_sigterm_and_its_client_the_end(rig):
     instance = rig.up()
     with rig.ssh(instance) as client:
-        _, out, _ = client.exec_command("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+        _, out, _ = client.exec_command(
+            "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+        )
         assert out.readline() == "ready\n"
         rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
         assert out.read().decode() == "asked\n"
+
+
+def test_an_instance_that_is_ended_while_it_boots_leaves_nothing(rig):
+    rig.control.set_boot_delay(30.0)
+    ids = rig.run(5, UserData=rig.user_data("bootcmd:\n  - sleep 60\n"))
+    roots = [Path(rig.entry(each)["folder"]) for each in ids]
+    rig.ec2.terminate_instances(InstanceIds=ids)
+    for each in ids:
+        rig.await_state(each, "terminated")
+    assert not [root for root in roots if root.exists() or processes_of(root)]
 
 
 def test_the_aws_command_lists_the_instances(rig, instance, tmp_path):
@@ -290,7 +306,13 @@ def test_the_aws_command_lists_the_instances(rig, instance, tmp_path):
         "AWS_SECRET_ACCESS_KEY": "local",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    program = [str(Path(sys.executable).with_name("aws")), "--endpoint-url", rig.endpoint.url, "ec2", "describe-instances"]
+    program = [
+        str(Path(sys.executable).with_name("aws")),
+        "--endpoint-url",
+        rig.endpoint.url,
+        "ec2",
+        "describe-instances",
+    ]
     query = ["--query", "Reservations[].Instances[].InstanceId", "--output", "json"]
     done = subprocess.run([*program, *query], env=env, capture_output=True, text=True, check=True)
     assert instance["InstanceId"] in json.loads(done.stdout)

@@ -103,7 +103,9 @@ def test_a_launch_template_is_applied_whole(rig):
             "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
             "InstanceMarketOptions": {"MarketType": "spot"},
             "InstanceInitiatedShutdownBehavior": "terminate",
-            "TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "from", "Value": "template"}]}],
+            "TagSpecifications": [
+                {"ResourceType": "instance", "Tags": [{"Key": "from", "Value": "template"}]}
+            ],
         },
     )
     reply = rig.ec2.run_instances(MinCount=1, MaxCount=1, LaunchTemplate={"LaunchTemplateName": "whole"})

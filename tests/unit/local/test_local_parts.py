@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pytest
 
+from dlcloud.local.addresses import AddressPool
 from dlcloud.local.allocation import Offer, Same, Strategy, allocate
 from dlcloud.local.capacity import UNLIMITED, Capacity, Pool
 from dlcloud.local.catalogue import read_catalogue
@@ -24,7 +25,10 @@ def given(allocation):
 
 def test_lowest_price_fills_the_cheapest_first_and_names_what_ran_out():
     allocation = allocate(
-        [offer("dear", 9, 3), offer("cheap", 2, 1)], target=5, strategy=Strategy.LOWEST_PRICE, same=Same.NOTHING
+        [offer("dear", 9, 3), offer("cheap", 2, 1)],
+        target=5,
+        strategy=Strategy.LOWEST_PRICE,
+        same=Same.NOTHING,
     )
     assert given(allocation) == {"cheap": 2, "dear": 3}
     assert [each.pool.instance_type for each in allocation.refused] == ["cheap"]
@@ -32,7 +36,10 @@ def test_lowest_price_fills_the_cheapest_first_and_names_what_ran_out():
 
 def test_price_capacity_prefers_pools_that_hold_the_whole_target():
     allocation = allocate(
-        [offer("dear", 9, 3), offer("cheap", 2, 1)], target=5, strategy=Strategy.PRICE_CAPACITY, same=Same.NOTHING
+        [offer("dear", 9, 3), offer("cheap", 2, 1)],
+        target=5,
+        strategy=Strategy.PRICE_CAPACITY,
+        same=Same.NOTHING,
     )
     assert given(allocation) == {"dear": 5}
 
@@ -100,7 +107,8 @@ def test_a_counted_fault_goes_away():
 
 def test_user_data_encodings():
     packed = base64.b64encode(gzip.compress(b"hello")).decode()
-    text = f"#cloud-config\nwrite_files:\n- {{path: /a, content: '{packed}', encoding: gz+b64, permissions: 0o755}}\n"
+    entry = f"{{path: /a, content: '{packed}', encoding: gz+b64, permissions: 0o755}}"
+    text = f"#cloud-config\nwrite_files:\n- {entry}\n"
     [file] = read_user_data(gzip.compress(text.encode())).files
     assert (file.content, file.path) == (b"hello", "/a")
 
@@ -110,7 +118,9 @@ def test_permissions_are_octal_as_text_and_as_yaml_integer():
     assert [file.mode for file in read_user_data(text.encode()).files] == [0o600, 0o600]
 
 
-@pytest.mark.parametrize("content", [b"#cloud-config\n[", b"#cloud-config\n- list\n", b"\x1f\x8bbroken", b"hello"])
+@pytest.mark.parametrize(
+    "content", [b"#cloud-config\n[", b"#cloud-config\n- list\n", b"\x1f\x8bbroken", b"hello"]
+)
 def test_user_data_that_means_nothing_is_a_complaint(content):
     assert read_user_data(content).complaints
 
@@ -138,6 +148,24 @@ def test_state_is_read_back_and_anything_else_is_none(tmp_path):
     assert read_state(path) is None
     path.write_text("{")
     assert read_state(path) is None
+
+
+def test_one_address_has_many_ports():
+    pool = AddressPool(many=False)
+    taken = [pool.take() for _ in range(3)]
+    assert {each.host for each in taken} == {"127.0.0.1"}
+    assert len({port for each in taken for port in (each.ssh_port, each.metadata_port)}) == 6
+    for each in taken:
+        each.close()
+
+
+def test_many_addresses_have_one_port():
+    pools = AddressPool(many=True), AddressPool(many=True)
+    taken = [pool.take() for pool in pools for _ in range(3)]
+    assert len({each.host for each in taken}) == 6
+    assert len({each.ssh_port for each in taken[:3]}) == 1
+    for each in taken:
+        each.close()
 
 
 def test_a_lock_is_seen_only_while_held(tmp_path):
