@@ -48,7 +48,7 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
     if name not in BENCHMARKS or (workload.benchmark == COMMAND):
         known = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))
         raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"there are: {known}")
-    arguments = _command_arguments(workload) if workload.command else _parameters(workload)
+    arguments = _command_arguments(recipe.name, workload) if workload.command else _parameters(workload)
     _refuse_bad(arguments, BENCHMARKS[name])
     return Program(
         name=name,
@@ -79,9 +79,9 @@ def _parameters(workload: Workload) -> list[str]:
     return arguments
 
 
-def _command_arguments(workload: Workload) -> list[str]:
+def _command_arguments(name: str, workload: Workload) -> list[str]:
     """Return the arguments that make the bundled program run the user's command in the run's work folder."""
-    arguments = ["--run", f"cd work && {workload.command}", "--unit", workload.unit]
+    arguments = ["--run", f"cd work && {workload.command}", "--unit", workload.unit, "--case", name]
     arguments += ["--repeats", str(workload.repeats)]
     if workload.throughput:
         arguments += ["--throughput", workload.throughput]

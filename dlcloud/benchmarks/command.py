@@ -18,13 +18,8 @@ SETTING_KEYS = {"name", "environment", "arguments"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit status."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    try:
-        settings = read_settings(_text(arguments.settings))
-        reading = _reading(arguments)
-    except ValueError as error:
-        parser.error(str(error))
+    arguments = parse(argv)
+    settings, reading = read_settings(_text(arguments.settings)), _reading(arguments)
     adaptive = arguments.max_seconds is not None
     limits = Limits(
         width=arguments.width,
@@ -35,6 +30,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arms = [_arm(setting, arguments, reading) for setting in settings]
     case = Case(name=arguments.case, arms=arms)
     return program.run(ENTRY.name, arguments, limits=limits, packages=(), cases=lambda _recorder: [case])
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the arguments; SystemExit, with the fault on stderr, where they are none."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        read_settings(_text(arguments.settings))
+        _reading(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    return arguments
 
 
 def read_settings(text: str) -> list[Setting]:

@@ -17,7 +17,6 @@ from .records import Failure, Recorder
 
 ENTRY = catalog.BENCHMARKS["quantization"]
 FACTORY = "quantization_onnxruntime"
-BUILD_SECONDS = 3600.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,23 +75,25 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
     """Build the models and make a case of each network and batch; what cannot be built is recorded."""
     cases: list[Case] = []
-    for network in dict.fromkeys(arguments.network):
+    networks, batches = dict.fromkeys(arguments.network), dict.fromkeys(arguments.batch)
+    total = len(networks) * len(batches)
+    for network in networks:
+        recorder.progress(f"{network}: building the models that are not cached", done=0, total=total)
         try:
-            models = _build(network, arguments, recorder)
+            models = _build(network, arguments)
         except ArmFailedError as error:
             recorder.failure(Failure(case=network, setting=None, message=str(error)))
             continue
-        cases.extend(_case(network, batch, models, arguments) for batch in dict.fromkeys(arguments.batch))
+        cases.extend(_case(network, batch, models, arguments) for batch in batches)
     return cases
 
 
-def _build(network: str, arguments: argparse.Namespace, recorder: Recorder) -> dict[str, str]:
+def _build(network: str, arguments: argparse.Namespace) -> dict[str, str]:
     """Build both models, each in a process that gives its memory back, and return their paths."""
     shared = {"network": network, "seed": arguments.seed, "cache": str(arguments.cache)}
     calibration = {"calibration_images": arguments.calibration_images}
     paths = {}
     for setting, extra in (("fp32", {}), ("int8", calibration)):
-        recorder.progress(f"{network}: building the {setting} model, if it is not cached", done=0, total=0)
         arm = WorkerArm(
             name=setting,
             unit="",

@@ -130,7 +130,7 @@ class Workload(_Part):
         description="A regular expression whose one group is the throughput in a line.",
     )
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
-    repeats: int = Field(default=3, ge=1, le=1000, description="How often each setting runs.")
+    repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
     settings: list[Setting] = Field(default_factory=list)
 
     @model_validator(mode="after")
