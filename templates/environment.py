@@ -21,8 +21,6 @@ def main():
     """Print where the environment's interpreter is."""
     started = time.monotonic()
     requirements = sys.stdin.read()
-    if not any(line.split("#")[0].strip() for line in requirements.splitlines()):
-        return answer(sys.executable, reused=True, started=started)
     # Another interpreter or processor is another environment.
     version = platform.python_version_tuple()
     folder = CACHE / f"{sys.argv[1]}-py{version[0]}.{version[1]}-{platform.machine()}"

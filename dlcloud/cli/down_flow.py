@@ -33,11 +33,15 @@ def take_down_all(context: Context, names: Sequence[str], *, everything: bool, o
         except DlcloudError as error:
             failed.append(error)
             context.emit(Warned(message=f"{cluster.name}: {error.message}"))
-    click.echo(render(_report(done), Format(output)))
-    if failed and len(failed) == len(clusters) == 1:
+    if failed and not done:
         raise failed[0]
+    click.echo(render(_report(done), Format(output)))
     if failed:
-        raise PartialError(f"{len(failed)} of {len(clusters)} clusters are not down", "dlcloud down --all")
+        partial = PartialError(
+            f"{len(failed)} of {len(clusters)} clusters are not down", "dlcloud down --all"
+        )
+        partial.result_shown = True
+        raise partial
 
 
 def _take_down(context: Context, cluster: Cluster) -> None:

@@ -22,7 +22,7 @@ def told(error: Exception, arguments: Sequence[str]) -> int:
     click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True)
     if error.hint:
         click.echo(click.style("hint: ", fg="cyan") + error.hint, err=True)
-    if _wants_json(arguments):
+    if _wants_json(arguments) and not error.result_shown:
         click.echo(_json(error, status, arguments))
     return status
 

@@ -117,4 +117,6 @@ def _raise_for(outcomes: Sequence[Outcome[Member, Completed]]) -> None:
         for each in failed
     )
     kind = RemoteCommandError if len(failed) == len(outcomes) else PartialError
-    raise kind(f"the command failed on {len(failed)} of {len(outcomes)} instance(s)\n{told}")
+    error = kind(f"the command failed on {len(failed)} of {len(outcomes)} instance(s)\n{told}")
+    error.result_shown = True
+    raise error

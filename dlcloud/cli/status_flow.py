@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from itertools import groupby
 
 from dlcloud.cli.context import Context
 from dlcloud.core.cluster import CLUSTER_TAG, Cluster, Member
 from dlcloud.core.cost import billed_seconds, instance_usd, rounded, volume_usd
-from dlcloud.core.instance import Instance, InstanceState
+from dlcloud.core.instance import Instance, InstanceState, Market
 from dlcloud.report.table import Report, Section
 
 
@@ -42,19 +43,29 @@ def instance_lines(context: Context, *, everything: bool) -> list[InstanceLine]:
 
 
 def status_report(lines: Sequence[InstanceLine], *, now: datetime) -> Report:
-    """Return the table: who, what, where, for how long, for how much."""
-    section = Section(
-        heading="",
-        titles=("cluster", "state", "instance", "type", "market", "address", "up", "USD"),
-        rows=[_row(line, now) for line in lines],
-        notes=_notes(lines),
-        numeric=frozenset({6, 7}),
-    )
+    """Return a table for each cluster: its instances, where they are, for how long, for how much."""
+    grouped = groupby(lines, key=lambda line: line.cluster)
     return Report(
         command="status",
         records=[_record(line, now) for line in lines],
-        sections=[section] if lines else [],
+        sections=[_section(cluster, list(of_cluster), now) for cluster, of_cluster in grouped],
         empty="nothing is up",
+    )
+
+
+def _section(cluster: Cluster | None, lines: Sequence[InstanceLine], now: datetime) -> Section:
+    if cluster is None:
+        heading = "instances with dlcloud's tag that this home does not know: another machine made them"
+    else:
+        heading = f"{cluster.name}: {cluster.state}, {cluster.cloud} {cluster.region}"
+    rows = [_row(line.member, line.usd(now), now, cluster) for line in lines if line.member]
+    local = cluster is not None and cluster.cloud == "local"
+    return Section(
+        heading=heading,
+        titles=("instance", "state", "type", "address", "up", "USD"),
+        rows=rows,
+        notes=["* rehearsal on the local EC2: not billed, at the type's price"] if local and rows else [],
+        numeric=frozenset({4, 5}),
     )
 
 
@@ -85,41 +96,21 @@ def _member(instance: Instance) -> Member:
     return Member(instance=instance, hourly_usd=None, price_source="", price_as_of=None)
 
 
-def _row(line: InstanceLine, now: datetime) -> tuple[str, ...]:
-    cluster = f"{line.cluster.name}" if line.cluster else "(not of this home)"
-    if line.member is None:
-        return (cluster, str(line.cluster.state) if line.cluster else "", "no instance", "", "", "", "", "")
-    instance, usd = line.member.instance, line.usd(now)
-    mark = "*" if line.cluster and line.cluster.cloud == "local" else ""
-    address = "" if not instance.host or not instance.alive else _address(instance)
+def _row(member: Member, usd: Decimal | None, now: datetime, cluster: Cluster | None) -> tuple[str, ...]:
+    instance = member.instance
+    mark = "*" if cluster and cluster.cloud == "local" else ""
     return (
-        cluster,
-        str(instance.state),
         instance.instance_id,
-        instance.instance_type,
-        str(instance.market),
-        address,
-        _duration((line.member.ended_at or now) - instance.launched_at),
+        str(instance.state),
+        f"{instance.instance_type}{' spot' if instance.market is Market.SPOT else ''}",
+        _address(instance) if instance.host and instance.alive else "",
+        str((member.ended_at or now) - instance.launched_at).partition(".")[0],
         f"{rounded(usd)}{mark}" if usd is not None else "unknown",
     )
 
 
 def _address(instance: Instance) -> str:
     return instance.host if instance.ssh_port == 22 else f"{instance.host}:{instance.ssh_port}"  # noqa: PLR2004
-
-
-def _duration(elapsed: object) -> str:
-    return str(elapsed).partition(".")[0]
-
-
-def _notes(lines: Sequence[InstanceLine]) -> list[str]:
-    local = any(line.cluster and line.cluster.cloud == "local" for line in lines)
-    notes = ["* rehearsal on the local EC2: not billed, at the types' prices"] if local else []
-    if any(line.cluster is None for line in lines):
-        notes.append(
-            "instances not of this home carry dlcloud's tag; another machine or a lost store made them"
-        )
-    return notes
 
 
 def _record(line: InstanceLine, now: datetime) -> dict[str, str | int | bool | Decimal | datetime | None]:

@@ -139,17 +139,20 @@ class Up:
         before = {run.run_id for run in context.runs.of_cluster(cluster.cluster_id) if run.ended_at}
         try:
             runner.run_all(reached.members)
-        finally:
-            self._print_results(cluster, before)
+        except DlcloudError as error:
+            error.result_shown = self._print_results(cluster, before)
+            raise
+        self._print_results(cluster, before)
 
-    def _print_results(self, cluster: Cluster, before: set[str]) -> None:
-        """Print what was measured by this `up`, also where a part of it failed."""
+    def _print_results(self, cluster: Cluster, before: set[str]) -> bool:
+        """Print what was measured by this `up`; tell whether there was anything."""
         runs = self.context.runs
         mine = [run for run in runs.of_cluster(cluster.cluster_id) if run.run_id not in before]
         lines = lines_of(mine, runs.results(), runs.comparisons(), runs.hardware())
         if lines:
             report = replace(cost_report(lines, command="up", details=True), extra={"cluster": cluster.name})
             click.echo(render(report, Format(self.output)))
+        return bool(lines)
 
     @contextmanager
     def _taken_down_after(self, claim: Claim, *, keep: bool) -> Iterator[None]:

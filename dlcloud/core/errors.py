@@ -34,6 +34,8 @@ class DlcloudError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.result_shown = False
+        """Whether what was done of it has been printed: then no second document follows on stdout."""
 
 
 class RecipeError(DlcloudError):

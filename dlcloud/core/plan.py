@@ -91,7 +91,7 @@ def make_plan(recipe: Recipe, observed: Observed) -> Plan:
         image=observed.image,
         disk_gib=recipe.instances.disk_gib,
         cidr=observed.cidr,
-        workload=recipe.workload.benchmark or f"command: {recipe.workload.command}",
+        workload=recipe.workload.benchmark or f"the command of {recipe.name}",
         life_minutes=life_minutes,
         hourly_usd=hourly,
         worst_case_usd=None if hourly is None else _worst_case(recipe, hourly, life_minutes),

@@ -39,8 +39,10 @@ def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: C
         with stage(emit, clock, "running the recipe's set-up commands", instance_id=instance_id):
             connection.send_bytes(setup.commands.encode(), f"{FOLDER}/setup.sh")
             connection.check(f"sh -e {FOLDER}/setup.sh 2>&1 >{FOLDER}/setup.log")
+    if not packages_of(requirements):
+        return "python3"
+    key = environment_key(requirements)
     with stage(emit, clock, "building the environment, or finding it built", instance_id=instance_id):
-        key = environment_key(requirements)
         told = connection.check(f"python3 {FOLDER}/environment.py {key}", stdin=requirements.encode())
     try:
         answer = json.loads(told.splitlines()[-1])
@@ -49,12 +51,17 @@ def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: C
         raise RemoteCommandError(
             f"{instance_id}: environment.py gave no answer but {told[-200:]!r}"
         ) from error
-    if answer.get("reused") and requirements.strip():
+    if answer.get("reused"):
         emit(Notice(message=f"environment {key} was built before and is used again", instance_id=instance_id))
     return python
 
 
 def environment_key(requirements: str) -> str:
     """Return the digest by which an environment is known: of its packages, not of comments or their order."""
-    packages = sorted(line.split("#")[0].strip() for line in requirements.splitlines())
-    return hashlib.sha256("\n".join(filter(None, packages)).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(packages_of(requirements)).encode()).hexdigest()[:16]
+
+
+def packages_of(requirements: str) -> list[str]:
+    """Return the packages that requirements name, sorted, without comments."""
+    lines = (line.split("#")[0].strip() for line in requirements.splitlines())
+    return sorted(filter(None, lines))
