@@ -80,7 +80,8 @@ class Endpoint:
         return [reply.body]
 
     def _reply(self, environ: dict[str, Any]) -> Reply:
-        if not _names_loopback(environ.get("HTTP_HOST", "")):
+        # User data runs as the user: a web page that guesses the port must not get that far.
+        if "HTTP_ORIGIN" in environ or not _names_loopback(environ.get("HTTP_HOST", "")):
             return _json_reply(
                 HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"}
             )

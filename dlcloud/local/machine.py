@@ -142,7 +142,7 @@ class Machine:
         if self._writing is not None:
             await asyncio.wait([self._writing])
         if self._ssh is not None:
-            await self._ssh.refuse()
+            self._ssh.refuse()
 
     async def close(self) -> None:
         """Close the SSH server and the metadata service with all their connections."""

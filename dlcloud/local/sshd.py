@@ -56,21 +56,23 @@ class SshServer:
             gss_host=None,
         )
 
-    async def refuse(self) -> None:
+    def refuse(self) -> None:
         """Take no new connections; those open go on."""
         if self._acceptor is not None:
             self._acceptor.close()
-            await self._acceptor.wait_closed()
-            self._acceptor = None
 
     async def close(self) -> None:
         """Take no new connections and cut the open ones."""
-        await self.refuse()
+        self.refuse()
         open_ones = list(self._connections)
         for connection in open_ones:
             connection.abort()
         if open_ones:
             await asyncio.wait([asyncio.ensure_future(each.wait_closed()) for each in open_ones], timeout=1.0)
+        if self._acceptor is not None:
+            # Only now: from Python 3.12 on this waits for the connections as well.
+            await self._acceptor.wait_closed()
+            self._acceptor = None
 
     async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
         await run_session(process, env=self.env, home=self.home, interpreter=self.interpreter)

@@ -126,7 +126,8 @@ def test_user_data_that_means_nothing_is_a_complaint(content):
 
 
 def test_user_keys_are_read_from_users_too():
-    text = "#cloud-config\nusers:\n- default\n- {name: u, ssh_authorized_keys: [k2]}\nssh_authorized_keys: [k1]\n"
+    users = "users:\n- default\n- {name: u, ssh_authorized_keys: [k2]}\n"
+    text = f"#cloud-config\n{users}ssh_authorized_keys: [k1]\n"
     assert read_user_data(text.encode()).authorized_keys == ("k1", "k2")
 
 

@@ -204,6 +204,8 @@ def test_a_rebound_name_is_refused_even_with_the_token(rig):
     assert ask(rig, "GET", "/_dlcloud/status", token) == 200
     assert ask(rig, "GET", "/_dlcloud/status", {**token, "Host": "evil.example"}) == 403
     assert ask(rig, "POST", "/", {"Host": "evil.example"}) == 403
+    assert ask(rig, "POST", "/?Action=RunInstances", {"Origin": "http://evil.example"}) == 403
+    assert ask(rig, "POST", "/?Action=RunInstances", {}) == 400
     assert ask(rig, "GET", "/_dlcloud/none", token) == 404
     assert ask(rig, "POST", "/moto-api/reset", {}) == 400
 
