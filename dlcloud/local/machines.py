@@ -6,7 +6,7 @@ import errno
 import logging
 import shutil
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -192,16 +192,16 @@ class Machines:
     def _start_boots(self, entries: list[_Entry]) -> None:
         for entry in entries:
             name = f"boot {entry.record.instance_id}"
-            entry.boot = self._loop.create_task(self._boot(entry, entry.machine.boot()), name=name)
+            entry.boot = self._loop.create_task(self._boot(entry, entry.machine.boot), name=name)
 
     def _start_again(self, entry: _Entry, listeners: Listeners) -> None:
-        booting = self._boot(entry, entry.machine.boot_again(listeners))
+        booting = self._boot(entry, lambda: entry.machine.boot_again(listeners))
         entry.boot = self._loop.create_task(booting, name=f"boot {entry.record.instance_id}")
 
-    async def _boot(self, entry: _Entry, booting: Coroutine[Any, Any, None]) -> None:
+    async def _boot(self, entry: _Entry, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Boot for at least the boot delay; a boot that fails ends the instance, as on EC2."""
         try:
-            await asyncio.gather(asyncio.sleep(self.boot_delay_s), booting)
+            await asyncio.gather(asyncio.sleep(self.boot_delay_s), begin())
         except Exception:
             log.exception("%s could not boot", entry.record.instance_id)
             entry.boot = None
