@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,8 +35,14 @@ class ModelCache:
         return target
 
     def _build(self, target: Path, build: Callable[[Path], None]) -> None:
-        """Build beside the target and rename, so that an interruption leaves no half file."""
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=self.folder) as folder:
+        """Build beside the target and rename, so that an interruption leaves no half file.
+
+        What a killed builder left behind is removed: with the lock held, nobody else is building this.
+        """
+        prefix = f".building-{target.name}-"
+        for left in self.folder.glob(f"{prefix}*"):
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=self.folder) as folder:
             unfinished = Path(folder) / target.name
             build(unfinished)
             with unfinished.open("rb") as content:

@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the arguments; a faulty one ends the program with status 2, as argparse does."""
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.quantization", description=ENTRY.summary)
     networks = ("vgg16", "resnet50", "tiny")
     parser.add_argument(

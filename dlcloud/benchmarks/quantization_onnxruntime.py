@@ -7,6 +7,7 @@ ResNet-50 ran at 3.2 times fp32 with it, at 1.4 with unsigned weights and at 0.8
 """
 
 import logging
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,8 @@ def _quantize(source: Path, target: Path, calibration: np.ndarray, *, narrow: bo
     """Quantize every layer that has an int8 kernel."""
     # It advises a pre-processing that folds batch normalisation; these graphs have none left.
     logging.getLogger().setLevel(logging.ERROR)
+    # It writes copies of the model to temporary files, which may be larger than a machine's /tmp.
+    tempfile.tempdir = str(target.parent)
     quantize_static(
         str(source),
         str(target),

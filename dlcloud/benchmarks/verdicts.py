@@ -115,12 +115,26 @@ def _facts(case: "Case", tracks: Sequence[Track], place: int) -> Mapping[str, An
 def _metrics(track: Track, generator: random.Random) -> dict[Metric, Measured]:
     main = statistics.bootstrap(track.values, generator)
     metrics = {track.arm.metric: _measured(main, track.arm.unit, len(track.values))}
-    latencies = [value for kept in track.kept for value in kept.slice.latencies_ms]
-    if latencies:
-        for metric, share in ((Metric.LATENCY_P50, 0.5), (Metric.LATENCY_P99, 0.99)):
-            interval = statistics.percentile_interval(latencies, share)
-            metrics[metric] = _measured(interval, "ms", len(latencies))
-    return {**metrics, **(track.finish.metrics if track.finish else {})}
+    finished = track.finish.metrics if track.finish else {}
+    return {**metrics, **_latency(track, generator), **finished}
+
+
+def _latency(track: Track, generator: random.Random) -> dict[Metric, Measured]:
+    """Return the median and the tail of single steps, where they were timed.
+
+    The steps of a slice resemble each other, so the interval of the median comes from the slices' medians. A
+    slice is too short to have a tail: that comes from all steps together.
+    """
+    slices = [kept.slice.latencies_ms for kept in track.kept if kept.slice.latencies_ms]
+    if not slices:
+        return {}
+    together = [value for latencies in slices for value in latencies]
+    middle = statistics.bootstrap([statistics.median(latencies) for latencies in slices], generator)
+    tail = statistics.percentile_interval(together, 0.99)
+    return {
+        Metric.LATENCY_P50: _measured(middle, "ms", len(together)),
+        Metric.LATENCY_P99: _measured(tail, "ms", len(together)),
+    }
 
 
 def _measured(interval: Interval, unit: str, samples: int) -> Measured:

@@ -14,7 +14,7 @@ from dlcloud.benchmarks.records import Metric, Recorder
 
 @dataclass
 class Machine:
-    """A two-CPU machine whose time passes only while an arm runs; `others` lists what others take, by slice."""
+    """A two-CPU machine whose time passes while an arm runs; `others` is what others take, by slice."""
 
     others: dict = field(default_factory=dict)
     now: float = 0.0
@@ -33,7 +33,7 @@ class Machine:
 
 @dataclass
 class FakeArm:
-    """An arm of known speed on a Machine; it fails at the call that `fails` names, at the slice `fails_at`."""
+    """An arm of known speed on a Machine; it fails in the call `fails`, at the slice `fails_at`."""
 
     name: str
     speed: float
@@ -183,7 +183,9 @@ def test_a_long_slice_is_not_run_again(machine):
 def test_what_fails_is_recorded_and_the_others_go_on(bench, machine, call):
     bad = FakeArm("bad", 10.0, machine, fails=call, fails_at=3)
     recorder = bench.run(FakeArm("a", 10.0, machine), bad, FakeArm("b", 20.0, machine))
-    assert [(failure.setting, failure.message) for failure in recorder.failures] == [("bad", f"no {call} today")]
+    assert [(failure.setting, failure.message) for failure in recorder.failures] == [
+        ("bad", f"no {call} today")
+    ]
     assert [result.setting for result in recorder.results] == ["a", "b"]
     assert recorder.comparisons[0].ratio == pytest.approx(2.0)
     assert bad.closed

@@ -62,7 +62,9 @@ def test_every_record_is_a_line_of_json_with_its_kind_and_time():
     records = [json.loads(line) for line in output.getvalue().splitlines()]
     kinds = ["start", "progress", "sample", "result", "comparison", "failure", "end"]
     assert [record["record"] for record in records] == kinds
-    assert {(record["schema"], record["time"]) for record in records} == {(1, "2026-11-20T12:00:00.000+00:00")}
+    assert {(record["schema"], record["time"]) for record in records} == {
+        (1, "2026-11-20T12:00:00.000+00:00")
+    }
     assert records[3]["metrics"] == {
         "throughput": {"value": 10.0, "low": 9.0, "high": 11.0, "unit": "images/s", "samples": 7}
     }

@@ -132,8 +132,8 @@ def test_identical_settings_show_no_difference_or_little(alone):
 @pytest.mark.parametrize(
     "fault",
     [
-        ["--width", "1.5"], ["--width", "x"], ["--max-seconds", "0"], ["--max-seconds", "inf"], ["--rounds", "0"],
-        ["--rounds", "-3"], ["--seed", "-1"], ["--slice-seconds", "nan"],
+        ["--width", "1.5"], ["--width", "x"], ["--max-seconds", "0"], ["--max-seconds", "inf"],
+        ["--rounds", "0"], ["--rounds", "-3"], ["--seed", "-1"], ["--slice-seconds", "nan"],
     ],
 )  # fmt: skip
 def test_bad_arguments_exit_2_and_name_the_argument(alone, fault):

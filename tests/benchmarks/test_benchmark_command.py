@@ -1,0 +1,211 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dlcloud.benchmarks.command import read_settings
+from dlcloud.benchmarks.command_arm import CommandArm, Setting
+from dlcloud.benchmarks.command_output import JsonField, Pattern, after_warm_up
+from dlcloud.benchmarks.process import ArmFailedError
+
+JOB = """
+import json, os, sys
+speed = float(os.environ.get("SPEED", "100"))
+for step in range(8):
+    rate = speed * (0.5 if step < 2 else 1) * (1 + 0.001 * step)
+    print(f"step {step}: {rate:,.2f} images/sec")
+    print(json.dumps({"train": {"rate": rate}}), file=sys.stderr, flush=True)
+if "--fail" in sys.argv:
+    sys.exit("out of luck")
+"""
+
+
+@pytest.fixture
+def job(alone):
+    (alone / "job.py").write_text(JOB)
+    return alone
+
+
+def run(folder, *arguments, **settings):
+    command = [sys.executable, "-m", "benchmarks.command", "--output", "records.jsonl", *arguments]
+    if settings:
+        entries = [{"name": name, **changes} for name, changes in settings.items()]
+        command += ["--settings", json.dumps(entries)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def records(folder, kind):
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["record"] == kind]
+
+
+def test_settings_are_compared_by_what_the_command_prints(job):
+    done = run(
+        job,
+        "--run", f"{sys.executable} job.py",
+        "--throughput", r"([\d.,]+) images/sec",
+        "--unit", "images",
+        "--case", "my job",
+        plain={}, fast={"environment": {"SPEED": "1500"}},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "faster" in done.stdout
+    assert "step 7: 1,510.50 images/sec" in done.stderr
+    (comparison,) = records(job, "comparison")
+    assert comparison["ratio"] == pytest.approx(15.0, rel=0.01)
+    plain, fast = records(job, "result")
+    assert plain["case"] == "my job"
+    assert plain["metrics"]["throughput"]["unit"] == "images/s"
+    assert plain["metrics"]["throughput"]["value"] == pytest.approx(100.5, rel=0.01)
+    assert fast["facts"]["environment"] == {"SPEED": "1500"}
+    rounds = [sample["round"] for sample in records(job, "sample") if sample["setting"] == "plain"]
+    assert rounds == sorted(rounds)
+    assert set(rounds) == set(range(7))
+    assert len(rounds) > 7  # every value after the warm-up is a sample
+
+
+def test_the_last_value_of_a_json_field(job):
+    done = run(
+        job, "--run", f"{sys.executable} job.py", "--json-field", "train.rate", "--final", "--repeats", "2"
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = records(job, "result")
+    assert result["metrics"]["throughput"]["value"] == pytest.approx(100.7)
+    assert result["setting"] == "as it is"
+    assert len(records(job, "sample")) == 2
+
+
+def test_without_a_pattern_the_wall_time_is_measured(job):
+    settings = {"slow": {"arguments": ["0.2"]}, "fast": {"arguments": ["0.05"]}}
+    done = run(job, "--run", "sleep", "--repeats", "6", **settings)
+    assert done.returncode == 0, done.stderr
+    slow, fast = records(job, "result")
+    assert slow["metrics"]["duration"]["unit"] == "s"
+    assert slow["metrics"]["duration"]["value"] > 0.2
+    assert fast["facts"] == {"command": "sleep 0.05", "environment": {}, "warm_up_runs": 1}
+    assert records(job, "comparison")[0]["verdict"] == "faster"
+
+
+def test_a_command_that_fails_is_a_failure_and_the_others_go_on(job):
+    done = run(job, "--run", f"{sys.executable} job.py", good={}, bad={"arguments": ["--fail"]})
+    assert done.returncode == 1
+    (failure,) = records(job, "failure")
+    assert failure["setting"] == "bad"
+    assert failure["message"] == "the command ended with status 1: out of luck"
+    assert [result["setting"] for result in records(job, "result")] == ["good"]
+    assert not records(job, "end")[0]["ok"]
+
+
+def test_a_command_that_prints_no_throughput_is_a_failure(job):
+    done = run(job, "--run", "echo hello", "--throughput", "rate ([0-9]+)", "--repeats", "1")
+    assert done.returncode == 1
+    assert "no line of its output matches 'rate ([0-9]+)'" in records(job, "failure")[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--run"),
+        (["--run", "true", "--throughput", "a("], "not a regular expression"),
+        (["--run", "true", "--throughput", "a"], "must have one group, not 0"),
+        (["--run", "true", "--throughput", "(a)(b)"], "must have one group, not 2"),
+        (["--run", "true", "--throughput", "(a)", "--json-field", "b"], "exclude each other"),
+        (["--run", "true", "--final"], "--final needs"),
+        (["--run", "true", "--settings", "[oops"], "--settings is not JSON"),
+        (["--run", "true", "--settings", "[]"], "at least one setting"),
+        (["--run", "true", "--settings", "@missing.json"], "missing.json: No such file"),
+        (["--run", "true", "--repeats", "0"], "argument --repeats"),
+        (["--run", "true", "--settings", '[{"name": 1}, {"x": 2}]'], "setting 2: unknown key 'x'"),
+        (["--run", "true", "--settings", '[{"name": "a"}, {"name": "a"}]'], "more than one is called 'a'"),
+    ],
+)
+def test_bad_arguments_exit_2_with_a_message(job, arguments, message):
+    done = run(job, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (job / "records.jsonl").exists()
+
+
+def test_settings_may_come_from_a_file(job):
+    (job / "settings.json").write_text('[{"name": "a", "environment": {"HOME": null}}]')
+    done = run(job, "--run", "echo ${HOME-unset}", "--repeats", "1", "--settings", "@settings.json")
+    assert done.returncode == 0, done.stderr
+    assert "unset" in done.stderr
+
+
+def test_every_fault_of_the_settings_is_told_at_once():
+    text = '[1, {"name": ""}, {"name": "a", "environment": {"N": 1}, "arguments": "x"}]'
+    with pytest.raises(ValueError, match=r"setting 1.*setting 2: no name.*environment.*arguments"):
+        read_settings(text)
+    assert read_settings("") == [Setting(name="as it is")]
+
+
+def gone(pid):
+    """Tell whether a process is gone, waiting for the kernel to end it."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_an_interruption_ends_the_command_and_its_children(job):
+    command = [sys.executable, "-m", "benchmarks.command", "--run", "sleep 3600 & echo $!; wait"]
+    process = subprocess.Popen(command, cwd=job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = ""
+    while not line.strip().isdecimal():
+        line = process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert gone(int(line))
+
+
+def test_numbers_are_read_as_people_write_them():
+    pattern = Pattern.parse(r"rate: (\S+)")
+    assert pattern.values("rate: 1,234.5 rate: 2e3") == [1234.5, 2000.0]
+    assert pattern.values("nothing") == []
+    for bad in ("rate: fast", "rate: nan", "rate: 0", "rate: -3"):
+        with pytest.raises(ArmFailedError, match="not a number above 0"):
+            pattern.values(bad)
+
+
+def test_json_lines_without_the_field_are_passed_over():
+    field = JsonField("a.b")
+    assert field.values('  {"a": {"b": 3}}') == [3.0]
+    for other in ("text", "{broken", '{"a": 1}', '{"b": 1}', "[1]"):
+        assert field.values(other) == []
+
+
+def test_values_of_the_warm_up_do_not_count():
+    values = after_warm_up([10.0, 20.0, 40.0, 100.0, 101.0, 100.0, 99.0, 100.0, 101.0])
+    assert values.settled
+    assert min(values.counted) > 90
+    assert after_warm_up([1.0, 2.0]).counted == (1.0, 2.0)
+    endless = after_warm_up([2.0**n for n in range(10)])
+    assert (endless.settled, len(endless.counted)) == (False, 5)
+
+
+def test_arguments_are_quoted_and_units_named(tmp_path):
+    with (tmp_path / "echo").open("w") as echo:
+        arm = CommandArm(
+            setting=Setting(name="a", arguments=("two words", "$HOME")),
+            command="printf '%s|'",
+            reading=Pattern.parse("(1)"),
+            final=False,
+            counted="tokens",
+            warm_up_runs=1,
+            environment=dict(os.environ),
+            echo=echo,
+        )
+        assert arm.unit == "tokens/s"
+        arm.warm_up(1.0)
+        arm.close()
+    assert (tmp_path / "echo").read_text() == "two words|$HOME|"

@@ -1,0 +1,168 @@
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dlcloud.benchmarks import catalog
+from dlcloud.benchmarks.models import ModelCache
+from dlcloud.benchmarks.quantization import agreement
+
+PROGRAMS = sorted(catalog.BENCHMARKS)
+STANDARD_LIBRARY_ONLY = [sys.executable, "-I", "-S", "-c"]
+
+
+def quantization(python, folder, *arguments):
+    command = [python, "-m", "benchmarks.quantization", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def records(path, kind):
+    return [record for record in map(json.loads, path.read_text().splitlines()) if record["record"] == kind]
+
+
+def test_fp32_and_int8_on_the_real_engine(alone, engine_python):
+    done = quantization(
+        engine_python, alone,
+        "--network", "tiny", "--batch", "1", "2", "--slice-seconds", "0.1", "--max-seconds", "3",
+        "--width", "0.2", "--cache", "models", "--output", "records.jsonl",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    written = alone / "records.jsonl"
+    (start,) = records(written, "start")
+    assert start["software"]["packages"]["onnxruntime"] == "1.31.1"
+    results = {(record["case"], record["setting"]): record for record in records(written, "result")}
+    assert list(results) == [
+        ("tiny batch 1", "fp32"), ("tiny batch 1", "int8"),
+        ("tiny batch 2", "fp32"), ("tiny batch 2", "int8"),
+    ]  # fmt: skip
+    fp32, int8 = results["tiny batch 1", "fp32"], results["tiny batch 1", "int8"]
+    metrics = {"throughput", "latency_p50", "latency_p99", "resident_memory", "peak_memory"}
+    assert set(fp32["metrics"]) == metrics
+    assert set(results["tiny batch 2", "fp32"]["metrics"]) == metrics - {"latency_p50", "latency_p99"}
+    throughput = fp32["metrics"]["throughput"]
+    assert throughput["low"] <= throughput["value"] <= throughput["high"]
+    assert 0.99 < int8["facts"]["cosine_similarity"] <= 1
+    assert 0.9 < int8["facts"]["cosine_similarity_centred"] <= 1
+    assert 2 < int8["facts"]["times_smaller"] < 4
+    assert int8["facts"]["model_bytes"] < fp32["facts"]["model_bytes"]
+    assert {result["facts"]["weights"] for result in results.values()} == {"random"}
+    assert "top" not in done.stdout
+    assert "random" in done.stdout
+    assert {record["metric"] for record in records(written, "comparison")} == {"throughput"}
+    models = sorted(path.suffix for path in (alone / "models").iterdir())
+    assert models == [".lock", ".lock", ".onnx", ".onnx"]
+
+
+def test_the_int8_model_computes_in_int8(alone, engine_python):
+    done = quantization(
+        engine_python, alone,
+        "--network", "tiny", "--batch", "1", "--rounds", "1", "--slice-seconds", "0.01",
+        "--max-seconds", "0.1", "--cache", "models",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (model,) = (alone / "models").glob("*int8*.onnx")
+    script = (
+        "import sys, onnxruntime as o; s = o.SessionOptions(); s.optimized_model_filepath = 'optimized.onnx';"
+        "s.log_severity_level = 3; o.InferenceSession(sys.argv[1], s, providers=['CPUExecutionProvider']);"
+        "import onnx; print(*sorted({n.op_type for n in onnx.load('optimized.onnx').graph.node}))"
+    )
+    listed = subprocess.run(
+        [engine_python, "-c", script, model], cwd=alone, capture_output=True, text=True, check=True
+    )
+    operators = set(listed.stdout.split())
+    assert {"QLinearConv", "QLinearAdd", "QGemm"} <= operators
+    assert not {"Conv", "Gemm", "MatMul", "Add"} & operators
+
+
+def test_without_the_engine_one_line_names_the_requirements(alone):
+    done = quantization(sys.executable, alone, "--network", "tiny")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("onnxruntime is not installed: pip install -r ")
+    assert line.endswith("benchmarks/requirements/quantization.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--network", "alexnet"], "invalid choice: 'alexnet'"),
+        (["--batch", "0"], "argument --batch"),
+        (["--batch", "one"], "argument --batch"),
+        (["--threads", "-1"], "argument --threads"),
+        (["--calibration-images", "0"], "argument --calibration-images"),
+    ],
+)
+def test_bad_arguments_exit_2_with_a_message(alone, arguments, message):
+    done = quantization(sys.executable, alone, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_help_needs_only_the_standard_library_and_names_every_parameter(alone, name):
+    benchmark = catalog.BENCHMARKS[name]
+    script = f"import sys; sys.path.insert(0, '.'); from {benchmark.module} import main; main(['--help'])"
+    done = subprocess.run(
+        [*STANDARD_LIBRARY_ONLY, script], cwd=alone, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rounds = catalog.ROUNDS if benchmark.rounds else {}
+    for parameter in [*benchmark.parameters, *catalog.COMMON, *rounds]:
+        assert f"--{parameter} " in done.stdout + " ", parameter
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_requirements_are_pinned_to_the_last_package(name):
+    benchmark = catalog.BENCHMARKS[name]
+    lines = benchmark.requirements_path.read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(line.count("==") == 1 for line in pins)
+    assert pins == sorted(pins)
+
+
+def test_a_model_is_built_once_whoever_asks(tmp_path):
+    cache = ModelCache(tmp_path)
+    built = []
+
+    def build(path):
+        built.append(path)
+        path.write_bytes(b"model")
+
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(lambda _: cache.get("a.onnx", build), range(8)))
+    assert len(built) == 1
+    assert set(paths) == {tmp_path / "a.onnx"}
+    assert paths[0].read_bytes() == b"model"
+
+
+def test_what_a_killed_builder_left_is_removed(tmp_path):
+    left = tmp_path / ".building-a.onnx-x1" / "a.onnx"
+    left.parent.mkdir()
+    left.write_bytes(b"half")
+    ModelCache(tmp_path).get("a.onnx", lambda path: path.write_bytes(b"whole"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "a.onnx.lock"]
+
+
+def test_a_build_that_fails_leaves_nothing_and_is_tried_again(tmp_path):
+    cache = ModelCache(tmp_path)
+
+    def breaks(path):
+        path.write_bytes(b"half")
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        cache.get("a.onnx", breaks)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.onnx.lock"]
+    assert cache.get("a.onnx", lambda path: path.write_bytes(b"whole")).read_bytes() == b"whole"
+
+
+def test_agreement_tells_equal_opposite_and_merely_shifted_answers_apart():
+    rows = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [2.0, 5.0, 2.0]]
+    assert agreement(rows, rows)["cosine_similarity"] == 1.0
+    opposite = [[-value for value in row] for row in rows]
+    assert agreement(rows, opposite)["cosine_similarity"] == -1.0
+    same_to_all = [[2.0, 3.0, 2.0]] * 3
+    assert agreement(rows, same_to_all)["cosine_similarity"] > 0.8
+    assert agreement(rows, same_to_all)["cosine_similarity_centred"] == 0.0
