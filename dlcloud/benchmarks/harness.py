@@ -1,7 +1,7 @@
 """The protocol that every benchmark measures by: settings side by side until the ratio is known well enough.
 
 Every setting of a case is started in a process of its own and warmed up until its times no longer fall. Then
-come rounds: in each, every setting runs for a slice of time, in an order that rotates from round to round, so
+come rounds: in each, every setting runs for a slice of time, in an order that turns from round to round, so
 that a machine that grows slower slows all of them. A slice that other processes disturbed is run again. The
 rounds end when the speed-up of every candidate over the baseline, the first setting, is known to the width
 that was asked for, or when the time is up.
@@ -216,9 +216,13 @@ class _CaseRun:
 
 
 def _rotated(tracks: Sequence[Track], number: int) -> list[Track]:
-    """Return the arms in this round's order: each is first in turn."""
-    first = number % len(tracks)
-    return [*tracks[first:], *tracks[:first]]
+    """Return the arms in this round's order: each is first in turn, and every other round runs backwards.
+
+    After an even number of rounds each arm was as often before any other as after it.
+    """
+    first = number // 2 % len(tracks)
+    order = [*tracks[first:], *tracks[:first]]
+    return order[::-1] if number % 2 else order
 
 
 def _shares(taken: Disturbance) -> dict[str, float]:

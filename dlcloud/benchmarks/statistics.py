@@ -21,7 +21,7 @@ two equal settings are called different in 1 to 4 of 100 simulated tries whateve
 8.
 """
 
-MINIMUM_PAIRS = 7
+MINIMUM_PAIRS = 8
 """Fewest pairs that are resampled; with fewer, the interval spans all of them."""
 
 LOOK_GROWTH = 1.5
@@ -166,13 +166,15 @@ def judge(ratio: Interval) -> Verdict:
 def look_due(count: int, minimum: int) -> bool:
     """Tell whether `count` rounds are one of the few points at which sampling may stop.
 
+    After the first look they are even, so that each setting was as often before another as after it.
+
     Args:
         count: Rounds measured so far.
         minimum: Rounds before the first look, at least 1.
     """
     look = minimum
     while look < count:
-        look = math.ceil(look * LOOK_GROWTH)
+        look = 2 * math.ceil(look * LOOK_GROWTH / 2)
     return look == count
 
 

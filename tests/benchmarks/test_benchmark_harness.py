@@ -1,4 +1,5 @@
 import io
+import itertools
 import json
 import random
 from dataclasses import dataclass, field
@@ -124,7 +125,7 @@ def test_a_clear_case_stops_at_the_first_look(bench, machine):
     (comparison,) = recorder.comparisons
     assert comparison.ratio == pytest.approx(3.0, rel=0.05)
     assert comparison.verdict == "faster"
-    assert comparison.samples == 7
+    assert comparison.samples == 8
     baseline, candidate = recorder.results
     assert (baseline.baseline, candidate.baseline) == (True, False)
     assert candidate.facts == {"model_bytes": 100, "agreement": pytest.approx(1 / 3)}
@@ -134,10 +135,17 @@ def test_a_clear_case_stops_at_the_first_look(bench, machine):
     assert all(arm.closed for arm in arms)
 
 
-def test_settings_alternate_within_rounds(bench, machine):
+@pytest.mark.parametrize("names", ["ab", "abc", "abcd"])
+def test_every_setting_runs_as_often_before_another_as_after_it(bench, machine, names):
     log = []
-    bench.run(*(FakeArm(name, 10.0, machine, log=log) for name in "abc"))
-    assert log[:9] == list("abcbcacab")
+    bench.run(*(FakeArm(name, 10.0, machine, log=log) for name in names))
+    rounds = [log[start : start + len(names)] for start in range(0, len(log), len(names))]
+    assert len(rounds) % 2 == 0
+    assert all(sorted(order) == list(names) for order in rounds)
+    assert {order[0] for order in rounds} == set(names)
+    for one, other in itertools.combinations(names, 2):
+        before = sum(order.index(one) < order.index(other) for order in rounds)
+        assert before == len(rounds) / 2
 
 
 def test_noise_is_measured_longer_and_then_called_unstable(bench, machine):
@@ -153,22 +161,22 @@ def test_noise_is_measured_longer_and_then_called_unstable(bench, machine):
 
 def test_a_disturbed_slice_is_run_again(machine):
     machine.others = {2: 0.5}
-    bench = Bench(machine, Limits(rounds=7))
+    bench = Bench(machine, Limits())
     recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 10.0, machine))
     samples = bench.records("sample")
-    assert [sample["redone"] for sample in samples] == [0, 0, 1] + [0] * 11
+    assert [sample["redone"] for sample in samples] == [0, 0, 1] + [0] * 13
     assert all(sample["disturbed_share"] == 0 for sample in samples)
     assert recorder.results[0].warnings == ()
 
 
 def test_a_machine_that_is_always_disturbed_is_measured_all_the_same_and_marked(machine):
     machine.others = dict.fromkeys(range(1000), 0.2)
-    bench = Bench(machine, Limits(rounds=7))
+    bench = Bench(machine, Limits())
     recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 10.0, machine))
     assert sum(sample["redone"] for sample in bench.records("sample")) == 10
-    assert machine.slices == 24
+    assert machine.slices == 26
     assert bench.records("sample")[0]["disturbed_share"] == pytest.approx(0.2)
-    assert recorder.results[0].warnings == ("other work disturbed 7 of 7 slices",)
+    assert recorder.results[0].warnings == ("other work disturbed 8 of 8 slices",)
     assert not recorder.results[0].stable
 
 
@@ -206,7 +214,7 @@ def test_where_everything_fails_there_is_no_result(bench, machine):
 
 def test_one_setting_alone_is_measured_to_its_own_width(bench, machine):
     recorder = bench.run(FakeArm("a", 10.0, machine, noise=0.01))
-    assert recorder.results[0].metrics[Metric.THROUGHPUT].samples == 7
+    assert recorder.results[0].metrics[Metric.THROUGHPUT].samples == 8
     assert recorder.comparisons == []
 
 
