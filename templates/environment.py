@@ -7,6 +7,7 @@ wait for each other; a torn one is built anew. Progress goes to stderr; the last
 
 import fcntl
 import json
+import os
 import pathlib
 import platform
 import shutil
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 
-CACHE = pathlib.Path("~/.cache/dlcloud/environments").expanduser()
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dlcloud" / "environments"
 
 
 def main():

@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("cost-report")
+@click.command("cost-report", short_help="Throughput, speed-up and cost of what was measured.")
 @click.argument("runs", nargs=-1)
 @click.option("--details", is_flag=True, help="Latency, size, memory and agreement, too.")
 @output_option

@@ -5,7 +5,11 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True})
+@click.command(
+    "exec",
+    short_help="Run a command on every instance at once.",
+    context_settings={"ignore_unknown_options": True},
+)
 @click.argument("cluster")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("-i", "--instance", default="", help="Only this instance: its id, or its number from 1.")

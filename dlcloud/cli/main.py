@@ -41,13 +41,13 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="dlcloud", prog_name="dlcloud")
 def dlcloud() -> None:
-    r"""Run deep-learning workloads on EC2 for the least money, and see what they cost.
+    """Run deep-learning workloads on EC2 for the least money, and see what they cost.
 
     \b
     dlcloud up quickstart     launch, run, bring results home, terminate
     dlcloud status            what is up, and what it has cost so far
     dlcloud cost-report       throughput and cost of everything measured
-    """
+    """  # noqa: D301  click wants a real backspace, to leave these lines as they are
 
 
 def main() -> None:

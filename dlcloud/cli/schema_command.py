@@ -5,7 +5,11 @@ import json
 import click
 
 
-@click.command("schema", help="Print the JSON Schema of a recipe, for editors.")
+@click.command(
+    "schema",
+    short_help="Print the JSON Schema of a recipe.",
+    help="Print the JSON Schema of a recipe, for editors.",
+)
 def command() -> None:
     """Print it."""
     from dlcloud.core.recipe import recipe_schema

@@ -29,9 +29,7 @@ def _section(plan: Plan) -> Section:
         *plan.reasons,
     ]
     if plan.rehearsal:
-        notes.insert(
-            0, "rehearsal on this machine's local EC2: nothing is billed, prices are those of the types"
-        )
+        notes.insert(0, "rehearsal on this machine: nothing is billed, prices are those of the types")
     return Section(
         heading=f"plan of {plan.name} on {plan.cloud}",
         titles=("try", "instance type", "market", "zone", "USD/h each", "price of"),

@@ -1,0 +1,92 @@
+"""What a newcomer meets first: help, README, recipes, and an installed wheel."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+
+
+def test_help_names_every_command_and_fits_a_small_terminal(user):
+    text = user.run("--help").stdout
+    for name in ("up", "down", "status", "logs", "ssh", "exec", "cost-report", "local", "schema", "init"):
+        assert re.search(rf"^  {name} ", text, re.MULTILINE)
+        helped = user.run(name, "--help").stdout
+        assert all(len(line) <= 80 for line in helped.splitlines()), helped
+    assert "..." not in text.partition("Commands:")[2], text
+
+
+def test_every_command_in_the_readme_exists_with_its_options(user):
+    lines = re.findall(
+        r"^(?:\S*/)?dlcloud (.+)$", "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL)), re.MULTILINE
+    )
+    assert lines
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        helped = user.run(words[0], *(words[1:2] if words[0] == "local" else []), "--help").stdout
+        for option in (word for word in words if word.startswith("--") and word != "--"):
+            assert option.partition("=")[0] in helped, f"{line}: {option}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_bundled_recipe_fits_the_schema_and_plans(user, recipe):
+    schema = json.loads(user.run("schema").stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert yaml.safe_load(recipe.read_text("utf-8"))["cloud"] == "local" or "aws" in recipe.read_text()
+    plan = user.json("up", str(recipe), "--dry-run")["result"]["plan"]
+    assert plan["name"] == recipe.stem
+    assert plan["worst_case_usd"] is not None
+
+
+def test_init_writes_a_recipe_that_plans_and_never_overwrites(user):
+    user.run("init", "mine.yaml")
+    user.run("up", "mine.yaml", "--dry-run")
+    before = (user.home / "mine.yaml").read_text()
+    assert "exists" in user.run("init", "mine.yaml", expect=2).stderr
+    assert (user.home / "mine.yaml").read_text() == before
+
+
+def test_a_wheel_carries_recipes_and_templates(user, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        str(tmp_path / "site"),
+        str(ROOT),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=180)
+    program = (
+        "import dlcloud, sys; from dlcloud.cli.main import main; assert 'site' in dlcloud.__file__; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, "up", "quickstart", "--dry-run"],
+        env=user.environment | {"PYTHONPATH": str(tmp_path / "site")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "plan of quickstart" in done.stdout
+
+
+def test_the_local_cloud_is_started_once_by_two_commands_and_listens_on_loopback_only(newcomer):
+    both = [newcomer.begin("local", "start", "--output", "json") for _ in range(2)]
+    urls = {json.loads(process.communicate(timeout=60)[0])["result"]["records"][0]["url"] for process in both}
+    assert len(urls) == 1
+    assert urls.pop().startswith("http://127.0.0.1:")
+    assert newcomer.json("local", "status")["result"]["records"] == []

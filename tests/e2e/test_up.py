@@ -1,0 +1,209 @@
+"""`dlcloud up` from a recipe to a result, and everything that can go wrong on the way."""
+
+import re
+import signal
+import sqlite3
+import subprocess
+
+import pytest
+from conftest import wait_until
+
+SLOW = "sleep 3; echo images/sec: 5"
+
+
+def test_up_in_an_empty_home_starts_the_cloud_runs_reports_and_leaves_nothing(newcomer):
+    done = newcomer.run("up", newcomer.recipe())
+    assert re.search(r"quick +as it is.* 5 .*", done.stdout), done.stdout
+    assert "rehearsal" in done.stdout
+    assert "is down" in done.stderr
+    assert newcomer.alive() == []
+    groups = newcomer.aws("ec2", "describe-security-groups")["SecurityGroups"]
+    assert [group["GroupName"] for group in groups] == ["default"]
+    assert list((newcomer.home / ".dlcloud" / "clusters").iterdir()) == []
+    assert newcomer.run("status").stdout == "nothing is up\n"
+
+
+def test_the_bundled_benchmark_runs_on_the_instance_and_its_figures_are_marked(user):
+    recipe = user.home / "tiny.yaml"
+    recipe.write_text(
+        "name: tiny\ncloud: local\ninstances: {types: [c7i.xlarge]}\n"
+        "workload:\n  benchmark: quantization\n"
+        "  parameters: {network: tiny, max-seconds: 5, slice-seconds: 0.1}\n"
+    )
+    document = user.json("up", str(recipe))
+    settings = {record["setting"]: record for record in document["result"]["records"]}
+    assert set(settings) == {"fp32", "int8"}
+    assert all(record["rehearsal"] is True for record in settings.values())
+    assert settings["int8"]["speed_up"] is not None
+    assert float(settings["int8"]["usd_per_million"]) > 0
+    assert settings["int8"]["fact_weights"] == "random"
+    for form, mark in (("table", "rehearsal"), ("csv", "true"), ("markdown", "rehearsal"), ("json", "true")):
+        assert mark in user.run("cost-report", "--output", form).stdout
+
+
+def test_the_dry_run_creates_nothing_and_shows_the_plan_of_the_real_one(user):
+    recipe = user.recipe(count=2)
+    plan = user.run("up", recipe, "--dry-run").stdout
+    assert user.alive() == []
+    shown = user.run("up", recipe).stderr
+    assert plan.strip() in shown
+    assert all(len(line) <= 80 for line in plan.splitlines()), plan
+
+
+def test_two_ups_at_once_make_two_clusters(user):
+    recipe = user.recipe(SLOW)
+    both = [user.begin("up", recipe), user.begin("up", recipe)]
+    wait_until(lambda: len(user.alive()) == 2)
+    names = {record["cluster"] for record in user.json("status")["result"]["records"]}
+    assert len(names) == 2
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, out + err
+    assert user.alive() == []
+
+
+@pytest.mark.parametrize("moment", ["launching", "proving their host keys", "running command"])
+def test_an_up_killed_halfway_and_run_again_is_one_cluster(user, moment):
+    recipe = user.recipe(SLOW, count=2)
+    process = user.begin("up", recipe)
+    _read_until(process, moment)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    left = set(user.alive())
+    again = user.begin("up", recipe)
+    told = _read_until(again, "running command")
+    instances = set(user.alive())
+    assert len(instances) == 2
+    assert left <= instances
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, out + err
+    assert "left unfinished" in told or moment == "launching"
+    assert user.alive() == []
+    assert user.run("status").stdout == "nothing is up\n"
+
+
+@pytest.mark.parametrize("moment", ["looking at", "launching", "proving their host keys", "running command"])
+def test_ctrl_c_leaves_nothing_running_and_says_so(user, moment):
+    process = user.begin("up", user.recipe("sleep 60"))
+    _read_until(process, moment)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert user.alive() == []
+    assert user.run("status").stdout == "nothing is up\n"
+    if moment == "running command":
+        assert "taking quick" in err
+        assert "is down" in err
+
+
+def test_without_capacity_the_verdict_is_quick_and_nothing_is_left(user):
+    user.run("local", "capacity", "c5.xlarge", "0")
+    try:
+        done = user.run("up", user.recipe(), expect=3)
+    finally:
+        user.run("local", "capacity", "c5.xlarge")
+    assert "InsufficientInstanceCapacity" in done.stderr
+    assert "hint:" in done.stderr
+    assert user.alive() == []
+
+
+def test_a_failing_program_ends_with_its_log_and_exit_code_4(user):
+    done = user.run("up", user.recipe("echo something broke; exit 7"), expect=4)
+    assert "something broke" in done.stderr
+    assert user.alive() == []
+    assert "something broke" in user.run("logs").stdout
+
+
+def test_an_interrupted_spot_instance_keeps_what_it_had_reported(user):
+    recipe = user.home / "spot.yaml"
+    recipe.write_text(
+        "name: spotty\ncloud: local\ninstances: {types: [c5.xlarge], market: spot}\n"
+        "workload:\n  command: echo images/sec 5; sleep $PAUSE\n"
+        "  throughput: 'images/sec (.*)'\n  repeats: 1\n"
+        "  settings: [{name: first, environment: {PAUSE: 0}}, {name: endless, environment: {PAUSE: 600}}]\n"
+    )
+    process = user.begin("up", str(recipe))
+    wait_until(lambda: any("sample" in line for line in _records(user, "spotty")))
+    user.run("local", "interrupt", user.alive()[0], "--grace", "0")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 4, out + err
+    assert "is gone" in err
+    assert user.alive() == []
+    assert any("sample" in line for line in _records(user, "spotty"))
+
+
+def test_a_kept_cluster_is_used_again_and_then_ended(user):
+    recipe = user.recipe()
+    user.run("up", recipe, "--keep", "--name", "mine")
+    first = user.alive()
+    user.run("up", recipe, "--name", "mine")
+    assert user.alive() == first
+    user.run("down", "mine")
+    assert user.alive() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("up", "no-such-recipe"), 2, "bundled: "),
+        (("up",), 2, "Missing argument"),
+        (("up", "quickstart", "--cidr", "all"), 2, "--cidr"),
+        (("exec", "nobody", "true"), 2, "no cluster nobody is up"),
+        (("logs", "nothing"), 2, "no run"),
+        (("cost-report", "nothing"), 2, "is stored"),
+        (("frobnicate",), 2, "No such command"),
+        (("local", "interrupt", "i-0123"), 1, "i-0123"),
+    ],
+)
+def test_bad_input_gets_a_clear_error(user, arguments, code, told):
+    done = user.run(*arguments, expect=code)
+    assert told in done.stderr + done.stdout
+
+
+def test_five_faults_are_five_lines(user):
+    recipe = user.home / "faulty.yaml"
+    recipe.write_text(
+        "name: Faulty\ncloud: azure\ninstances:\n  types: [c5.xlarge]\n  count: none\n"
+        "workload: {benchmark: quantization}\nzap: 1\nkeep: {instances: maybe}\n"
+    )
+    done = user.run("up", str(recipe), expect=2)
+    faults = [line for line in done.stderr.splitlines() if "faulty.yaml:" in line]
+    assert [int(re.search(r"yaml:(\d+):", line)[1]) for line in faults] == [1, 2, 5, 7, 8]
+    assert user.alive() == []
+
+
+def test_aws_without_credentials_says_what_to_do(user):
+    recipe = user.home / "aws.yaml"
+    recipe.write_text("name: real\ninstances: {types: [c5.xlarge]}\nworkload: {command: 'true'}\n")
+    environment = user.environment | {"AWS_EC2_METADATA_DISABLED": "true"}
+    done = subprocess.run(
+        [*user.command, "up", str(recipe), "--cidr", "203.0.113.7/32"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "there are no AWS credentials" in done.stderr
+    assert "aws configure" in done.stderr
+
+
+def _read_until(process, text: str) -> str:
+    told = ""
+    for line in process.stderr:
+        told += line
+        if text in line:
+            return told
+    raise AssertionError(f"{text!r} was never said")
+
+
+def _records(user, workload: str) -> list[str]:
+    store = user.home / ".dlcloud" / "store.sqlite"
+    with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as connection:
+        rows = connection.execute(
+            "SELECT kind FROM records JOIN runs USING (run_id) WHERE workload = ?", (workload,)
+        )
+        return [row[0] for row in rows]
