@@ -60,6 +60,9 @@ def parse(text: str) -> Document:
     except yaml.YAMLError as error:
         document.faults.append(Fault(line=1, path=(), message=f"not YAML: {str(error).splitlines()[0]}"))
         return document
+    except (ValueError, OverflowError) as error:  # PyYAML lets these through: of "\\UFFFFFFFF", for one
+        document.faults.append(Fault(line=1, path=(), message=f"not YAML: {error}"))
+        return document
     except RecursionError:
         document.faults.append(Fault(line=1, path=(), message="nested too deeply"))
         return document
@@ -86,7 +89,17 @@ def _read(node: yaml.Node, path: Path, document: Document) -> Value:
             return [_read(item, (*path, index), document) for index, item in enumerate(node.value)]
         case _:
             plain_and_empty = node.value == "" and getattr(node, "style", None) is None
-            return None if plain_and_empty else str(node.value)
+            return None if plain_and_empty else _text(node, path, document)
+
+
+def _text(node: yaml.Node, path: Path, document: Document) -> str:
+    """Return a scalar as text; half a surrogate pair, which an escape can write, is none."""
+    text = str(node.value)
+    whole = text.encode("utf-8", "replace").decode()
+    if whole != text:
+        line = node.start_mark.line + 1
+        document.faults.append(Fault(line=line, path=path, message="holds half of a surrogate pair"))
+    return whole
 
 
 def _read_mapping(node: yaml.MappingNode, path: Path, document: Document) -> dict[str, Value]:
@@ -96,7 +109,7 @@ def _read_mapping(node: yaml.MappingNode, path: Path, document: Document) -> dic
         if not isinstance(key_node, yaml.ScalarNode):
             document.faults.append(Fault(line=line, path=path, message="a key must be a plain word"))
             continue
-        key = str(key_node.value)
+        key = _text(key_node, path, document)
         inner = (*path, key)
         if key in values:
             first = document.lines[inner]

@@ -156,7 +156,7 @@ def _life_minutes(recipe: Recipe, hourly_usd: Decimal | None, reasons: list[str]
         if affordable < minutes:
             minutes = affordable
             reasons.append(
-                f"instances end themselves after {minutes} minutes: budget.max_usd is {budget.max_usd}"
+                f"instances end themselves after {minutes} minutes: budget.max_usd is {budget.max_usd:f}"
             )
     if minutes < SHORTEST_LIFE_MINUTES:
         raise BudgetError(

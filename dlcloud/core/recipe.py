@@ -1,11 +1,13 @@
 """A recipe: what to run, on which instances, for how much at most. The model of what people write."""
 
 import hashlib
+import json
 import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -154,7 +156,9 @@ class Workload(_Part):
 class Budget(_Part):
     """The most that may be spent. The instances themselves hold `max_hours`, with the launcher gone."""
 
-    max_usd: Decimal | None = Field(default=None, gt=0, description="Refuse a plan that could cost more.")
+    max_usd: Annotated[Decimal, AfterValidator(Decimal.normalize)] | None = Field(
+        default=None, gt=0, le=1_000_000, description="Refuse a plan that could cost more."
+    )
     max_hours: float = Field(
         default=4.0, gt=0, le=24 * 30, description="Each instance ends itself after so many hours."
     )
@@ -193,7 +197,8 @@ class Recipe(_Part):
     @property
     def hash(self) -> str:
         """Return a digest of all that the recipe says, whatever its spelling."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        said = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def read_recipe(text: str, file: str) -> Recipe:
@@ -227,14 +232,26 @@ def read_recipe(text: str, file: str) -> Recipe:
 
 def recipe_schema() -> dict[str, Any]:
     """Return the JSON Schema of a recipe, for editors."""
-    schema = Recipe.model_json_schema()
+    schema = _as_editors_read(Recipe.model_json_schema())
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "dlcloud recipe"}
+
+
+def _as_editors_read(schema: Any) -> Any:  # noqa: ANN401  a tree of JSON
+    """Let free text look like a number or a truth value, which an editor takes it for: `batch: 1`."""
+    if isinstance(schema, list):
+        return [_as_editors_read(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    read = {key: _as_editors_read(inner) for key, inner in schema.items()}
+    if read.get("type") == "string" and not read.keys() & {"pattern", "enum", "const"}:
+        read["type"] = ["string", "number", "boolean"]
+    return read
 
 
 def _one_group(pattern: str) -> None:
     try:
         groups = re.compile(pattern).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"throughput is not a regular expression: {error}") from error
     if groups != 1:
         raise ValueError(f"throughput must have one group, the number; it has {groups}")

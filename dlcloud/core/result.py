@@ -120,7 +120,7 @@ def parse_record(line: str) -> dict[str, Any] | None:
     """Return a line's record; None for a line that is none (a torn write, a stray print)."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
 

@@ -1,0 +1,33 @@
+"""A clock that tests set: sleeping moves it on, and nobody waits."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+START = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
+
+
+class FakeClock:
+    """Time that passes only where somebody sleeps, or a test says so."""
+
+    def __init__(self, start=START):
+        self._start = start
+        self._elapsed = 0.0
+        self._lock = threading.Lock()
+        self.slept = []
+
+    def now(self):
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self):
+        return self._elapsed
+
+    def sleep(self, seconds):
+        assert seconds > 0, "a loop that sleeps for nothing would never end here"
+        with self._lock:
+            self.slept.append(seconds)
+            self._elapsed += seconds
+
+    def advance(self, seconds):
+        """Let time pass while nobody sleeps."""
+        with self._lock:
+            self._elapsed += seconds

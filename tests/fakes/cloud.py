@@ -1,0 +1,214 @@
+"""A Cloud in memory: pools with capacity, a quota, tokens, answers that lag, calls that fail on demand."""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.core.errors import CapacityError, CloudError, QuotaError
+from dlcloud.core.instance import Image, Instance, InstanceState, Market
+from dlcloud.core.ports import Identity
+
+UNLIMITED = 10**6
+IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")
+
+
+@dataclass
+class Failure:
+    """The `number`-th call of a method (from 1) fails; `after`: carried out, only the answer is lost."""
+
+    method: str
+    error: BaseException
+    number: int = 1
+    after: bool = False
+
+
+@dataclass
+class _Record:
+    instance: Instance
+    visible_at: float
+    address_at: float
+    host: str
+    gone_at: float = float("inf")
+    asked_at: float = float("inf")
+
+
+@dataclass
+class FakeCloud:
+    """EC2 with a memory.
+
+    `capacity` is what is left of a pool (type, zone, market), without limit where it is not named. A request
+    without a zone takes from the first of `zones`. What is launched is told of after `lag_s`, has an address
+    after `boot_s`, and is terminated `shutdown_s` after it was asked to end.
+    """
+
+    clock: object
+    region: str = "us-east-1"
+    zones: tuple = ("us-east-1a", "us-east-1b")
+    offered: dict = field(default_factory=dict)
+    known_hardware: dict = field(default_factory=dict)
+    known_prices: list = field(default_factory=list)
+    capacity: dict = field(default_factory=dict)
+    quota: int = UNLIMITED
+    lag_s: float = 0.0
+    boot_s: float = 2.0
+    shutdown_s: float = 3.0
+    stuck: set = field(default_factory=set)
+    failures: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
+    calls: Counter = field(default_factory=Counter)
+    groups: dict = field(default_factory=dict)
+    rules: set = field(default_factory=set)
+
+    def __post_init__(self):
+        self._lock = threading.RLock()
+        self._records = {}
+        self._tokens = {}
+
+    def identity(self):
+        return self._call("identity", lambda: Identity(account="123456789012", arn="arn:aws:iam::1:user/me"))
+
+    def caller_cidr(self):
+        return self._call("caller_cidr", lambda: "203.0.113.7/32")
+
+    def hardware(self, instance_type):
+        return self.known_hardware.get(instance_type)
+
+    def offered_zones(self, instance_types):
+        offered = {name: self.offered.get(name, self.zones) for name in instance_types}
+        return self._call("offered_zones", lambda: {name: where for name, where in offered.items() if where})
+
+    def resolve_image(self, image, *, gpu):
+        return self._call("resolve_image", lambda: replace(IMAGE, name=f"{image} {'gpu' if gpu else 'cpu'}"))
+
+    def prices(self, instance_types, markets):
+        return self._call(
+            "prices",
+            lambda: [
+                p for p in self.known_prices if p.instance_type in instance_types and p.market in markets
+            ],
+        )
+
+    def instances(self, cluster_id=""):
+        tag, value = (CLUSTER_TAG, cluster_id) if cluster_id else (MANAGED_TAG, "true")
+
+        def told():
+            now = self.clock.monotonic()
+            seen = [record for record in self._records.values() if record.visible_at <= now]
+            return [self._as_of(each, now) for each in seen if each.instance.tags.get(tag) == value]
+
+        return self._call("instances", told)
+
+    def create_security_group(self, cluster_id, tags):
+        assert tags[CLUSTER_TAG] == cluster_id
+        return self._call(
+            "create_security_group", lambda: self.groups.setdefault(cluster_id, f"sg-{cluster_id}")
+        )
+
+    def allow_ssh(self, security_group_id, cidr):
+        assert security_group_id in self.groups.values()
+        return self._call("allow_ssh", lambda: self.rules.add((security_group_id, cidr)))
+
+    def launch(self, request):
+        return self._call("launch", lambda: self._launch(request))
+
+    def terminate(self, instance_ids):
+        return self._call("terminate", lambda: [self._terminate(each) for each in instance_ids] and None)
+
+    def delete_security_groups(self, cluster_id):
+        def delete():
+            group = self.groups.get(cluster_id)
+            if group is None:
+                return []
+            now = self.clock.monotonic()
+            mine = [r for r in self._records.values() if r.instance.tags.get(CLUSTER_TAG) == cluster_id]
+            if any(self._as_of(each, now).state is not InstanceState.TERMINATED for each in mine):
+                return [group]
+            del self.groups[cluster_id]
+            return []
+
+        return self._call("delete_security_groups", delete)
+
+    def interrupt(self, instance_id, reason="Server.SpotInstanceTermination"):
+        """Take an instance away, as EC2 does with spot instances."""
+        record = self._records[instance_id]
+        record.instance = replace(record.instance, state_reason=reason)
+        self._terminate(instance_id)
+
+    def alive(self):
+        """Return the ids of what exists, whether it is told of or not."""
+        now = self.clock.monotonic()
+        return sorted(name for name, each in self._records.items() if self._as_of(each, now).alive)
+
+    def _call(self, method, carry_out):
+        with self._lock:
+            self.calls[method] += 1
+            due = [f for f in self.failures if f.method == method and f.number == self.calls[method]]
+            if due and not due[0].after:
+                raise due[0].error
+            answer = carry_out()
+            if due:
+                raise due[0].error
+            return answer
+
+    def _launch(self, request):
+        self.requests.append(request)
+        if request.client_token in self._tokens:
+            known, ids = self._tokens[request.client_token]
+            if known != request:
+                raise CloudError("IdempotentParameterMismatch")
+            now = self.clock.monotonic()
+            return [self._as_of(self._records[each], now) for each in ids]
+        count = self._granted(request)
+        launched = [self._new(request) for _ in range(count)]
+        self._tokens[request.client_token] = (request, [each.instance_id for each in launched])
+        return launched
+
+    def _granted(self, request):
+        pool = (request.instance_type, request.zone or self.zones[0], request.market)
+        left = self.capacity.get(pool, UNLIMITED)
+        if left < request.min_count:
+            raise CapacityError(f"no capacity for {' '.join(pool)} (InsufficientInstanceCapacity)")
+        room = self.quota - len(self.alive())
+        if room < request.min_count:
+            raise QuotaError("over the account's limit (VcpuLimitExceeded)", "ask for a higher limit")
+        granted = min(request.max_count, left, room)
+        self.capacity[pool] = left - granted
+        return granted
+
+    def _new(self, request):
+        number = len(self._records) + 1
+        now = self.clock.monotonic()
+        instance = Instance(
+            instance_id=f"i-{number:04x}",
+            instance_type=request.instance_type,
+            market=Market(request.market),
+            zone=request.zone or self.zones[0],
+            state=InstanceState.PENDING,
+            state_reason="",
+            launched_at=self.clock.now(),
+            tags=dict(request.tags),
+        )
+        self._records[instance.instance_id] = _Record(
+            instance=instance,
+            visible_at=now + self.lag_s,
+            address_at=now + self.boot_s,
+            host=f"198.51.100.{number}",
+        )
+        return instance
+
+    def _terminate(self, instance_id):
+        record = self._records[instance_id]
+        now = self.clock.monotonic()
+        record.asked_at = min(record.asked_at, now)
+        if instance_id not in self.stuck:
+            record.gone_at = min(record.gone_at, now + self.shutdown_s)
+
+    def _as_of(self, record, now):
+        if record.gone_at <= now:
+            return replace(record.instance, state=InstanceState.TERMINATED, host="")
+        if record.asked_at <= now:
+            return replace(record.instance, state=InstanceState.SHUTTING_DOWN, host="")
+        if record.address_at <= now:
+            return replace(record.instance, state=InstanceState.RUNNING, host=record.host)
+        return record.instance

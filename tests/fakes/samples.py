@@ -1,0 +1,119 @@
+"""Values that tests start from; each takes what a test wants otherwise."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from dlcloud.core.cluster import Cluster, ClusterState
+from dlcloud.core.instance import Instance, InstanceState, InstanceType, Market, Price
+from dlcloud.core.plan import Observed, make_plan
+from dlcloud.core.ports import Identity
+from dlcloud.core.recipe import read_recipe
+from dlcloud.core.result import Run, RunState
+from tests.fakes.cloud import IMAGE
+
+THEN = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
+PRICE_DATE = datetime(2026, 7, 20, tzinfo=UTC)
+
+RECIPE = """\
+name: sample
+instances:
+  types: [c7i.xlarge, c6i.xlarge]
+  count: 2
+workload:
+  benchmark: quantization
+"""
+
+
+def recipe(text=RECIPE):
+    return read_recipe(text, "recipe.yaml")
+
+
+def price(instance_type="c7i.xlarge", usd="0.1785", market=Market.ON_DEMAND):
+    return Price(
+        instance_type=instance_type,
+        region="us-east-1",
+        market=market,
+        hourly_usd=Decimal(usd),
+        as_of=PRICE_DATE,
+        source="bundled table",
+    )
+
+
+def hardware(name="c7i.xlarge", status="current"):
+    return InstanceType(
+        name=name,
+        status=status,
+        vcpus=4,
+        physical_cores=2,
+        memory_gib=8.0,
+        cpu_model="Xeon",
+        cpu_isa=("avx512",),
+        gpu=None,
+    )
+
+
+def observed(*prices, zones=("us-east-1a", "us-east-1b"), offered=None, known=()):
+    names = ("c7i.xlarge", "c6i.xlarge")
+    return Observed(
+        identity=Identity(account="123456789012", arn="arn:aws:iam::1:user/me"),
+        cidr="203.0.113.7/32",
+        zones=offered if offered is not None else dict.fromkeys(names, zones),
+        hardware={each.name: each for each in known},
+        image=IMAGE,
+        prices=list(prices or (price(), price("c6i.xlarge", "0.17"))),
+    )
+
+
+def plan(text=RECIPE, *prices):
+    return make_plan(recipe(text), observed(*prices))
+
+
+def cluster(
+    name="sample-1a2b", *, cluster_id="c0ffee", state=ClusterState.STARTING, created_at=THEN, **other
+):
+    values = {
+        "cloud": "aws",
+        "region": "us-east-1",
+        "recipe_text": RECIPE,
+        "recipe_path": "recipe.yaml",
+        "recipe_hash": recipe().hash,
+        "user": "ubuntu",
+        "disk_gib": 50,
+    }
+    return Cluster(
+        cluster_id=cluster_id, name=name, state=state, created_at=created_at, **{**values, **other}
+    )
+
+
+def instance(instance_id="i-0001", **other):
+    values = {
+        "instance_type": "c7i.xlarge",
+        "market": Market.ON_DEMAND,
+        "zone": "us-east-1a",
+        "state": InstanceState.RUNNING,
+        "state_reason": "",
+        "launched_at": THEN,
+        "host": "198.51.100.1",
+    }
+    return Instance(instance_id=instance_id, **{**values, **other})
+
+
+def run(run_id="sample-1a2b-0001", **other):
+    values = {
+        "cluster_id": "c0ffee",
+        "cluster_name": "sample-1a2b",
+        "instance_id": "i-0001",
+        "workload": "quantization",
+        "cloud": "aws",
+        "region": "us-east-1",
+        "zone": "us-east-1a",
+        "instance_type": "c7i.xlarge",
+        "market": Market.ON_DEMAND,
+        "image_id": "ami-0123",
+        "hourly_usd": Decimal("0.1785"),
+        "price_source": "bundled table",
+        "price_as_of": PRICE_DATE,
+        "state": RunState.DONE,
+        "started_at": THEN,
+    }
+    return Run(run_id=run_id, **{**values, **other})

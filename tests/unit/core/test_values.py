@@ -1,0 +1,118 @@
+"""Known answers of the pure parts: cost, tokens, tags, stages, and records as programs write them."""
+
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.core.cluster import client_token
+from dlcloud.core.cost import billed_seconds, instance_usd, rounded, usd_per_million, volume_usd
+from dlcloud.core.events import StageDone, StageStarted, stage
+from dlcloud.core.instance import InstanceState
+from dlcloud.core.result import Hardware, comparison_of, hardware_of, parse_record, result_of
+from tests.fakes.clock import FakeClock
+from tests.fakes.samples import THEN, cluster, instance, run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "billed"), [(0, 60), (59.9, 60), (60, 60), (60.001, 61), (3600, 3600), (-5, 60)]
+)
+def test_seconds_are_billed_from_a_minute_on_and_rounded_up(seconds, billed):
+    assert billed_seconds(THEN, THEN + timedelta(seconds=seconds)) == billed
+
+
+def test_known_costs():
+    assert instance_usd(Decimal("0.1785"), 60) == Decimal("0.002975")
+    assert rounded(volume_usd(50, 730 * 3600), 6) == Decimal("4.000000")
+    # 100 a second at 3.60 USD/h: a million take 10000 s, which cost 10 USD.
+    assert usd_per_million(Decimal("3.60"), 100) == Decimal(10)
+    assert usd_per_million(Decimal("3.60"), 0) is None
+    assert rounded(Decimal("0.00005")) == Decimal("0.0001")
+    assert rounded(Decimal("2.675"), 2) == Decimal("2.68")
+
+
+def test_a_token_is_of_its_request_and_fits_ec2():
+    token = client_token(cluster(), "c7i.xlarge", "", "spot", 2, 0)
+    assert token == client_token(cluster(name="renamed"), "c7i.xlarge", "", "spot", 2, 0)
+    assert len(token) == 64
+    assert token.isascii()
+    others = {
+        client_token(cluster(cluster_id="c0ffed"), "c7i.xlarge", "", "spot", 2, 0),
+        client_token(cluster(recipe_hash="00"), "c7i.xlarge", "", "spot", 2, 0),
+        client_token(cluster(), "c7i.xlarge", "", "spot", 2, 1),
+        client_token(cluster(), "c7i.xlarge", "", "spot", 20),
+        client_token(cluster(), "c7i.xlarge", "", "spot", 1, 0),
+    }
+    assert len(others | {token}) == 6
+
+
+def test_everything_of_a_cluster_is_tagged_with_it():
+    assert cluster().tags == {
+        "dlcloud:managed": "true",
+        "dlcloud:cluster": "c0ffee",
+        "Name": "dlcloud sample-1a2b",
+    }
+
+
+def test_all_states_but_the_last_two_may_cost_money():
+    dead = {state for state in InstanceState if not instance(state=state).alive}
+    assert dead == {InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED}
+
+
+def test_a_stage_tells_its_beginning_and_its_end_with_its_duration():
+    clock, told = FakeClock(), []
+    with stage(told.append, clock, "booting", instance_id="i-1"):
+        clock.advance(2.5)
+    assert told == [
+        StageStarted(message="booting", instance_id="i-1"),
+        StageDone(message="booting", instance_id="i-1", seconds=2.5),
+    ]
+
+
+def test_a_stage_that_raises_is_not_told_to_be_done():
+    told = []
+
+    def fail():
+        with stage(told.append, FakeClock(), "booting"):
+            raise ValueError("no capacity")
+
+    with pytest.raises(ValueError, match="no capacity"):
+        fail()
+    assert told == [StageStarted(message="booting")]
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", "12", "[]", '"x"', '{"schema": 1}', '{"record": 3}', "Epoch 1: loss 0.3", "[" * 100_000]
+)
+def test_a_line_that_is_no_record_is_none(line):
+    assert parse_record(line) is None
+
+
+def test_a_record_of_a_newer_program_is_read():
+    line = (
+        '{"schema": 9, "record": "result", "case": "a", "setting": "b", "metrics": {"throughput": '
+        '{"value": 3, "unit": "images/s", "percentiles": []}}, "energy_j": 5}'
+    )
+    result = result_of(parse_record(line))
+    metric = result.metrics["throughput"]
+    assert (metric.value, metric.low, metric.high, metric.samples) == (3.0, None, None, 1)
+    assert result.stable
+    assert not result.baseline
+
+
+def test_a_comparison_is_read_with_defaults():
+    told = comparison_of({"ratio": 3, "low": "2.5", "high": 3.5})
+    assert (told.ratio, told.low, told.high, told.metric, told.verdict) == (3.0, 2.5, 3.5, "throughput", "")
+
+
+def test_hardware_is_read_however_little_of_it_is_told():
+    assert hardware_of({}) == Hardware()
+    assert hardware_of({"hardware": {"cpu_model": None, "gpus": []}}).label == "unknown CPU"
+    assert hardware_of({"hardware": {"cpu_model": "Xeon", "physical_cores": 4}}).label == "Xeon, 4 cores"
+    gpus = [{"name": "T4", "memory_mib": 15360}, {"name": "T4"}]
+    assert hardware_of({"hardware": {"cpu_model": "Xeon", "gpus": gpus}}).label == "2x T4"
+
+
+def test_only_the_local_cloud_rehearses():
+    assert run(cloud="local").rehearsal
+    assert not run(cloud="aws").rehearsal
