@@ -1,7 +1,7 @@
 """Build the Python environment of a workload, once per machine: python3 environment.py KEY < requirements.
 
-KEY is a digest of the requirements. An environment that is complete is used again; two builders of the same one
-wait for each other; a torn one is built anew. Progress goes to stderr; the last line of stdout is JSON:
+KEY is a digest of the requirements. An environment that is complete is used again; two builders of the same
+one wait for each other; a torn one is built anew. Progress goes to stderr; the last line of stdout is JSON:
 {"python": path of the interpreter, "reused": bool, "seconds": float}.
 """
 
@@ -18,7 +18,7 @@ import time
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dlcloud" / "environments"
 
 
-def main():
+def main() -> None:
     """Print where the environment's interpreter is."""
     started = time.monotonic()
     requirements = sys.stdin.read()
@@ -31,10 +31,10 @@ def main():
         reused = (folder / "complete").exists()
         if not reused:
             build(folder, requirements)
-    return answer(str(folder / "bin" / "python"), reused=reused, started=started)
+    answer(str(folder / "bin" / "python"), reused=reused, started=started)
 
 
-def build(folder, requirements):
+def build(folder: pathlib.Path, requirements: str) -> None:
     """Make the environment and mark it complete."""
     shutil.rmtree(folder, ignore_errors=True)
     if make_environment(folder).returncode:
@@ -56,12 +56,12 @@ def build(folder, requirements):
     (folder / "complete").touch()
 
 
-def make_environment(folder):
+def make_environment(folder: pathlib.Path) -> "subprocess.CompletedProcess[str]":
     """Run python3 -m venv."""
     return quiet(sys.executable, "-m", "venv", folder)
 
 
-def quiet(*command):
+def quiet(*command: object) -> "subprocess.CompletedProcess[str]":
     """Run a command, keeping what it prints for the case that it fails."""
     return subprocess.run(
         [str(word) for word in command],
@@ -72,12 +72,12 @@ def quiet(*command):
     )
 
 
-def tell(message):
+def tell(message: str) -> None:
     """Say what is going on."""
     print(message, file=sys.stderr, flush=True)
 
 
-def answer(python, *, reused, started):
+def answer(python: str, *, reused: bool, started: float) -> None:
     """Print the answer."""
     print(json.dumps({"python": python, "reused": reused, "seconds": round(time.monotonic() - started, 3)}))
 

@@ -11,14 +11,14 @@ import pathlib
 import time
 import urllib.request
 
-SECRET = @SECRET@
+SECRET = "@SECRET@"  # noqa: S105  replaced when this is rendered
 ROOT = os.environ.get("DLCLOUD_ROOT", "")
 METADATA = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
 HOST_KEY = pathlib.Path(ROOT + "/etc/ssh/ssh_host_ed25519_key.pub")
 PROOF = pathlib.Path(ROOT + "/var/lib/dlcloud/host-proof")
 
 
-def metadata(path, token=""):
+def metadata(path: str, token: str = "") -> str:
     """Ask the instance metadata service, version 2."""
     if token:
         request = urllib.request.Request(METADATA + path, headers={"X-aws-ec2-metadata-token": token})
@@ -26,10 +26,10 @@ def metadata(path, token=""):
         headers = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         request = urllib.request.Request(METADATA + path, method="PUT", headers=headers)
     with urllib.request.urlopen(request, timeout=5) as answer:
-        return answer.read().decode()
+        return str(answer.read().decode())
 
 
-def main():
+def main() -> None:
     """Wait for the host key, then write the proof, whole."""
     while not HOST_KEY.exists():
         time.sleep(0.1)

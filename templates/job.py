@@ -2,7 +2,7 @@
 
 start FOLDER                run `sh FOLDER/command`, detached, in FOLDER/work; a second start does nothing
 follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte on, as it grows, until the program has ended
-state FOLDER                print JSON: {"state": "new" | "running" | "ended" | "lost", "exit_status": int or null}
+state FOLDER                print JSON: {"state": new, running, ended or lost, "exit_status": int or null}
 stop FOLDER                 end the program and all that it started
 
 The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written whole.
@@ -23,7 +23,7 @@ GRACE_S = 5.0
 CHUNK = 1 << 16
 
 
-def start(folder):
+def start(folder: pathlib.Path) -> None:
     """Start the supervisor, unless this job was started before."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -41,7 +41,7 @@ def start(folder):
         write(folder / "pid", str(supervisor.pid))
 
 
-def supervise(folder):
+def supervise(folder: pathlib.Path) -> None:
     """Wait for the program and write down how it ended."""
     program = subprocess.Popen(["sh", str(folder / "command")], cwd=folder / "work", stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: program.terminate())
@@ -49,7 +49,7 @@ def supervise(folder):
     write(folder / "exit_status", str(status if status >= 0 else 128 - status))
 
 
-def follow(folder, name, offset):
+def follow(folder: pathlib.Path, name: str, offset: str) -> None:
     """Print a file as it grows; what was written before the end is printed before this returns."""
     position = int(offset)
     while True:
@@ -65,7 +65,7 @@ def follow(folder, name, offset):
         time.sleep(POLL_S)
 
 
-def state(folder):
+def state(folder: pathlib.Path) -> "dict[str, str | int | None]":
     """Tell where the job stands."""
     with contextlib.suppress(FileNotFoundError):
         return {"state": "ended", "exit_status": int((folder / "exit_status").read_text())}
@@ -81,7 +81,7 @@ def state(folder):
     return {"state": "running", "exit_status": None}
 
 
-def stop(folder):
+def stop(folder: pathlib.Path) -> None:
     """End the job's whole process group, first asking."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         group = int((folder / "pid").read_text())
@@ -92,14 +92,14 @@ def stop(folder):
         os.killpg(group, signal.SIGKILL)
 
 
-def write(path, text):
+def write(path: pathlib.Path, text: str) -> None:
     """Write a file, whole or not at all."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.write_text(text)
     unfinished.rename(path)
 
 
-def main():
+def main() -> None:
     """Do what the verb says."""
     verb, folder, *rest = sys.argv[1:]
     folder = pathlib.Path(folder).absolute()

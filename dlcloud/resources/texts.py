@@ -49,7 +49,7 @@ def user_data(*, public_key: str, secret: str, life_minutes: int) -> str:
         secret: 64 hexadecimal digits by which the instances prove their host keys; made for one launch.
         life_minutes: After how long an instance ends itself.
     """
-    proof = template("host_proof.py").replace("@SECRET@", json.dumps(secret))
+    proof = template("host_proof.py").replace("@SECRET@", secret)
     words = {"@PUBLIC_KEY@": public_key, "@HOST_PROOF@": proof, "@LIFE@": f"+{life_minutes}"}
     text = template("user_data.yaml")
     for word, value in words.items():
