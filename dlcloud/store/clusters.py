@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
 
-from dlcloud.core.cluster import Cluster, ClusterState, Member
+from dlcloud.core.cluster import Cluster, ClusterState, Intent, Member
 from dlcloud.core.instance import Instance, InstanceState, Market
 from dlcloud.store.database import Database, optional_time
 
@@ -84,6 +84,11 @@ class Clusters:
         statement = "SELECT action FROM intents WHERE cluster_id = ? AND outcome IS NULL ORDER BY intent_id"
         return [row["action"] for row in self._database.read(statement, cluster_id)]
 
+    def intents(self, cluster_id: str, action: str) -> list[Intent]:
+        """Return what was begun of a kind for a cluster, the oldest first."""
+        statement = "SELECT * FROM intents WHERE cluster_id = ? AND action = ? ORDER BY intent_id"
+        return [_intent(row) for row in self._database.read(statement, cluster_id, action)]
+
     def ended_intents(self, cluster_id: str, action: str) -> int:
         """Return how many intents of a kind a cluster has whose end is known."""
         statement = "SELECT count(*) FROM intents WHERE cluster_id = ? AND action = ? AND outcome IS NOT NULL"
@@ -114,6 +119,16 @@ class Clusters:
             "ended_at": known[0]["ended_at"] if known and known[0]["ended_at"] else member.ended_at,
         }
         self._database.insert("members", row, replace=True)
+
+
+def _intent(row: sqlite3.Row) -> Intent:
+    return Intent(
+        intent_id=row["intent_id"],
+        action=row["action"],
+        detail=row["detail"],
+        begun_at=datetime.fromisoformat(row["begun_at"]),
+        outcome=row["outcome"],
+    )
 
 
 def _cluster(row: sqlite3.Row) -> Cluster:

@@ -34,11 +34,11 @@ class Database:
             self._connection = sqlite3.connect(
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
-            self._connection.row_factory = sqlite3.Row
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            # A result once reported is never lost, not to a power cut either.
-            self._connection.execute("PRAGMA synchronous = FULL")
-            migrate(self._connection)
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
 
     def close(self) -> None:
         """Close the file."""
@@ -74,6 +74,13 @@ class Database:
                 self.write("ROLLBACK")
                 raise
             self.write("COMMIT")
+
+    def _prepare(self) -> None:
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        # A result once reported is never lost, not to a power cut either.
+        self._connection.execute("PRAGMA synchronous = FULL")
+        migrate(self._connection)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

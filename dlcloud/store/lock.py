@@ -6,6 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dlcloud.core.errors import StoreError
+
 
 class FileLock:
     """An exclusive lock on a file; as a context manager, or acquired and released by hand.
@@ -19,8 +21,15 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self, *, wait: bool = True) -> bool:
-        """Take the lock; without `wait`, return False where another process holds it."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Take the lock; without `wait`, return False where another process holds it.
+
+        Raises:
+            StoreError: The file cannot be opened.
+        """
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"cannot lock {self._path}: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

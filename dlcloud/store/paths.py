@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlcloud.core.errors import StoreError
+
 
 @dataclass(frozen=True, slots=True)
 class Paths:
@@ -15,9 +17,19 @@ class Paths:
     home: Path
 
     def made(self, folder: Path) -> Path:
-        """Return `folder`, made if it is missing, for the user only."""
-        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Return `folder`, which is home or lies below it, made if it is missing, for the user only.
+
+        Raises:
+            StoreError: It cannot be made.
+        """
+        try:
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # One by one: what `parents` makes has the default mode.
+            for part in [*reversed(folder.relative_to(self.home).parents), folder.relative_to(self.home)]:
+                (self.home / part).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            hint = "set DLCLOUD_HOME to a folder that can be written"
+            raise StoreError(f"cannot make the folder {folder}: {error.strerror}", hint) from error
         return folder
 
     @property

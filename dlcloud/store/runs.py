@@ -1,6 +1,7 @@
 """What is remembered of runs: how each went, and every record its program wrote."""
 
 import json
+import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -23,6 +24,8 @@ from dlcloud.core.result import (
 from dlcloud.store.database import Database, optional_time
 
 Parsed = TypeVar("Parsed")
+
+log = logging.getLogger(__name__)
 
 
 class Runs:
@@ -64,7 +67,9 @@ class Runs:
         return int(rows[0]["records_bytes"]) if rows else 0
 
     def add_records(self, run_id: str, position: int, content: bytes) -> list[dict[str, Any]]:
-        """Store whole lines of a run's records that begin at byte `position`; once, however often they come.
+        """Store the whole lines of a run's records from byte `position` on; once, however often they come.
+
+        A line that is still being written, at the end, is left to the next call.
 
         Returns:
             The records that were new, parsed.
@@ -72,8 +77,8 @@ class Runs:
         new: list[dict[str, Any]] = []
         with self._database.transaction():
             known = self.stored_bytes(run_id)
-            for line in content.splitlines(keepends=True):
-                text = line.decode("utf-8", "replace").rstrip("\n")
+            for line in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
+                text = line.decode("utf-8", "replace").rstrip("\r\n")
                 record = parse_record(text)
                 if position >= known and record is not None:
                     row = {"run_id": run_id, "position": position, "kind": record["record"], "line": text}
@@ -106,7 +111,13 @@ class Runs:
         found: dict[str, list[Parsed]] = {}
         statement = "SELECT run_id, line FROM records WHERE kind = ? ORDER BY run_id, position"
         for row in self._database.read(statement, kind):
-            found.setdefault(row["run_id"], []).append(read(json.loads(row["line"])))
+            try:
+                told = read(json.loads(row["line"]))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                # One broken record must not hide what all others say.
+                log.warning("a %s record of %s cannot be read: %r", kind, row["run_id"], error)
+                continue
+            found.setdefault(row["run_id"], []).append(told)
         return found
 
 

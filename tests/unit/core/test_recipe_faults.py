@@ -116,7 +116,7 @@ def test_a_key_that_is_no_word_is_refused():
 
 
 def test_deep_nesting_is_a_fault_and_no_crash():
-    for text in ("a: " + "[" * 3000, "a: " + "[" * 900 + "]" * 900, "a: " + "{b: " * 400 + "c" + "}" * 400):
+    for text in ("a: " + "[" * 1200, "a: " + "[" * 900 + "]" * 900, "a: " + "{b: " * 400 + "c" + "}" * 400):
         assert faults(text)
 
 
@@ -207,8 +207,8 @@ def test_the_zones_must_lie_in_the_region():
 
 
 PIECES = (
-    "\t|: |- |[|{|}|]|&a |*a|!!int |<<: |\"\\\\|'|>\n|? |%YAML |\n  |count: {|throughput: '(|max_usd: 1e|null|~|"
-    "é|\x00|\ud800|\u2028|999999999999999999999999999999"
+    "\t|: |- |[|{|}|]|&a |*a|!!int |<<: |\"\\\\|'|>\n|? |%YAML |\n  |count: {|throughput: '(|max_usd: 1e|"
+    "null|~|é|\x00|\ud800|\u2028|999999999999999999999999999999"
 )
 YAML_WORDS = st.sampled_from(
     [*GOOD.splitlines(keepends=True), *FIVE.splitlines(keepends=True), *PIECES.split("|")]

@@ -1,0 +1,121 @@
+"""What is remembered of clusters comes back as it was stored, and the right one is found."""
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.core.cluster import ClusterState, Member
+from dlcloud.core.errors import StoreError
+from dlcloud.core.instance import InstanceState, Market
+from dlcloud.store.price_cache import StoredPrices
+from tests.fakes.samples import PRICE_DATE, THEN, cluster, instance, price
+
+
+def later(minutes):
+    return THEN + timedelta(minutes=minutes)
+
+
+def member(instance_id="i-0001", ended_at=None, **other):
+    return Member(
+        instance=instance(instance_id, **other),
+        hourly_usd=Decimal("0.10"),
+        price_source="bundled table",
+        price_as_of=PRICE_DATE,
+        ended_at=ended_at,
+    )
+
+
+def test_a_cluster_comes_back_as_it_was(clusters):
+    clusters.add(cluster(recipe_text="name: é\n", ended_at=later(1)))
+    assert clusters.all() == [cluster(recipe_text="name: é\n", ended_at=later(1))]
+
+
+def test_a_cluster_is_remembered_once(clusters):
+    clusters.add(cluster())
+    with pytest.raises(StoreError, match="UNIQUE"):
+        clusters.add(cluster())
+
+
+def test_clusters_that_are_down_are_not_active(clusters):
+    clusters.add(cluster("b", cluster_id="2", created_at=later(1)))
+    clusters.add(cluster("a", cluster_id="1"))
+    clusters.add(cluster("c", cluster_id="3", state=ClusterState.DOWN))
+    assert [each.name for each in clusters.active()] == ["a", "b"]
+    assert [each.name for each in clusters.all()] == ["a", "c", "b"]
+
+
+def test_an_active_cluster_is_found_before_one_that_is_down_then_the_newest(clusters):
+    clusters.add(cluster("x", cluster_id="old", created_at=later(0)))
+    clusters.add(cluster("x", cluster_id="new", created_at=later(1)))
+    clusters.add(cluster("x", cluster_id="down", created_at=later(2), state=ClusterState.DOWN))
+    assert clusters.find("x").cluster_id == "new"
+    clusters.set_state("new", ClusterState.DOWN, later(3))
+    assert clusters.find("x").cluster_id == "old"
+    clusters.set_state("old", ClusterState.DOWN, later(4))
+    assert clusters.find("x").cluster_id == "down"
+    assert clusters.find("old").cluster_id == "old"
+    assert clusters.find("y") is None
+
+
+def test_an_end_once_known_stays(clusters):
+    clusters.add(cluster())
+    clusters.set_state("c0ffee", ClusterState.DOWN, later(1))
+    clusters.set_state("c0ffee", ClusterState.DOWN)
+    assert clusters.find("c0ffee").ended_at == later(1)
+    clusters.put_members("c0ffee", [member(ended_at=later(1))])
+    clusters.put_members("c0ffee", [member(ended_at=later(5), state=InstanceState.TERMINATED)])
+    clusters.put_members("c0ffee", [member(ended_at=None, state=InstanceState.TERMINATED)])
+    (known,) = clusters.members("c0ffee")
+    assert known.ended_at == later(1)
+    assert known.instance.state is InstanceState.TERMINATED
+
+
+def test_members_come_back_exactly_and_in_the_order_of_their_launch(clusters):
+    clusters.add(cluster())
+    spot = member("i-0001", launched_at=later(2), market=Market.SPOT, ssh_port=2222)
+    early = replace(
+        member("i-0002", launched_at=later(1)), hourly_usd=None, price_as_of=None, price_source=""
+    )
+    clusters.put_members("c0ffee", [spot, early])
+    assert clusters.members("c0ffee") == [early, spot]
+    assert clusters.members("another") == []
+
+
+def test_members_are_put_all_or_none(clusters):
+    clusters.add(cluster())
+    broken = replace(member("i-0002"), price_source=None)
+    with pytest.raises(StoreError):
+        clusters.put_members("c0ffee", [member("i-0001"), broken])
+    assert clusters.members("c0ffee") == []
+
+
+def test_an_intent_is_open_until_its_outcome_is_known(clusters):
+    clusters.add(cluster())
+    assert not clusters.known_to_cloud("c0ffee")
+    first = clusters.begin_intent("c0ffee", "launch", "2 c7i.xlarge", THEN)
+    second = clusters.begin_intent("c0ffee", "launch", "1 c6i.xlarge", THEN)
+    assert first != second
+    assert clusters.open_intents("c0ffee") == ["launch", "launch"]
+    assert clusters.ended_intents("c0ffee", "launch") == 0
+    clusters.end_intent(first, "i-0001", later(1))
+    assert clusters.open_intents("c0ffee") == ["launch"]
+    assert clusters.ended_intents("c0ffee", "launch") == 1
+    assert clusters.ended_intents("c0ffee", "other") == 0
+    assert clusters.known_to_cloud("c0ffee")
+    assert clusters.open_intents("another") == []
+
+
+def test_the_newest_price_is_returned_exactly(database):
+    prices = StoredPrices(database)
+    assert prices.cached_price("c7i.xlarge", "us-east-1", Market.ON_DEMAND) is None
+    old = price(usd="0.1700000001")
+    new = replace(price(usd="0.20"), as_of=PRICE_DATE + timedelta(days=1))
+    prices.cache_price(new)
+    prices.cache_price(old)
+    prices.cache_price(price(usd="0.05", market=Market.SPOT))
+    assert prices.cached_price("c7i.xlarge", "us-east-1", Market.ON_DEMAND) == new
+    assert prices.cached_price("c7i.xlarge", "us-east-1", Market.SPOT).hourly_usd == Decimal("0.05")
+    assert prices.cached_price("c7i.xlarge", "eu-west-1", Market.ON_DEMAND) is None
+    prices.cache_price(new)

@@ -1,0 +1,163 @@
+"""One file, several processes: nothing is lost, a torn store is told of, and nobody else can read it."""
+
+import os
+import sqlite3
+import stat
+import sys
+import threading
+
+import pytest
+
+from dlcloud.core.errors import StoreError
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.runs import Runs
+from dlcloud.store.schema import MIGRATIONS
+from tests.fakes.samples import cluster
+
+
+def ended_well(*processes):
+    for process in processes:
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told.decode()
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_two_processes_write_at_once_and_nothing_is_lost(start, tmp_path):
+    ended_well(start("write", "a"), start("write", "b"))
+    database = Database(tmp_path / "store.sqlite")
+    runs = Runs(database)
+    for name in ("a", "b"):
+        values = runs.lines(f"run-{name}", "sample")
+        assert values == [f'{{"record": "sample", "value": {number}}}' for number in range(100)]
+        assert Clusters(database).ended_intents(name, "launch") == 100
+    database.close()
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_two_processes_make_the_tables_at_once(start, tmp_path, attempt):  # noqa: ARG001
+    ended_well(start("migrate", "a"), start("migrate", "b"))
+    database = Database(tmp_path / "store.sqlite")
+    assert {each.cluster_id for each in Clusters(database).all()} == {"a", "b"}
+    assert database.read("PRAGMA user_version")[0][0] == len(MIGRATIONS)
+    database.close()
+
+
+def test_many_threads_open_a_new_store_at_once(tmp_path):
+    opened, failed = [], []
+
+    def open_it():
+        try:
+            opened.append(Database(tmp_path / "store.sqlite"))
+        except StoreError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for each in opened:
+        each.close()
+    assert (len(opened), failed) == (8, [])
+
+
+def test_a_transaction_is_all_or_nothing(database, clusters):
+    def fail():
+        with database.transaction():
+            clusters.add(cluster(cluster_id="a"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert clusters.all() == []
+    clusters.add(cluster(cluster_id="b"))
+    assert [each.cluster_id for each in clusters.all()] == ["b"]
+
+
+def test_a_reader_in_another_connection_sees_nothing_of_an_open_transaction(database, clusters, tmp_path):
+    other = Database(tmp_path / "store.sqlite")
+    with database.transaction():
+        clusters.add(cluster())
+        assert Clusters(other).all() == []
+    assert len(Clusters(other).all()) == 1
+    other.close()
+
+
+def test_the_store_of_a_newer_dlcloud_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "store.sqlite"
+    Database(path).close()
+    raw = sqlite3.connect(path)
+    raw.execute("PRAGMA user_version = 99")
+    raw.close()
+    with pytest.raises(StoreError, match=r"it is of version 99, this dlcloud knows up to") as caught:
+        Database(path)
+    assert str(path) in caught.value.message
+    assert "DLCLOUD_HOME" in caught.value.hint
+    raw = sqlite3.connect(path)
+    assert raw.execute("PRAGMA user_version").fetchone() == (99,)
+    raw.close()
+
+
+def test_a_file_that_is_no_store_is_told_of_and_left_as_it_is(tmp_path):
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(b"not a database, however long it may be " * 100)
+    with pytest.raises(StoreError, match="cannot be used"):
+        Database(path)
+    assert path.read_bytes().startswith(b"not a database")
+
+
+@pytest.mark.parametrize("make", ["folder", "missing folder", "dangling link"])
+def test_a_path_that_cannot_be_a_store_is_told_of(tmp_path, make):
+    path = tmp_path / "store.sqlite"
+    if make == "folder":
+        path.mkdir()
+    elif make == "missing folder":
+        path = tmp_path / "missing" / "store.sqlite"
+    else:
+        path.symlink_to(tmp_path / "missing" / "store.sqlite")
+    with pytest.raises(StoreError, match="cannot be used"):
+        Database(path)
+
+
+def test_a_store_that_is_broken_while_it_is_open_is_told_of(database):
+    with pytest.raises(StoreError, match="no such table"):
+        database.read("SELECT * FROM missing")
+    database.close()
+    with pytest.raises(StoreError, match="closed"):
+        database.read("SELECT * FROM clusters")
+
+
+def test_a_store_that_could_not_be_opened_holds_no_file_open(tmp_path):
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(b"not a database " * 100)
+
+    def open_files():
+        return sum(1 for _ in os.scandir("/proc/self/fd"))
+
+    if sys.platform != "linux":
+        pytest.skip("open files are counted in /proc")
+    before = open_files()
+    errors = []  # kept, as a caller may keep them: a connection would live in their frames
+    for _ in range(5):
+        with pytest.raises(StoreError) as caught:
+            Database(path)
+        errors.append(caught.value)
+    assert open_files() == before
+
+
+def test_the_files_of_the_store_are_for_the_user_only(clusters, tmp_path):
+    old = os.umask(0o000)
+    try:
+        clusters.add(cluster())
+        other = Database(tmp_path / "other.sqlite")
+        Clusters(other).add(cluster())
+    finally:
+        os.umask(old)
+    files = list(tmp_path.iterdir())
+    assert {path.name for path in files} >= {"store.sqlite", "store.sqlite-wal", "other.sqlite-wal"}
+    assert {mode(path) for path in files} == {0o600}
+    other.close()

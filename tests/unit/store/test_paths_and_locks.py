@@ -1,0 +1,75 @@
+"""Folders for the user only, and locks that die with their holder."""
+
+import os
+import signal
+import stat
+
+import pytest
+
+from dlcloud.core.errors import StoreError
+from dlcloud.store.lock import FileLock
+from dlcloud.store.paths import Paths
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_every_folder_is_made_for_the_user_only(tmp_path):
+    paths = Paths(tmp_path / "deep" / "home")
+    old = os.umask(0o000)
+    try:
+        made = paths.made(paths.cluster("c0ffee"))
+    finally:
+        os.umask(old)
+    assert made == tmp_path / "deep" / "home" / "clusters" / "c0ffee"
+    assert {mode(folder) for folder in (paths.home, made.parent, made)} == {0o700}
+    assert paths.made(made) == made
+
+
+def test_a_home_that_cannot_be_made_is_told_of(tmp_path):
+    (tmp_path / "file").touch()
+    paths = Paths(tmp_path / "file" / "home")
+    with pytest.raises(StoreError) as caught:
+        paths.made(paths.logs)
+    assert str(tmp_path / "file") in caught.value.message
+    assert "DLCLOUD_HOME" in caught.value.hint
+
+
+def test_every_path_lies_below_home_and_no_two_are_one(tmp_path):
+    paths = Paths(tmp_path)
+    all_of_them = [
+        paths.database, paths.local_site, paths.logs, paths.key("c"), paths.known_hosts("c"),
+        paths.host_secret("c"), paths.user_data("c"), paths.cluster_lock("c"), paths.run_records("r"),
+        paths.run_log("r"), paths.run_files("r"),
+    ]  # fmt: skip
+    assert len(set(all_of_them)) == len(all_of_them)
+    assert all(path.is_relative_to(tmp_path) for path in all_of_them)
+
+
+def test_a_lock_is_held_by_one_at_a_time(tmp_path):
+    first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    assert first.acquire(wait=False)
+    assert not second.acquire(wait=False)
+    first.release()
+    first.release()
+    with second:
+        assert not first.acquire(wait=False)
+    assert first.acquire(wait=False)
+    first.release()
+    assert mode(tmp_path / "lock") == 0o600
+
+
+def test_a_lock_is_given_back_when_its_holder_is_killed(tmp_path, start):
+    holder = start("lock", "a")
+    assert holder.stdout.readline() == b"held\n"
+    lock = FileLock(tmp_path / "lock")
+    assert not lock.acquire(wait=False)
+    holder.send_signal(signal.SIGKILL)
+    assert lock.acquire()
+    lock.release()
+
+
+def test_a_lock_that_cannot_be_taken_is_told_of(tmp_path):
+    with pytest.raises(StoreError, match="lock"):
+        FileLock(tmp_path / "missing" / "lock").acquire()
