@@ -6,10 +6,10 @@ proof with the key it met before it sends anything. DLCLOUD_ROOT is set on the l
 
 import hashlib
 import hmac
+import http.client
 import os
 import pathlib
 import time
-import urllib.request
 
 SECRET = "@SECRET@"  # noqa: S105  replaced when this is rendered
 ROOT = os.environ.get("DLCLOUD_ROOT", "")
@@ -18,22 +18,19 @@ HOST_KEY = pathlib.Path(ROOT + "/etc/ssh/ssh_host_ed25519_key.pub")
 PROOF = pathlib.Path(ROOT + "/var/lib/dlcloud/host-proof")
 
 
-def metadata(path: str, token: str = "") -> str:
-    """Ask the instance metadata service, version 2."""
-    if token:
-        request = urllib.request.Request(METADATA + path, headers={"X-aws-ec2-metadata-token": token})
-    else:
-        headers = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-        request = urllib.request.Request(METADATA + path, method="PUT", headers=headers)
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        return str(answer.read().decode())
+def metadata(method: str, path: str, headers: "dict[str, str]") -> str:
+    """Ask the instance metadata service."""
+    connection = http.client.HTTPConnection(METADATA.partition("//")[2], timeout=5)
+    connection.request(method, path, headers=headers)
+    return connection.getresponse().read().decode()
 
 
 def main() -> None:
     """Wait for the host key, then write the proof, whole."""
     while not HOST_KEY.exists():
         time.sleep(0.1)
-    instance_id = metadata("/latest/meta-data/instance-id", metadata("/latest/api/token"))
+    token = metadata("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+    instance_id = metadata("GET", "/latest/meta-data/instance-id", {"X-aws-ec2-metadata-token": token})
     key = HOST_KEY.read_text().split()[1]
     proof = hmac.new(bytes.fromhex(SECRET), f"{instance_id}\0{key}".encode(), hashlib.sha256).hexdigest()
     PROOF.parent.chmod(0o755)
