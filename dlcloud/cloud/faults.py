@@ -44,9 +44,12 @@ def translated(what: str) -> Iterator[None]:
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
         hint = "run `aws configure`, or set AWS_PROFILE; `cloud: local` in a recipe needs no account"
         raise CredentialsError(f"{what}: there are no AWS credentials ({error})", hint) from error
+    except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
+        hint = "log in again: aws sso login, or whatever gives this profile its credentials"
+        raise CredentialsError(f"{what}: the AWS credentials do not hold ({error})", hint) from error
     except boto.ClientError as error:
-        raise _refusal(what, error) from error
-    except boto.HTTPClientError as error:
+        raise refusal(what, error) from error
+    except (boto.HTTPClientError, boto.ConnectionError) as error:
         raise CloudError(
             f"{what}: AWS cannot be reached ({error})", "check the network, then run it again"
         ) from error
@@ -59,7 +62,8 @@ def error_code(error: boto.ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _refusal(what: str, error: boto.ClientError) -> CloudError:
+def refusal(what: str, error: boto.ClientError) -> CloudError:
+    """Return the error of the tree that says what EC2's refusal means."""
     code = error_code(error)
     text = f"{what}: {error.response.get('Error', {}).get('Message') or code} ({code})"
     if code in CAPACITY:

@@ -1,0 +1,131 @@
+"""Ec2Cloud over a region in memory (moto), over stubbed clients, and over a server that counts."""
+
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import boto3
+import moto
+import pytest
+from botocore.stub import Stubber
+
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.cloud.prices import Prices
+from dlcloud.core.instance import Image, Market
+from dlcloud.core.ports import LaunchRequest
+from tests.fakes.clock import FakeClock
+from tests.fakes.samples import cluster
+
+NOWHERE = "http://127.0.0.1:9"
+REGION = "us-east-1"
+
+
+@pytest.fixture(autouse=True)
+def _nobody(monkeypatch, tmp_path):
+    """No test sees the credentials of whoever runs it, nor looks for any on a network."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+
+
+def cloud_over(clients, cache=None, clock=None):
+    catalog = Catalog()
+    clock = clock or FakeClock()
+    prices = Prices(clients=clients, catalog=catalog, cache=cache, clock=clock)
+    return Ec2Cloud(
+        clients=clients, catalog=catalog, prices=prices, own_cidr=lambda: "203.0.113.7/32", pause=clock.sleep
+    )
+
+
+@pytest.fixture
+def clients():
+    """Clients that reach nobody: every answer must be stubbed."""
+    return Clients(region=REGION, endpoint_url=NOWHERE)
+
+
+@pytest.fixture
+def stub():
+    """Return what puts a Stubber around a client; in the end every answer must have been asked for."""
+    active = []
+
+    def around(client):
+        stubber = Stubber(client)
+        stubber.activate()
+        active.append(stubber)
+        return stubber
+
+    yield around
+    for stubber in active:
+        stubber.assert_no_pending_responses()
+
+
+@pytest.fixture
+def moto_cloud():
+    """Ec2Cloud against moto, in this process."""
+    with moto.mock_aws():
+        yield cloud_over(Clients(region=REGION))
+
+
+@pytest.fixture
+def ec2(moto_cloud):
+    assert moto_cloud.region == REGION
+    return boto3.client("ec2", region_name=REGION)
+
+
+def request(**other):
+    values = {
+        "instance_type": "c7i.xlarge",
+        "zone": "",
+        "market": Market.ON_DEMAND,
+        "min_count": 1,
+        "max_count": 2,
+        "image": Image(image_id="ami-0123456789abcdef0", name="Ubuntu", root_device="/dev/sda1"),
+        "disk_gib": 60,
+        "security_group_id": "sg-1",
+        "user_data": "#cloud-config\n",
+        "client_token": "t" * 64,
+        "tags": cluster().tags,
+    }
+    return LaunchRequest(**{**values, **other})
+
+
+@dataclass
+class Refusing:
+    """An EC2 that refuses everything, and counts how often it was asked."""
+
+    status: int = 500
+    code: str = "InsufficientInstanceCapacity"
+    asked: list = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def refusing():
+    told = Refusing()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            told.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+            body = (
+                f"<Response><Errors><Error><Code>{told.code}</Code><Message>We have none.</Message></Error>"
+                f"</Errors><RequestID>1</RequestID></Response>"
+            ).encode()
+            self.send_response(told.status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.server_name = "localhost"
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    told.url = f"http://127.0.0.1:{server.server_port}"
+    yield told
+    server.shutdown()
+    server.server_close()

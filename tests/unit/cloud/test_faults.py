@@ -1,0 +1,134 @@
+"""Every refusal of AWS becomes the error of dlcloud that says what to do; a launch is asked for once."""
+
+import pytest
+from botocore import exceptions as boto
+
+from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.faults import translated
+from dlcloud.cloud.patience import TRIES
+from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
+from tests.fakes.clock import FakeClock
+from tests.unit.cloud.conftest import NOWHERE, REGION, cloud_over, request
+
+CASES = [
+    ("InsufficientInstanceCapacity", CapacityError),
+    ("InsufficientHostCapacity", CapacityError),
+    ("Unsupported", CapacityError),
+    ("SpotMaxPriceTooLow", CapacityError),
+    ("VcpuLimitExceeded", QuotaError),
+    ("InstanceLimitExceeded", QuotaError),
+    ("MaxSpotInstanceCountExceeded", QuotaError),
+    ("UnauthorizedOperation", CredentialsError),
+    ("AuthFailure", CredentialsError),
+    ("ExpiredToken", CredentialsError),
+    ("RequestExpired", CredentialsError),
+    ("OptInRequired", CredentialsError),
+    ("InvalidAMIID.NotFound", CloudError),
+]
+
+
+@pytest.mark.parametrize(("code", "kind"), CASES)
+def test_every_class_of_code_has_its_error(clients, stub, code, kind):
+    stub(clients.launch()).add_client_error("run_instances", code, "Because.", 400)
+    with pytest.raises(CloudError) as caught:
+        cloud_over(clients).launch(request())
+    assert type(caught.value) is kind
+    assert caught.value.message == (f"launching 2 c7i.xlarge on-demand (ec2:RunInstances): Because. ({code})")
+    assert isinstance(caught.value.__cause__, boto.ClientError)
+    assert bool(caught.value.hint) == (kind is not CloudError)
+
+
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "Throttling"])
+def test_a_throttled_launch_is_repeated_after_growing_pauses_and_told_in_the_end(clients, stub, code):
+    clock, ec2 = FakeClock(), stub(clients.launch())
+    for _ in range(TRIES):
+        ec2.add_client_error("run_instances", code, "Slow down.", 503)
+    with pytest.raises(ThrottledError, match="Slow down"):
+        cloud_over(clients, clock=clock).launch(request())
+    assert len(clock.slept) == TRIES - 1
+    assert max(clock.slept[:2]) < min(clock.slept[3:])
+
+
+def test_a_launch_that_is_throttled_once_succeeds_under_the_same_token(clients, stub):
+    ec2 = stub(clients.launch())
+    ec2.add_client_error("run_instances", "RequestLimitExceeded")
+    ec2.add_response("run_instances", {"Instances": []})
+    assert cloud_over(clients).launch(request()) == []
+
+
+def test_the_zone_of_a_refused_launch_is_named(clients, stub):
+    stub(clients.launch()).add_client_error("run_instances", "InsufficientInstanceCapacity")
+    with pytest.raises(CapacityError, match=r"launching 2 c7i\.xlarge on-demand in us-east-1b"):
+        cloud_over(clients).launch(request(zone="us-east-1b"))
+
+
+def test_no_capacity_is_asked_for_exactly_once(refusing):
+    cloud = cloud_over(Clients(region=REGION, endpoint_url=refusing.url))
+    with pytest.raises(CapacityError, match="We have none"):
+        cloud.launch(request())
+    assert len(refusing.asked) == 1
+    assert b"Action=RunInstances" in refusing.asked[0]
+
+
+def test_no_credentials_are_told_with_what_to_do():
+    with pytest.raises(CredentialsError) as caught:
+        cloud_over(Clients(region=REGION)).identity()
+    assert "there are no AWS credentials" in caught.value.message
+    assert "sts:GetCallerIdentity" in caught.value.message
+    assert "aws configure" in caught.value.hint
+
+
+def test_an_unknown_profile_is_told_alike(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(CredentialsError, match="nobody"):
+        cloud_over(Clients(region=REGION)).identity()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        boto.CredentialRetrievalError(provider="sso", error_msg="expired"),
+        boto.UnauthorizedSSOTokenError(),
+        boto.TokenRetrievalError(provider="sso", error_msg="expired"),
+        boto.SSOTokenLoadError(profile_name="me", error_msg="none"),
+        boto.PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"),
+    ],
+)
+def test_credentials_that_do_not_hold_are_told_to_be_so(error):
+    with pytest.raises(CredentialsError, match="asking"), translated("asking"):
+        raise error
+
+
+def test_an_endpoint_that_does_not_answer_is_told_to_be_unreachable():
+    with pytest.raises(CloudError) as caught:
+        cloud_over(Clients(region=REGION, endpoint_url=NOWHERE)).launch(request())
+    assert "AWS cannot be reached" in caught.value.message
+    assert "network" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        boto.ConnectTimeoutError(endpoint_url="x"),
+        boto.ReadTimeoutError(endpoint_url="x"),
+        boto.ConnectionClosedError(endpoint_url="x"),
+        boto.ProxyConnectionError(proxy_url="x"),
+        boto.SSLError(endpoint_url="x", error="y"),
+    ],
+)
+def test_every_broken_connection_is_told_alike(error):
+    with pytest.raises(CloudError, match="cannot be reached"), translated("asking"):
+        raise error
+
+
+def test_the_users_own_credentials_are_never_sent_to_a_local_endpoint(monkeypatch, refusing):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAREAL")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "real")
+    clients = Clients(region=REGION, endpoint_url=refusing.url)
+    assert clients.launch()._request_signer._credentials.access_key == "local"
+
+
+def test_a_client_is_made_once(clients):
+    assert clients.read("ec2") is clients.read("ec2")
+    assert clients.read("ec2") is not clients.launch()
+    assert clients.read("pricing", "eu-central-1").meta.region_name == "eu-central-1"

@@ -1,0 +1,102 @@
+"""Which image a recipe's word means, along every path that AWS's answers can take."""
+
+import pytest
+from botocore.stub import ANY
+
+from dlcloud.cloud.images import DEEP_LEARNING, DEEP_LEARNING_OWNER, UBUNTU
+from dlcloud.core.errors import CloudError, CredentialsError
+from dlcloud.core.instance import Image
+from tests.unit.cloud.conftest import cloud_over
+
+
+def parameter(name, value):
+    return {"Name": name, "Value": value, "Type": "String"}
+
+
+@pytest.fixture
+def resolve(clients, stub):
+    """Return what resolves an image with these answers of SSM and EC2."""
+
+    def with_answers(image, *, gpu=False, names=None, parameters=(), images=None):
+        if names is not None:
+            answer = {"Parameters": list(parameters)}
+            stub(clients.read("ssm")).add_response("get_parameters", answer, {"Names": list(names)})
+        if images is not None:
+            wanted, told = images
+            stub(clients.read("ec2")).add_response("describe_images", {"Images": told}, wanted)
+        return cloud_over(clients).resolve_image(image, gpu=gpu)
+
+    return with_answers
+
+
+def test_auto_without_a_gpu_is_ubuntu(resolve):
+    image = resolve("auto", names=[UBUNTU], parameters=[parameter(UBUNTU, "ami-1")])
+    assert image == Image(image_id="ami-1", name=UBUNTU, root_device="/dev/sda1")
+
+
+def test_auto_with_a_gpu_is_the_deep_learning_ami_of_the_first_name(resolve):
+    found = [parameter(name, f"ami-{number}") for number, name in enumerate(DEEP_LEARNING)]
+    image = resolve("auto", gpu=True, names=DEEP_LEARNING, parameters=reversed(found))
+    assert (image.image_id, image.name) == ("ami-0", DEEP_LEARNING[0])
+
+
+def test_the_second_name_is_taken_where_the_first_is_missing(resolve):
+    image = resolve("auto", gpu=True, names=DEEP_LEARNING, parameters=[parameter(DEEP_LEARNING[1], "ami-2")])
+    assert (image.image_id, image.name) == ("ami-2", DEEP_LEARNING[1])
+
+
+def test_without_either_the_newest_by_name_is_taken(resolve):
+    told = [
+        {"ImageId": f"ami-{day}", "Name": f"of day {day}", "CreationDate": f"2026-08-{day:02}T00:00:00Z"}
+        for day in (3, 21, 9)
+    ]
+    wanted = {"Owners": [DEEP_LEARNING_OWNER], "Filters": ANY}
+    image = resolve("auto", gpu=True, names=DEEP_LEARNING, images=(wanted, told))
+    assert (image.image_id, image.name) == ("ami-21", "of day 21")
+
+
+def test_no_deep_learning_ami_at_all_is_told(resolve):
+    with pytest.raises(CloudError, match="no Deep Learning AMI was found in us-east-1"):
+        resolve("auto", gpu=True, names=DEEP_LEARNING, images=({"Owners": ANY, "Filters": ANY}, []))
+
+
+def test_no_ubuntu_is_told_with_what_to_write_instead(resolve):
+    with pytest.raises(CloudError, match=r"Ubuntu 24\.04 was not found") as caught:
+        resolve("auto", names=[UBUNTU])
+    assert "instances.image" in caught.value.hint
+
+
+def test_an_image_by_its_id_has_its_own_root_device(resolve):
+    told = [{"ImageId": "ami-9", "Name": "mine", "RootDeviceName": "/dev/xvda"}]
+    image = resolve("ami-9", gpu=True, images=({"ImageIds": ["ami-9"]}, told))
+    assert image == Image(image_id="ami-9", name="mine", root_device="/dev/xvda")
+
+
+def test_an_image_of_a_parameter_is_looked_up(resolve):
+    told = [{"ImageId": "ami-7", "Name": "ours", "RootDeviceName": "/dev/xvda"}]
+    image = resolve(
+        "/our/ami", names=["/our/ami"], parameters=[parameter("/our/ami", "ami-7")],
+        images=({"ImageIds": ["ami-7"]}, told),
+    )  # fmt: skip
+    assert (image.image_id, image.root_device) == ("ami-7", "/dev/xvda")
+
+
+def test_a_parameter_that_does_not_exist_is_told(resolve):
+    with pytest.raises(CloudError, match="there is no SSM parameter /our/ami in us-east-1"):
+        resolve("/our/ami", names=["/our/ami"])
+
+
+def test_an_image_that_does_not_exist_is_told(resolve):
+    with pytest.raises(CloudError, match="ami-9 does not exist in us-east-1"):
+        resolve("ami-9", images=({"ImageIds": ["ami-9"]}, []))
+
+
+def test_an_image_that_ec2_refuses_is_told(moto_cloud):
+    with pytest.raises(CloudError, match="ami-0123456789abcdef0"):
+        moto_cloud.resolve_image("ami-0123456789abcdef0", gpu=False)
+
+
+def test_a_refusal_of_ssm_is_one_of_credentials(clients, stub):
+    stub(clients.read("ssm")).add_client_error("get_parameters", "AccessDeniedException")
+    with pytest.raises(CredentialsError, match="ssm:GetParameters"):
+        cloud_over(clients).resolve_image("auto", gpu=False)

@@ -1,0 +1,214 @@
+"""Exactly what is asked of EC2, and what is made of its answers."""
+
+import base64
+from datetime import UTC, datetime
+
+import pytest
+from botocore.stub import ANY
+
+from dlcloud.core.errors import CloudError
+from dlcloud.core.instance import Image, Instance, InstanceState, Market
+from tests.fakes.samples import cluster
+from tests.unit.cloud.conftest import cloud_over, request
+
+TAGS = [
+    {"Key": "dlcloud:managed", "Value": "true"},
+    {"Key": "dlcloud:cluster", "Value": "c0ffee"},
+    {"Key": "Name", "Value": "dlcloud sample-1a2b"},
+]
+WANTED = {
+    "ImageId": "ami-0123456789abcdef0",
+    "InstanceType": "c7i.xlarge",
+    "MinCount": 1,
+    "MaxCount": 2,
+    "ClientToken": "t" * 64,
+    "UserData": "#cloud-config\n",
+    "SecurityGroupIds": ["sg-1"],
+    "InstanceInitiatedShutdownBehavior": "terminate",
+    "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
+    "BlockDeviceMappings": [
+        {
+            "DeviceName": "/dev/sda1",
+            "Ebs": {"VolumeSize": 60, "VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True},
+        }
+    ],
+    "TagSpecifications": [
+        {"ResourceType": kind, "Tags": TAGS} for kind in ("instance", "volume", "network-interface")
+    ],
+}
+LAUNCHED = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
+ANSWER = {
+    "Instances": [
+        {
+            "InstanceId": "i-1",
+            "InstanceType": "c7i.xlarge",
+            "State": {"Name": "pending"},
+            "LaunchTime": LAUNCHED,
+            "Placement": {"AvailabilityZone": "us-east-1a"},
+            "Tags": TAGS,
+        }
+    ]
+}
+
+
+def test_an_on_demand_launch_asks_for_exactly_this(clients, stub):
+    stub(clients.launch()).add_response("run_instances", ANSWER, WANTED)
+    assert cloud_over(clients).launch(request()) == [
+        Instance(
+            instance_id="i-1",
+            instance_type="c7i.xlarge",
+            market=Market.ON_DEMAND,
+            zone="us-east-1a",
+            state=InstanceState.PENDING,
+            state_reason="",
+            launched_at=LAUNCHED,
+            tags=cluster().tags,
+        )
+    ]
+
+
+def test_a_spot_launch_is_one_time_in_its_zone_and_tags_its_request(clients, stub):
+    specifications = [*WANTED["TagSpecifications"], {"ResourceType": "spot-instances-request", "Tags": TAGS}]
+    wanted = WANTED | {
+        "Placement": {"AvailabilityZone": "us-east-1b"},
+        "InstanceMarketOptions": {
+            "MarketType": "spot",
+            "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
+        },
+        "TagSpecifications": specifications,
+    }
+    answer = {"Instances": [{**ANSWER["Instances"][0], "InstanceLifecycle": "spot"}]}
+    stub(clients.launch()).add_response("run_instances", answer, wanted)
+    (launched,) = cloud_over(clients).launch(request(market=Market.SPOT, zone="us-east-1b"))
+    assert launched.market is Market.SPOT
+
+
+def test_instances_are_read_over_all_pages_and_sorted_by_their_launch(clients, stub):
+    def told(instance_id, second, **other):
+        at = LAUNCHED.replace(second=second)
+        return {**ANSWER["Instances"][0], "InstanceId": instance_id, "LaunchTime": at, **other}
+
+    running = told(
+        "i-2",
+        1,
+        State={"Name": "running"},
+        PublicIpAddress="198.51.100.2",
+        Tags=[*TAGS, {"Key": "dlcloud:ssh-port", "Value": "2201"}],
+    )
+    dead = told(
+        "i-1",
+        2,
+        State={"Name": "terminated"},
+        StateReason={"Code": "x", "Message": "Server.Spot"},
+        Placement={},
+    )
+    filters = {"Filters": [{"Name": "tag:dlcloud:cluster", "Values": ["c0ffee"]}]}
+    ec2 = stub(clients.read("ec2"))
+    ec2.add_response(
+        "describe_instances", {"Reservations": [{"Instances": [dead]}], "NextToken": "more"}, filters
+    )
+    ec2.add_response(
+        "describe_instances", {"Reservations": [{"Instances": [running]}]}, {**filters, "NextToken": "more"}
+    )
+    first, second = cloud_over(clients).instances("c0ffee")
+    assert (first.instance_id, first.host, first.ssh_port) == ("i-2", "198.51.100.2", 2201)
+    assert (second.state, second.state_reason, second.zone) == (InstanceState.TERMINATED, "Server.Spot", "")
+
+
+def test_without_a_cluster_every_managed_instance_is_asked_for(clients, stub):
+    filters = {"Filters": [{"Name": "tag:dlcloud:managed", "Values": ["true"]}]}
+    stub(clients.read("ec2")).add_response("describe_instances", {"Reservations": []}, filters)
+    assert cloud_over(clients).instances() == []
+
+
+def test_a_group_in_use_is_returned_and_one_that_is_gone_is_no_error(clients, stub):
+    ec2 = stub(clients.read("ec2"))
+    groups = {"SecurityGroups": [{"GroupId": f"sg-{number}"} for number in (1, 2, 3)]}
+    ec2.add_response("describe_security_groups", groups, {"Filters": ANY})
+    ec2.add_client_error("delete_security_group", "DependencyViolation")
+    ec2.add_client_error("delete_security_group", "InvalidGroup.NotFound")
+    ec2.add_response("delete_security_group", {}, {"GroupId": "sg-3"})
+    assert cloud_over(clients).delete_security_groups("c0ffee") == ["sg-1"]
+
+
+def test_an_ipv6_caller_is_let_in_as_such(clients, stub):
+    permission = {
+        "IpProtocol": "tcp",
+        "FromPort": 22,
+        "ToPort": 22,
+        "Ipv6Ranges": [{"CidrIpv6": "2001:db8::1/128", "Description": "dlcloud"}],
+    }
+    stub(clients.read("ec2")).add_response(
+        "authorize_security_group_ingress", {}, {"GroupId": "sg-1", "IpPermissions": [permission]}
+    )
+    cloud_over(clients).allow_ssh("sg-1", "2001:db8::1/128")
+
+
+def launched(moto_cloud, ec2, **other):
+    image = ec2.describe_images()["Images"][0]["ImageId"]
+    group = moto_cloud.create_security_group("c0ffee", cluster().tags)
+    what = Image(image_id=image, name="", root_device="/dev/sda1")
+    return moto_cloud.launch(request(image=what, security_group_id=group, **other))
+
+
+def test_what_is_launched_is_found_by_its_tag_with_its_volume(moto_cloud, ec2):
+    made = launched(moto_cloud, ec2, min_count=2)
+    found = moto_cloud.instances("c0ffee")
+    assert {each.instance_id for each in found} == {each.instance_id for each in made}
+    assert moto_cloud.instances("another") == []
+    assert {each.instance_id for each in moto_cloud.instances()} == {each.instance_id for each in made}
+    assert all(each.alive and each.host and each.tags["dlcloud:cluster"] == "c0ffee" for each in found)
+    told = ec2.describe_instances(InstanceIds=[made[0].instance_id])["Reservations"][0]["Instances"][0]
+    assert (
+        base64.b64decode(
+            ec2.describe_instance_attribute(InstanceId=made[0].instance_id, Attribute="userData")["UserData"][
+                "Value"
+            ]
+        )
+        == b"#cloud-config\n"
+    )
+    assert told["SecurityGroups"][0]["GroupName"] == "dlcloud-c0ffee"
+    volumes = ec2.describe_volumes(Filters=[{"Name": "tag:dlcloud:cluster", "Values": ["c0ffee"]}])["Volumes"]
+    assert {(each["Encrypted"], each["Size"], each["VolumeType"]) for each in volumes} == {(True, 60, "gp3")}
+
+
+def test_terminating_a_mix_of_known_and_unknown_ends_the_known(moto_cloud, ec2):
+    ids = [each.instance_id for each in launched(moto_cloud, ec2, min_count=2)]
+    moto_cloud.terminate([ids[0], "i-0123456789abcdef0", ids[1]])
+    assert not any(each.alive for each in moto_cloud.instances("c0ffee"))
+    moto_cloud.terminate(["i-0123456789abcdef0"])
+    moto_cloud.terminate([])
+    moto_cloud.terminate(ids)
+
+
+def test_a_group_is_made_once_and_its_rule_once(moto_cloud, ec2):
+    first = moto_cloud.create_security_group("c0ffee", cluster().tags)
+    assert moto_cloud.create_security_group("c0ffee", cluster().tags) == first
+    moto_cloud.allow_ssh(first, "203.0.113.7/32")
+    moto_cloud.allow_ssh(first, "203.0.113.7/32")
+    (group,) = ec2.describe_security_groups(GroupIds=[first])["SecurityGroups"]
+    (rule,) = group["IpPermissions"]
+    assert (rule["FromPort"], rule["ToPort"], rule["IpProtocol"]) == (22, 22, "tcp")
+    assert [each["CidrIp"] for each in rule["IpRanges"]] == ["203.0.113.7/32"]
+    assert {tag["Key"] for tag in group["Tags"]} == set(cluster().tags)
+    assert moto_cloud.delete_security_groups("c0ffee") == []
+    assert moto_cloud.delete_security_groups("c0ffee") == []
+
+
+def test_a_group_of_our_name_that_is_not_ours_is_told_of(moto_cloud, ec2):
+    ec2.create_security_group(GroupName="dlcloud-c0ffee", Description="somebody else's")
+    with pytest.raises(CloudError, match="dlcloud-c0ffee"):
+        moto_cloud.create_security_group("c0ffee", cluster().tags)
+
+
+def test_who_calls_and_from_where(moto_cloud):
+    assert moto_cloud.identity().account == "123456789012"
+    assert moto_cloud.caller_cidr() == "203.0.113.7/32"
+
+
+def test_zones_are_told_by_type_and_a_type_that_is_not_offered_is_absent(moto_cloud):
+    zones = moto_cloud.offered_zones(["c5.xlarge", "c5.large", "p3.2xlarge", "zz9.huge"])
+    assert set(zones) >= {"c5.xlarge", "c5.large"}
+    assert "zz9.huge" not in zones
+    assert zones["c5.xlarge"] == tuple(sorted(zones["c5.xlarge"]))
+    assert all(zone.startswith("us-east-1") for zone in zones["c5.xlarge"])

@@ -1,0 +1,173 @@
+"""What instances cost, from where, as of when; and the bundled table's rows."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.clients import Clients
+from dlcloud.core.instance import Market
+from tests.fakes.clock import FakeClock
+from tests.unit.cloud.conftest import cloud_over
+
+ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
+
+
+class FakeCache:
+    """Prices in a dictionary."""
+
+    def __init__(self, *prices):
+        self.stored = {(each.instance_type, each.region, each.market): each for each in prices}
+
+    def cached_price(self, instance_type, region, market):
+        return self.stored.get((instance_type, region, market))
+
+    def cache_price(self, price):
+        self.stored[price.instance_type, price.region, price.market] = price
+
+
+def product(usd):
+    dimension = {"unit": "Hrs", "pricePerUnit": {"USD": usd}}
+    return json.dumps({"terms": {"OnDemand": {"A.B": {"priceDimensions": {"A.B.C": dimension}}}}})
+
+
+WANTED = {
+    "ServiceCode": "AmazonEC2",
+    "Filters": [
+        {"Type": "TERM_MATCH", "Field": field, "Value": value}
+        for field, value in {
+            "instanceType": "c7i.xlarge",
+            "regionCode": "us-east-1",
+            "operatingSystem": "Linux",
+            "tenancy": "Shared",
+            "preInstalledSw": "NA",
+            "capacitystatus": "Used",
+        }.items()
+    ],
+    "MaxResults": 10,
+}
+
+
+@pytest.fixture
+def pricing(clients, stub):
+    return stub(clients.read("pricing", "us-east-1"))
+
+
+def ask(clients, cache, clock):
+    return cloud_over(clients, cache, clock).prices(["c7i.xlarge"], [ON_DEMAND])
+
+
+def test_aws_is_asked_once_a_day(clients, pricing):
+    clock, cache = FakeClock(), FakeCache()
+    pricing.add_response("get_products", {"PriceList": [product("0.2000000000")]}, WANTED)
+    (first,) = ask(clients, cache, clock)
+    assert (first.hourly_usd, first.source, first.as_of) == (Decimal("0.2"), "AWS Pricing API", clock.now())
+    clock.advance(24 * 3600 - 1)
+    assert ask(clients, cache, clock) == [first]
+    pricing.add_response("get_products", {"PriceList": [product("0.3")]}, WANTED)
+    clock.advance(1)
+    assert ask(clients, cache, clock)[0].hourly_usd == Decimal("0.3")
+
+
+def test_products_without_a_price_are_passed_over(clients, pricing):
+    told = [json.dumps({"terms": {}}), product("0.0000000000"), product("0.25")]
+    pricing.add_response("get_products", {"PriceList": told}, WANTED)
+    assert ask(clients, FakeCache(), FakeClock())[0].hourly_usd == Decimal("0.25")
+
+
+def test_without_an_answer_the_bundled_price_keeps_its_own_date_and_source(clients, pricing):
+    pricing.add_client_error("get_products", "AccessDeniedException")
+    cache = FakeCache()
+    (price,) = ask(clients, cache, FakeClock())
+    assert price == Catalog().on_demand_price("c7i.xlarge", "us-east-1")
+    assert price.source == "bundled table"
+    assert price.as_of < datetime(2026, 9, 1, tzinfo=UTC)
+    assert cache.stored == {}
+
+
+@pytest.mark.parametrize("answer", ["refused", "empty"])
+def test_an_old_price_of_aws_is_better_than_the_bundled_one(clients, pricing, answer):
+    clock = FakeClock()
+    bundled = Catalog().on_demand_price("c7i.xlarge", "us-east-1")
+    old = replace(bundled, hourly_usd=Decimal("0.19"), as_of=clock.now() - timedelta(days=9), source="AWS")
+    if answer == "refused":
+        pricing.add_client_error("get_products", "ThrottlingException")
+    else:
+        pricing.add_response("get_products", {"PriceList": []}, WANTED)
+    assert ask(clients, FakeCache(old), clock) == [old]
+
+
+def test_on_the_local_cloud_only_the_table_is_used(clients):
+    assert cloud_over(clients).prices(["c7i.xlarge", "zz9.huge"], [ON_DEMAND]) == [
+        Catalog().on_demand_price("c7i.xlarge", "us-east-1")
+    ]
+
+
+def test_the_spot_price_is_told_of_each_zone_and_is_the_newest_there(clients, stub):
+    clock = FakeClock()
+    then = clock.now() - timedelta(hours=3)
+
+    def row(name, zone, usd, minutes=0):
+        at = then + timedelta(minutes=minutes)
+        return {"InstanceType": name, "AvailabilityZone": zone, "SpotPrice": usd, "Timestamp": at}
+
+    history = [
+        row("c7i.xlarge", "us-east-1a", "0.0700"),
+        row("c7i.xlarge", "us-east-1b", "0.0612"),
+        row("c6i.xlarge", "us-east-1a", "0.0500"),
+        row("c7i.xlarge", "us-east-1a", "0.0710", 30),
+        row("c7i.xlarge", "us-east-1a", "0.0720", 20),
+    ]
+    names = ["c7i.xlarge", "c6i.xlarge", "c5.large"]
+    stub(clients.read("ec2")).add_response(
+        "describe_spot_price_history",
+        {"SpotPriceHistory": history},
+        {"InstanceTypes": names, "ProductDescriptions": ["Linux/UNIX"], "StartTime": clock.now()},
+    )
+    prices = cloud_over(clients, None, clock).prices(names, [SPOT, ON_DEMAND])
+    spot = {(each.instance_type, each.zone): each for each in prices if each.market is SPOT}
+    assert {name: each.hourly_usd for name, each in spot.items()} == {
+        ("c7i.xlarge", "us-east-1a"): Decimal("0.0710"),
+        ("c7i.xlarge", "us-east-1b"): Decimal("0.0612"),
+        ("c6i.xlarge", "us-east-1a"): Decimal("0.0500"),
+    }
+    assert spot["c7i.xlarge", "us-east-1b"].as_of == then
+    assert spot["c7i.xlarge", "us-east-1b"].source == "local EC2"
+    assert sum(each.market is ON_DEMAND for each in prices) == 3
+
+
+def test_known_rows_of_the_table():
+    catalog = Catalog()
+    cpu = catalog.hardware("c7i.xlarge")
+    assert (cpu.vcpus, cpu.physical_cores, cpu.memory_gib, cpu.gpu, cpu.retired) == (4, 2, 8.0, None, False)
+    volta = catalog.hardware("p3.2xlarge")
+    assert volta.retired
+    assert (volta.gpu.count, volta.gpu.compute_capability, volta.gpu.memory_mib) == (1, "7.0", 16384)
+    names = ("p3.2xlarge", "p3.8xlarge", "p3.16xlarge")
+    last = [catalog.on_demand_price(name, "us-east-1").hourly_usd for name in names]
+    assert last == [Decimal("3.06"), Decimal("12.24"), Decimal("24.48")]
+    assert catalog.hardware("zz9.huge") is None
+    assert catalog.on_demand_price("zz9.huge", "us-east-1") is None
+    assert catalog.on_demand_price("c7i.xlarge", "eu-west-1") is None
+
+
+def test_every_row_of_the_table_makes_sense():
+    catalog = Catalog()
+    rows = list(catalog)
+    assert len(rows) > 100
+    for row in rows:
+        assert row.vcpus >= row.physical_cores >= 1
+        assert row.memory_gib > 0
+        assert row.status in {"current", "previous-generation", "retired"}
+        price = catalog.on_demand_price(row.name, "us-east-1")
+        assert price is None or (price.hourly_usd > 0 and price.as_of.tzinfo is not None)
+        assert row.gpu is None or (row.gpu.count > 0 and row.gpu.name and row.gpu.memory_mib > 0)
+
+
+def test_clients_of_aws_have_no_endpoint_of_ours(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    assert Clients(region="us-east-1").read("ec2").meta.endpoint_url == "https://ec2.us-east-1.amazonaws.com"
