@@ -134,6 +134,7 @@ class Context:
             catalog=catalog,
             prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
             own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
+            pause=self.clock.sleep,
         )
 
     def dialer(self, cluster: "Cluster") -> "Dialer":

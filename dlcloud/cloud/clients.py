@@ -10,7 +10,7 @@ from botocore.config import Config
 from dlcloud.cloud.faults import translated
 
 # Reads are repeated for throttling and dropped connections, with growing, jittered pauses.
-_READ = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
+_READ = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})
 # A launch is tried once: botocore would answer "no capacity" (HTTP 500) with four more tries of one pool.
 _LAUNCH = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
 

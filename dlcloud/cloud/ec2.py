@@ -1,5 +1,6 @@
 """The one Cloud: EC2 over boto3, at AWS or at the local endpoint."""
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,12 +10,31 @@ from dlcloud.cloud import images
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, translated
+from dlcloud.cloud.patience import patiently
 from dlcloud.cloud.prices import Prices
-from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, SSH_PORT_TAG
-from dlcloud.core.instance import Image, Instance, InstanceState, InstanceType, Market, Price
-from dlcloud.core.ports import Identity, LaunchRequest
+from dlcloud.cloud.requests import (
+    SSH_PORT,
+    by_tag,
+    fleet,
+    instance,
+    launched,
+    of_cluster,
+    run_instances,
+    tagged,
+    template_data,
+    template_name,
+)
+from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.core.errors import CloudError
+from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
+from dlcloud.core.ports import FleetRequest, Identity, Launched, LaunchRequest
 
-SSH_PORT = 22
+NO_TEMPLATE = {
+    "InvalidLaunchTemplateId.NotFound",
+    "InvalidLaunchTemplateName.NotFoundException",
+    "InvalidLaunchTemplateId.NotFoundException",
+}
+FLEETS_A_CALL = 25  # Source: EC2 API reference, DeleteFleets: instant fleets a request
 
 
 class Ec2Cloud:
@@ -25,15 +45,23 @@ class Ec2Cloud:
         catalog: What is known of types without asking.
         prices: What they cost.
         own_cidr: Tells the caller's own network.
+        pause: Waits so many seconds before a launch that was throttled is repeated.
     """
 
     def __init__(
-        self, *, clients: Clients, catalog: Catalog, prices: Prices, own_cidr: Callable[[], str]
+        self,
+        *,
+        clients: Clients,
+        catalog: Catalog,
+        prices: Prices,
+        own_cidr: Callable[[], str],
+        pause: Callable[[float], None],
     ) -> None:
         self._clients = clients
         self._catalog = catalog
         self._prices = prices
         self._own_cidr = own_cidr
+        self._pause = pause
         self.region = clients.region
 
     def identity(self) -> Identity:
@@ -84,32 +112,36 @@ class Ec2Cloud:
             pages = (
                 self._clients.read("ec2")
                 .get_paginator("describe_instances")
-                .paginate(Filters=[{"Name": f"tag:{tag[0]}", "Values": [tag[1]]}])
+                .paginate(Filters=by_tag(tag[0], [tag[1]]))
             )
             found = [
-                instance
+                each
                 for page in pages
                 for reservation in page["Reservations"]
-                for instance in reservation["Instances"]
+                for each in reservation["Instances"]
             ]
         return sorted(
-            (_instance(answer) for answer in found), key=lambda each: (each.launched_at, each.instance_id)
+            (instance(answer) for answer in found), key=lambda each: (each.launched_at, each.instance_id)
         )
 
     def create_security_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
         """Make the cluster's security group in the default VPC, or find it."""
         with translated("creating the security group (ec2:CreateSecurityGroup)"):
             try:
-                answer = self._clients.launch().create_security_group(
+                answer = self._clients.read("ec2").create_security_group(
                     GroupName=_group_name(cluster_id),
                     Description="SSH from where dlcloud runs",
-                    TagSpecifications=[_tagged("security-group", tags)],
+                    TagSpecifications=[tagged("security-group", tags)],
                 )
                 return str(answer["GroupId"])
             except ClientError as error:
                 if error_code(error) != "InvalidGroup.Duplicate":
                     raise
-        return self._security_groups(cluster_id)[0]
+        for group in self._security_groups(cluster_id):
+            return str(group["GroupId"])
+        raise CloudError(
+            f"there is a security group {_group_name(cluster_id)} without dlcloud's tags", "delete it by hand"
+        )
 
     def allow_ssh(self, security_group_id: str, cidr: str) -> None:
         """Open port 22 to one network."""
@@ -135,8 +167,68 @@ class Ec2Cloud:
         what = f"launching {request.max_count} {request.instance_type} {request.market}"
         where = f" in {request.zone}" if request.zone else ""
         with translated(f"{what}{where} (ec2:RunInstances)"):
-            answer = self._clients.launch().run_instances(**_run_instances(request))
-        return [_instance(each) for each in answer["Instances"]]
+            answer = patiently(
+                self._clients.launch().run_instances, run_instances(request), pause=self._pause
+            )
+        return [instance(each) for each in answer["Instances"]]
+
+    def create_launch_template(self, request: LaunchRequest) -> str:
+        """Make the launch template, or find it made."""
+        data = template_data(request, b64encode(request.user_data.encode()).decode())
+        name = template_name(request.tags[CLUSTER_TAG], data)
+        with translated("creating the launch template (ec2:CreateLaunchTemplate)"):
+            try:
+                self._clients.read("ec2").create_launch_template(
+                    LaunchTemplateName=name,
+                    LaunchTemplateData=data,
+                    TagSpecifications=[tagged("launch-template", request.tags)],
+                )
+            except ClientError as error:
+                if error_code(error) != "InvalidLaunchTemplateName.AlreadyExistsException":
+                    raise
+        return name
+
+    def launch_fleet(self, request: FleetRequest) -> Launched:
+        """Make one CreateFleet call; its token makes a repeated one harmless."""
+        what = f"launching {request.spot_count} spot and {request.on_demand_count} on-demand instances"
+        with translated(f"{what} from {len(request.pools)} pools (ec2:CreateFleet)"):
+            answer = patiently(self._clients.launch().create_fleet, fleet(request), pause=self._pause)
+        return launched(answer, request)
+
+    def delete_fleets(self, fleet_ids: Sequence[str]) -> None:
+        """Delete instant fleets, as many a call as EC2 takes."""
+        for start in range(0, len(fleet_ids), FLEETS_A_CALL):
+            some = list(fleet_ids[start : start + FLEETS_A_CALL])
+            with translated(f"deleting {', '.join(some)} (ec2:DeleteFleets)"):
+                self._clients.read("ec2").delete_fleets(FleetIds=some, TerminateInstances=True)
+
+    def delete_launch_templates(self, cluster_id: str) -> None:
+        """Delete what carries the cluster's tag."""
+        with translated("listing launch templates (ec2:DescribeLaunchTemplates)"):
+            answer = self._clients.read("ec2").describe_launch_templates(Filters=of_cluster(cluster_id))
+        for template in answer["LaunchTemplates"]:
+            name = template["LaunchTemplateName"]
+            with translated(f"deleting launch template {name} (ec2:DeleteLaunchTemplate)"):
+                try:
+                    self._clients.read("ec2").delete_launch_template(LaunchTemplateName=name)
+                except ClientError as error:
+                    if error_code(error) not in NO_TEMPLATE:
+                        raise
+
+    def revoke_ssh(self, cluster_id: str) -> None:
+        """Take every ingress rule out of the cluster's groups."""
+        for group in self._security_groups(cluster_id):
+            rules = group["IpPermissions"]
+            if not rules:
+                continue
+            with translated("ending access over SSH (ec2:RevokeSecurityGroupIngress)"):
+                try:
+                    self._clients.read("ec2").revoke_security_group_ingress(
+                        GroupId=group["GroupId"], IpPermissions=rules
+                    )
+                except ClientError as error:
+                    if error_code(error) not in {"InvalidPermission.NotFound", "InvalidGroup.NotFound"}:
+                        raise
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """Terminate instances."""
@@ -156,7 +248,8 @@ class Ec2Cloud:
     def delete_security_groups(self, cluster_id: str) -> list[str]:
         """Delete the cluster's groups; return those that are still in use."""
         in_use = []
-        for group_id in self._security_groups(cluster_id):
+        for group in self._security_groups(cluster_id):
+            group_id = str(group["GroupId"])
             with translated(f"deleting {group_id} (ec2:DeleteSecurityGroup)"):
                 try:
                     self._clients.read("ec2").delete_security_group(GroupId=group_id)
@@ -167,73 +260,12 @@ class Ec2Cloud:
                         raise
         return in_use
 
-    def _security_groups(self, cluster_id: str) -> list[str]:
+    def _security_groups(self, cluster_id: str) -> list[dict[str, Any]]:
         with translated("listing security groups (ec2:DescribeSecurityGroups)"):
-            answer = self._clients.read("ec2").describe_security_groups(
-                Filters=[{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster_id]}]
-            )
-        return [group["GroupId"] for group in answer["SecurityGroups"]]
+            answer = self._clients.read("ec2").describe_security_groups(Filters=of_cluster(cluster_id))
+        found: list[dict[str, Any]] = answer["SecurityGroups"]
+        return found
 
 
 def _group_name(cluster_id: str) -> str:
     return f"dlcloud-{cluster_id}"
-
-
-def _tagged(resource: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    return {"ResourceType": resource, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
-
-
-def _run_instances(request: LaunchRequest) -> dict[str, Any]:
-    spot = request.market is Market.SPOT
-    resources = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
-    arguments: dict[str, Any] = {
-        "InstanceType": request.instance_type,
-        "ImageId": request.image.image_id,
-        "MinCount": request.min_count,
-        "MaxCount": request.max_count,
-        "ClientToken": request.client_token,
-        "UserData": request.user_data,
-        "SecurityGroupIds": [request.security_group_id],
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {
-            "HttpTokens": "required",
-            "HttpPutResponseHopLimit": 1,
-            "HttpEndpoint": "enabled",
-        },
-        "BlockDeviceMappings": [
-            {
-                "DeviceName": request.image.root_device,
-                "Ebs": {
-                    "VolumeSize": request.disk_gib,
-                    "VolumeType": "gp3",
-                    "Encrypted": True,
-                    "DeleteOnTermination": True,
-                },
-            }
-        ],
-        "TagSpecifications": [_tagged(resource, request.tags) for resource in resources],
-    }
-    if request.zone:
-        arguments["Placement"] = {"AvailabilityZone": request.zone}
-    if spot:
-        arguments["InstanceMarketOptions"] = {
-            "MarketType": "spot",
-            "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
-        }
-    return arguments
-
-
-def _instance(answer: Mapping[str, Any]) -> Instance:
-    tags = {tag["Key"]: tag["Value"] for tag in answer.get("Tags") or ()}
-    return Instance(
-        instance_id=answer["InstanceId"],
-        instance_type=answer["InstanceType"],
-        market=Market.SPOT if answer.get("InstanceLifecycle") == "spot" else Market.ON_DEMAND,
-        zone=answer.get("Placement", {}).get("AvailabilityZone", ""),
-        state=InstanceState(answer["State"]["Name"]),
-        state_reason=(answer.get("StateReason") or {}).get("Message", ""),
-        launched_at=answer["LaunchTime"],
-        host=answer.get("PublicIpAddress") or "",
-        ssh_port=int(tags.get(SSH_PORT_TAG, SSH_PORT)),
-        tags=tags,
-    )

@@ -3,9 +3,9 @@
 import json
 import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
-from typing import Protocol
+from typing import Any, Protocol
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
@@ -65,30 +65,32 @@ class Prices:
         return asked
 
     def spot(self, instance_types: Sequence[str]) -> list[Price]:
-        """Return the lowest spot price over the zones now, for each type that has one."""
+        """Return the spot price of each type in each zone now."""
         with translated("looking up spot prices (ec2:DescribeSpotPriceHistory)"):
-            answer = self._clients.read("ec2").describe_spot_price_history(
-                InstanceTypes=list(instance_types),
-                ProductDescriptions=["Linux/UNIX"],
-                StartTime=self._clock.now(),
+            pages = (
+                self._clients.read("ec2")
+                .get_paginator("describe_spot_price_history")
+                .paginate(
+                    InstanceTypes=list(instance_types),
+                    ProductDescriptions=["Linux/UNIX"],
+                    StartTime=self._clock.now(),
+                )
             )
-        source = "local EC2" if self._cache is None else "EC2 spot price history"
-        lowest: dict[str, Price] = {}
-        for row in answer["SpotPriceHistory"]:
-            price = self._spot_price(row["InstanceType"], Decimal(row["SpotPrice"]), row["Timestamp"], source)
-            known = lowest.get(price.instance_type)
-            if known is None or price.hourly_usd < known.hourly_usd:
-                lowest[price.instance_type] = price
-        return list(lowest.values())
+            rows = [row for page in pages for row in page["SpotPriceHistory"]]
+        newest: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in sorted(rows, key=lambda row: row["Timestamp"]):
+            newest[row["InstanceType"], row["AvailabilityZone"]] = row
+        return [self._spot_price(row) for row in newest.values()]
 
-    def _spot_price(self, instance_type: str, usd: Decimal, as_of: datetime, source: str) -> Price:
+    def _spot_price(self, row: dict[str, Any]) -> Price:
         return Price(
-            instance_type=instance_type,
+            instance_type=row["InstanceType"],
             region=self._clients.region,
             market=Market.SPOT,
-            hourly_usd=usd,
-            as_of=as_of,
-            source=source,
+            hourly_usd=Decimal(row["SpotPrice"]),
+            as_of=row["Timestamp"],
+            source="local EC2" if self._cache is None else "EC2 spot price history",
+            zone=row["AvailabilityZone"],
         )
 
     def _ask(self, instance_type: str) -> Price | None:

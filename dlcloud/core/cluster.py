@@ -59,6 +59,17 @@ class Member:
     ended_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What was about to be done; `outcome` is None while its end is not known."""
+
+    intent_id: int
+    action: str
+    detail: str
+    begun_at: datetime
+    outcome: str | None
+
+
 def client_token(cluster: Cluster, *request: str | int) -> str:
     """Return the idempotency token of one launch request: the same request gives the same token.
 

@@ -63,7 +63,10 @@ class InstanceType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What one instance costs per hour in one region, as known on a date from a source."""
+    """What one instance costs per hour in one region, as known on a date from a source.
+
+    `zone` is empty for a price that holds in all of them.
+    """
 
     instance_type: str
     region: str
@@ -71,6 +74,7 @@ class Price:
     hourly_usd: Decimal
     as_of: datetime
     source: str
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,11 @@ class Instance:
     host: str = ""
     ssh_port: int = 22
     tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fleet_id(self) -> str:
+        """Return the fleet that launched it; empty for none. EC2 itself marks a fleet's instances."""
+        return self.tags.get("aws:ec2:fleet-id", "")
 
     @property
     def alive(self) -> bool:

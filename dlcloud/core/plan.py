@@ -15,6 +15,10 @@ SHORTEST_LIFE_MINUTES = 5
 """A budget that buys less than this cannot even set an instance up."""
 
 
+SPOT_HEADROOM = Decimal("1.2")
+"""Under a budget in dollars, spot is given up where it costs so much more than it did at the launch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What preflight saw. `zones` and `hardware` are by instance type; an absent type is not offered."""
@@ -29,12 +33,23 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Capacity that one request can draw from; `zone` empty: EC2 chooses among all that offer the type."""
+    """Capacity that a request can draw from; `zone` empty: any of `zones`, or whichever offers the type.
+
+    `price` is the lowest over the zones, `zone_prices` tell each zone's own where they differ (spot), and
+    `ceiling_usd` is the most that an hour can cost; None where that is not known.
+    """
 
     instance_type: str
     market: Market
     zone: str
     price: Price | None
+    zones: tuple[str, ...] = ()
+    zone_prices: tuple[Price, ...] = ()
+    ceiling_usd: Decimal | None = None
+
+    def price_in(self, zone: str) -> Price | None:
+        """Return what an instance of this pool costs in a zone."""
+        return next((price for price in self.zone_prices if price.zone == zone), self.price)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +72,11 @@ class Plan:
     worst_case_usd: Decimal | None
     reasons: tuple[str, ...]
     keep: bool
+    rounds: tuple[Market, ...]
+    """The markets in the order in which they are asked; each round completes what those before it gave."""
+    on_demand_base: int = 0
+    idle_minutes: int | None = None
+    max_usd: Decimal | None = None
 
     @property
     def rehearsal(self) -> bool:
@@ -97,25 +117,61 @@ def make_plan(recipe: Recipe, observed: Observed) -> Plan:
         worst_case_usd=None if hourly is None else _worst_case(recipe, hourly, life_minutes),
         reasons=tuple(reasons),
         keep=recipe.keep.instances,
+        rounds=recipe.instances.rounds,
+        on_demand_base=recipe.instances.on_demand_base,
+        idle_minutes=recipe.budget.idle_minutes,
+        max_usd=recipe.budget.max_usd,
     )
 
 
 def _pools(recipe: Recipe, observed: Observed, reasons: list[str]) -> tuple[Pool, ...]:
     """List the pools market by market, type by type; record why a type is left out."""
-    prices = {(price.instance_type, price.market): price for price in observed.prices}
     offered = [name for name in recipe.instances.types if _is_offered(name, recipe, observed, reasons)]
     pools = []
     for market in recipe.instances.markets:
         for name in offered:
-            price = prices.get((name, market))
-            if price is None:
+            known = [p for p in observed.prices if (p.instance_type, p.market) == (name, market)]
+            if not known:
                 reasons.append(
                     f"no price is known for {name} {market} in {recipe.region}: costs stay unknown"
                 )
             zones = recipe.instances.zones or [""]
             wanted = [zone for zone in zones if not zone or zone in observed.zones[name]]
-            pools += [Pool(instance_type=name, market=market, zone=zone, price=price) for zone in wanted]
+            pools += [_pool(name, market, zone, recipe, observed) for zone in wanted]
     return tuple(pools)
+
+
+def _pool(name: str, market: Market, zone: str, recipe: Recipe, observed: Observed) -> Pool:
+    known = [price for price in observed.prices if (price.instance_type, price.market) == (name, market)]
+    here = [price for price in known if zone in {"", price.zone} or not price.zone]
+    return Pool(
+        instance_type=name,
+        market=market,
+        zone=zone,
+        price=min(here, key=lambda price: price.hourly_usd, default=None),
+        zones=(zone,) if zone else tuple(observed.zones[name]),
+        zone_prices=tuple(price for price in here if price.zone),
+        ceiling_usd=_ceiling(name, market, here, recipe, observed),
+    )
+
+
+def _ceiling(
+    name: str, market: Market, prices: Sequence[Price], recipe: Recipe, observed: Observed
+) -> Decimal | None:
+    """Return the most that an hour can cost. A spot price moves, but never above what the request allows.
+
+    Source: EC2 user guide, "Spot Instances": the maximum price defaults to the on-demand price.
+    """
+    dearest = max((price.hourly_usd for price in prices), default=None)
+    if market is Market.ON_DEMAND or dearest is None:
+        return dearest
+    on_demand = [
+        price.hourly_usd
+        for price in observed.prices
+        if (price.instance_type, price.market) == (name, Market.ON_DEMAND)
+    ]
+    limit = dearest * SPOT_HEADROOM if recipe.budget.max_usd is not None else None
+    return min([*on_demand, *([limit] if limit is not None else [])], default=dearest)
 
 
 def _is_offered(name: str, recipe: Recipe, observed: Observed, reasons: list[str]) -> bool:
@@ -136,7 +192,7 @@ def _is_offered(name: str, recipe: Recipe, observed: Observed, reasons: list[str
 
 def _dearest(pools: Sequence[Pool]) -> Decimal | None:
     """Return the highest hourly price among the pools; None if any is unknown."""
-    prices = [pool.price.hourly_usd if pool.price else None for pool in pools]
+    prices = [pool.ceiling_usd for pool in pools]
     known = [price for price in prices if price is not None]
     return max(known) if known and len(known) == len(prices) else None
 

@@ -1,10 +1,12 @@
 """The protocols that flows are typed by; each is implemented once, below them, and once in the tests."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Protocol
 
+from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
 
 
@@ -31,7 +33,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """One RunInstances call. `zone` empty: EC2 chooses."""
+    """One RunInstances call, or the launch template of a fleet. `zone` empty: EC2 chooses."""
 
     instance_type: str
     zone: str
@@ -44,6 +46,45 @@ class LaunchRequest:
     user_data: str
     client_token: str
     tags: Mapping[str, str]
+    max_usd: Decimal | None = None
+    """The most that an hour of a spot instance may cost; None: EC2's own limit, the on-demand price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRequest:
+    """One CreateFleet call of type instant: the best of all pools at once.
+
+    `pools` are (instance type, zone), the most wanted type first. `template` is a launch template's name.
+    `max_usd`, by type: the most that an hour of a spot instance may cost.
+    """
+
+    template: str
+    pools: tuple[tuple[str, str], ...]
+    spot_count: int
+    on_demand_count: int
+    client_token: str
+    tags: Mapping[str, str]
+    requested_at: datetime
+    max_usd: Mapping[str, Decimal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A pool's answer that it gives nothing, or too few; `code` is EC2's own word for why, if it is known."""
+
+    pool: str
+    zone: str
+    error: CloudError
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What a launch request gave: instances, and what each pool that gave none or too few answered."""
+
+    instances: tuple[Instance, ...]
+    refusals: tuple[Refusal, ...] = ()
+    fleet_id: str = ""
 
 
 class Cloud(Protocol):
@@ -70,7 +111,7 @@ class Cloud(Protocol):
         """Find the image a recipe names: `ami-…`, an SSM parameter's path, or `auto`."""
 
     def prices(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
-        """Return the prices that are known; spot prices are the lowest over the zones."""
+        """Return the prices that are known, spot prices by zone."""
 
     def instances(self, cluster_id: str = "") -> list[Instance]:
         """Return the instances that carry the cluster's tag (any managed one without `cluster_id`)."""
@@ -88,6 +129,21 @@ class Cloud(Protocol):
             CapacityError: The pool has too few.
             QuotaError: The account may not have so many.
         """
+
+    def create_launch_template(self, request: LaunchRequest) -> str:
+        """Return the name of a launch template that says what `request` does; made if it is missing."""
+
+    def launch_fleet(self, request: FleetRequest) -> Launched:
+        """Launch up to the counts from all pools at once; what a pool refuses is told, not raised."""
+
+    def delete_fleets(self, fleet_ids: Sequence[str]) -> None:
+        """Delete fleets with their instances; no error for one that is gone."""
+
+    def delete_launch_templates(self, cluster_id: str) -> None:
+        """Delete the cluster's launch templates."""
+
+    def revoke_ssh(self, cluster_id: str) -> None:
+        """Let nobody reach the cluster's instances any more."""
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """Terminate instances; no error for one that is gone."""

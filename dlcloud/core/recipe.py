@@ -62,6 +62,11 @@ class Instances(_Part):
     market: Literal["on-demand", "spot", "spot-then-on-demand"] = Field(
         default="on-demand", description="spot-then-on-demand falls back where no spot capacity is left."
     )
+    on_demand_base: int = Field(
+        default=0,
+        ge=0,
+        description="So many of the instances are on-demand, whatever happens to the spot ones.",
+    )
     zones: list[str] = Field(default_factory=list, description="Availability Zones to try; all if empty.")
     image: str = Field(
         default="auto",
@@ -71,6 +76,14 @@ class Instances(_Part):
     )
     user: str = Field(default="ubuntu", pattern=r"^[a-z_][a-z0-9_-]*$", description="Who logs in.")
     disk_gib: int = Field(default=50, ge=8, le=16384, description="Size of the encrypted gp3 root volume.")
+
+    @model_validator(mode="after")
+    def _base_under_spot(self) -> Self:
+        if self.on_demand_base and self.market == "on-demand":
+            raise ValueError("on_demand_base belongs to market: spot or spot-then-on-demand")
+        if self.on_demand_base > self.maximum:
+            raise ValueError(f"on_demand_base ({self.on_demand_base}) is more than count ({self.maximum})")
+        return self
 
     @property
     def minimum(self) -> int:
@@ -83,11 +96,18 @@ class Instances(_Part):
         return self.count if isinstance(self.count, int) else self.count.max
 
     @property
-    def markets(self) -> tuple[Market, ...]:
-        """Return the markets in the order in which they are tried."""
+    def rounds(self) -> tuple[Market, ...]:
+        """Return the markets in the order in which they are asked."""
         if self.market == "spot-then-on-demand":
             return (Market.SPOT, Market.ON_DEMAND)
         return (Market(self.market),)
+
+    @property
+    def markets(self) -> tuple[Market, ...]:
+        """Return every market that instances may come from: those of the rounds, and that of the base."""
+        if self.on_demand_base and Market.ON_DEMAND not in self.rounds:
+            return (Market.ON_DEMAND, *self.rounds)
+        return self.rounds
 
 
 class Setup(_Part):
@@ -161,6 +181,12 @@ class Budget(_Part):
     )
     max_hours: float = Field(
         default=4.0, gt=0, le=24 * 30, description="Each instance ends itself after so many hours."
+    )
+    idle_minutes: int | None = Field(
+        default=None,
+        ge=6,
+        description="Each instance ends itself after so many minutes in which no run, no command of dlcloud "
+        "and no busy program was there.",
     )
 
 

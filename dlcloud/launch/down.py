@@ -1,6 +1,7 @@
 """Take a cluster down, and verify that nothing of it is left that costs money."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -10,18 +11,20 @@ from dlcloud.core.events import Emit, stage
 from dlcloud.core.instance import Instance, InstanceState
 from dlcloud.core.ports import Clock, Cloud
 from dlcloud.launch.provision import LAUNCH
+from dlcloud.ssh.fanout import fan_out
 from dlcloud.store.clusters import Clusters
 
 TERMINATION_TIMEOUT_S = 600.0
 POLL_S = 1.0
 CONSISTENCY_WINDOW_S = 10.0
 """For so long EC2 may not yet tell of an instance whose launch was asked for; only then is looked twice."""
+FLEET = re.compile(r"\bfleet-[0-9a-f-]+")
 
 
 def take_down(
     cluster: Cluster, *, cloud: Cloud, clusters: Clusters, clock: Clock, emit: Emit
 ) -> list[Member]:
-    """Terminate every instance that carries the cluster's tag, then delete its security group.
+    """Terminate every instance that carries the cluster's tag, then delete all else that does.
 
     Returns:
         The cluster's instances with the times at which they ended.
@@ -32,18 +35,45 @@ def take_down(
     clusters.set_state(cluster.cluster_id, ClusterState.STOPPING)
     with stage(emit, clock, f"terminating the instances of {cluster.name}"):
         ended_at = clock.now()
-        instances = _terminate_all(cluster, cloud=cloud, clusters=clusters, clock=clock)
+        steps: list[Callable[[], list[Instance]]] = [
+            lambda: _terminate_all(cluster, cloud=cloud, clusters=clusters, clock=clock),
+            lambda: _close(cluster, cloud=cloud),
+        ]
+        terminated, closed = fan_out(lambda step: step(), steps)
+        if terminated.error is not None:
+            raise terminated.error
+        instances = terminated.value or []
     # Billing ends when an instance enters shutting-down, which is when it was asked to.
     _remember_ends(cluster, instances, clusters=clusters, ended_at=ended_at)
     with stage(emit, clock, f"deleting the security group of {cluster.name}"):
+        if closed.error is not None:
+            raise closed.error
+        cloud.delete_fleets(_fleets(cluster, instances, clusters))
         _delete_groups(cluster, cloud=cloud, clock=clock)
     clusters.set_state(cluster.cluster_id, ClusterState.DOWN, clock.now())
     return clusters.members(cluster.cluster_id)
 
 
+def _close(cluster: Cluster, *, cloud: Cloud) -> list[Instance]:
+    """Let nobody in any more, and drop what could launch more; neither waits for an instance's end."""
+    cloud.revoke_ssh(cluster.cluster_id)
+    cloud.delete_launch_templates(cluster.cluster_id)
+    return []
+
+
+def _fleets(cluster: Cluster, instances: Iterable[Instance], clusters: Clusters) -> list[str]:
+    """Return the cluster's fleets: those whose answer was stored, and those that marked an instance.
+
+    EC2 lists no instant fleets (EC2 API reference, DescribeFleets), so this is the only way to know them.
+    """
+    told = [intent.outcome or "" for intent in clusters.intents(cluster.cluster_id, LAUNCH)]
+    told += [instance.fleet_id for instance in instances]
+    return sorted({fleet for text in told for fleet in FLEET.findall(text)})
+
+
 def _terminate_all(cluster: Cluster, *, cloud: Cloud, clusters: Clusters, clock: Clock) -> list[Instance]:
     started = clock.monotonic()
-    unsure = LAUNCH in clusters.open_intents(cluster.cluster_id)
+    unsure_s = _unsure_s(cluster, clusters, clock)
     asked: set[str] = set()
     while True:
         instances = cloud.instances(cluster.cluster_id)
@@ -52,12 +82,22 @@ def _terminate_all(cluster: Cluster, *, cloud: Cloud, clusters: Clusters, clock:
         asked |= set(alive)
         left = [each for each in instances if each.state is not InstanceState.TERMINATED]
         waited = clock.monotonic() - started
-        if not left and (not unsure or waited >= CONSISTENCY_WINDOW_S):
+        if not left and waited >= unsure_s:
             return instances
         if waited > TERMINATION_TIMEOUT_S:
             told = ", ".join(f"{each.instance_id} ({each.state})" for each in left)
             raise CloudError(f"{cluster.name}: still not terminated: {told}", f"dlcloud down {cluster.name}")
         clock.sleep(POLL_S if not alive else POLL_S / 4)
+
+
+def _unsure_s(cluster: Cluster, clusters: Clusters, clock: Clock) -> float:
+    """Return for how long an instance may yet appear, of a launch whose answer is not known."""
+    begun = [
+        intent.begun_at for intent in clusters.intents(cluster.cluster_id, LAUNCH) if intent.outcome is None
+    ]
+    if not begun:
+        return 0.0
+    return max(0.0, CONSISTENCY_WINDOW_S - (clock.now() - max(begun)).total_seconds())
 
 
 def _remember_ends(

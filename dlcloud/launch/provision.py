@@ -1,19 +1,24 @@
-"""Get a plan's instances: pool after pool, each request under a token that makes a repeated one harmless."""
+"""Get a plan's instances: round after round, each request under a token that makes it safe to repeat."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from dlcloud.core.cluster import Cluster, Member, client_token
-from dlcloud.core.errors import CapacityError, CloudError, QuotaError
+from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 from dlcloud.core.events import Emit, Warned
-from dlcloud.core.instance import Instance
-from dlcloud.core.plan import Plan, Pool
-from dlcloud.core.ports import Clock, Cloud, LaunchRequest
-from dlcloud.ssh.fanout import fan_out
+from dlcloud.core.instance import Instance, Market
+from dlcloud.core.plan import Plan
+from dlcloud.core.ports import Clock, Cloud, FleetRequest, Launched, LaunchRequest, Refusal
+from dlcloud.core.rounds import Ask, ask_for
 from dlcloud.store.clusters import Clusters
 
 LAUNCH = "launch"
 """The name of the intent that precedes each request for instances."""
+
+REPEATABLE = timedelta(minutes=15)
+"""How long a request without an answer is repeated under its token; long before EC2 could forget the token,
+long after its lists have caught up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,7 @@ class Provisioner:
         cluster: Whose instances.
         plan: Which, how many, from which pools.
         user_data: What they do at first boot.
+        security_group_id: What guards them.
         cloud: Where.
         clusters: Where intents and instances are remembered.
         clock: For the dates of intents.
@@ -33,6 +39,7 @@ class Provisioner:
     cluster: Cluster
     plan: Plan
     user_data: str
+    security_group_id: str
     cloud: Cloud
     clusters: Clusters
     clock: Clock
@@ -45,89 +52,128 @@ class Provisioner:
             CapacityError: Fewer than the plan's minimum could be had; the message tells each pool's refusal.
             QuotaError: As above, and account limits were all that stood in the way.
         """
-        found = self._found()
-        group_id = self.cloud.create_security_group(self.cluster.cluster_id, self.cluster.tags)
-        # The group's rule and the first request do not wait for each other: a round trip less.
-        steps: list[Callable[[], list[Member] | None]] = [
-            lambda: self._fill(found, group_id),
-            lambda: self.cloud.allow_ssh(group_id, self.plan.cidr),
-        ]
-        filled, allowed = fan_out(lambda step: step(), steps)
-        for outcome in (filled, allowed):
-            if outcome.error is not None:
-                raise outcome.error
-        members = filled.value or []
+        members = self._fill(self._found())
         self.clusters.put_members(self.cluster.cluster_id, members)
         return members
 
     def _found(self) -> list[Member]:
-        """Return what an earlier, unfinished `up` of this cluster has launched; a new cluster has nothing."""
+        """Return what an earlier, unfinished `up` of this cluster has launched; a new cluster has nothing.
+
+        A request whose answer was never seen is repeated, word for word, under its token: EC2 answers with the
+        same instances, also where its lists do not tell of them yet. An old one is not repeated: tokens do
+        not live for ever; by then the lists tell.
+        """
         if not self.clusters.known_to_cloud(self.cluster.cluster_id):
             return []
-        alive = [instance for instance in self.cloud.instances(self.cluster.cluster_id) if instance.alive]
-        return [self._member(instance, self._pool_of(instance)) for instance in alive]
+        repeated: list[Instance] = []
+        for intent in self.clusters.intents(self.cluster.cluster_id, LAUNCH):
+            if intent.outcome is None and self.clock.now() - intent.begun_at < REPEATABLE:
+                repeated += self._carry_out(Ask.from_text(intent.detail), intent.intent_id).instances
+            elif intent.outcome is None:
+                self.clusters.end_intent(intent.intent_id, "its answer was not seen", self.clock.now())
+        listed = {each.instance_id: each for each in self.cloud.instances(self.cluster.cluster_id)}
+        found = {each.instance_id: each for each in repeated} | listed
+        return [self._member(each) for each in found.values() if each.alive]
 
-    def _fill(self, members: list[Member], group_id: str) -> list[Member]:
-        refusals: list[CloudError] = []
-        for pool in self.plan.pools:
-            missing = self.plan.max_count - len(members)
-            if missing <= 0:
-                break
-            try:
-                launched = self._launch(pool, group_id, missing)
-            except (CapacityError, QuotaError) as error:
-                refusals.append(error)
-                self.emit(Warned(message=error.message))
-                continue
-            new = {instance.instance_id: instance for instance in launched if instance.alive}
-            known = {member.instance.instance_id for member in members}
-            members += [self._member(each, pool) for each in new.values() if each.instance_id not in known]
+    def _fill(self, members: list[Member]) -> list[Member]:
+        """Ask round after round until there is enough; each completes what was had before it."""
+        refusals: list[Refusal] = []
+        for market in self.plan.rounds:
+            partial = self._round(members, market, refusals)
+            if partial:
+                self._round(members, market, refusals, spread=True)
         if len(members) < self.plan.min_count:
             raise _no_capacity(self.plan, len(members), refusals)
+        for line in refusal_lines(refusals):
+            self.emit(Warned(message=line))
         return members
 
-    def _launch(self, pool: Pool, group_id: str, count: int) -> list[Instance]:
-        """Make one request, its intent stored before it.
-
-        The token counts the requests of this cluster whose end is known, so that one interrupted by a crash
-        is repeated under the same token, which gives the same instances, and a later one gets its own.
-        """
-        attempt = self.clusters.ended_intents(self.cluster.cluster_id, LAUNCH)
-        request = LaunchRequest(
-            instance_type=pool.instance_type,
-            zone=pool.zone,
-            market=pool.market,
-            min_count=1,
-            max_count=count,
-            image=self.plan.image,
-            disk_gib=self.plan.disk_gib,
-            security_group_id=group_id,
-            user_data=self.user_data,
-            client_token=client_token(
-                self.cluster, pool.instance_type, pool.zone, pool.market, count, attempt
-            ),
-            tags=self.cluster.tags,
+    def _round(
+        self,
+        members: list[Member],
+        market: Market,
+        refusals: list[Refusal],
+        *,
+        spread: bool = False,
+    ) -> bool:
+        """Add to members and refusals what one request gives; tell whether one pool gave a part of it."""
+        missing = self.plan.max_count - len(members)
+        if missing <= 0:
+            return False
+        fixed = [each for each in members if each.instance.market is Market.ON_DEMAND]
+        attempt = len(self.clusters.intents(self.cluster.cluster_id, LAUNCH))
+        ask = ask_for(
+            self.plan, market, missing=missing, on_demand=len(fixed), attempt=attempt, spread=spread
         )
-        detail = f"{count} {pool.instance_type} {pool.market} {pool.zone}".strip()
-        intent = self.clusters.begin_intent(self.cluster.cluster_id, LAUNCH, detail, self.clock.now())
+        launched = self._carry_out(ask)
+        refusals += launched.refusals
+        known = {member.instance.instance_id for member in members}
+        new = [each for each in launched.instances if each.alive and each.instance_id not in known]
+        members += [self._member(each) for each in new]
+        return ask.single and 0 < len(new) < missing
+
+    def _carry_out(self, ask: Ask, intent_id: int | None = None) -> Launched:
+        """Make one request, its intent stored before it; what refuses it is an answer, not an error."""
+        request = self._request(ask)
+        template = "" if ask.single else self.cloud.create_launch_template(request)
+        if intent_id is None:
+            intent_id = self.clusters.begin_intent(
+                self.cluster.cluster_id, LAUNCH, ask.to_text(), self.clock.now()
+            )
         try:
-            launched = self.cloud.launch(request)
+            launched = self._launch(ask, request, template)
         except (CapacityError, QuotaError) as error:
-            self.clusters.end_intent(intent, type(error).__name__, self.clock.now())
+            name, zone = ask.pools[0]
+            launched = Launched(
+                instances=(), refusals=(Refusal(pool=f"{name} {ask.market}", zone=zone, error=error),)
+            )
+        except (ThrottledError, CredentialsError) as error:
+            self.clusters.end_intent(intent_id, type(error).__name__, self.clock.now())
             raise
-        self.clusters.end_intent(intent, ", ".join(each.instance_id for each in launched), self.clock.now())
+        told = [launched.fleet_id, *(each.instance_id for each in launched.instances)]
+        self.clusters.end_intent(intent_id, " ".join(filter(None, told)) or "refused", self.clock.now())
         return launched
 
-    def _pool_of(self, instance: Instance) -> Pool | None:
-        same = [
+    def _launch(self, ask: Ask, request: LaunchRequest, template: str) -> Launched:
+        if ask.single:
+            return Launched(instances=tuple(self.cloud.launch(request)))
+        return self.cloud.launch_fleet(
+            FleetRequest(
+                template=template,
+                pools=ask.pools,
+                spot_count=ask.spot_count,
+                on_demand_count=ask.on_demand_count,
+                client_token=request.client_token,
+                tags=self.cluster.tags,
+                requested_at=self.clock.now(),
+                max_usd=ask.max_usd,
+            )
+        )
+
+    def _request(self, ask: Ask) -> LaunchRequest:
+        name, zone = ask.pools[0]
+        return LaunchRequest(
+            instance_type=name,
+            zone=zone,
+            market=ask.market,
+            min_count=1,
+            max_count=ask.count,
+            image=ask.image,
+            disk_gib=self.plan.disk_gib,
+            security_group_id=self.security_group_id,
+            user_data=self.user_data,
+            client_token=client_token(self.cluster, ask.to_text()),
+            tags=self.cluster.tags,
+            max_usd=ask.max_usd.get(name),
+        )
+
+    def _member(self, instance: Instance) -> Member:
+        pools = [
             pool
             for pool in self.plan.pools
             if pool.instance_type == instance.instance_type and pool.market is instance.market
         ]
-        return same[0] if same else None
-
-    def _member(self, instance: Instance, pool: Pool | None) -> Member:
-        price = pool.price if pool else None
+        price = next((pool.price_in(instance.zone) for pool in pools), None)
         return Member(
             instance=instance,
             hourly_usd=price.hourly_usd if price else None,
@@ -136,10 +182,23 @@ class Provisioner:
         )
 
 
-def _no_capacity(plan: Plan, had: int, refusals: Sequence[CloudError]) -> CloudError:
-    told = "\n".join(f"  {refusal.message}" for refusal in refusals)
+def _no_capacity(plan: Plan, had: int, refusals: Sequence[Refusal]) -> CloudError:
+    told = "\n".join(f"  {line}" for line in refusal_lines(refusals))
     message = f"{had} of at least {plan.min_count} instance(s) could be had:\n{told}"
-    only_quota = bool(refusals) and all(isinstance(refusal, QuotaError) for refusal in refusals)
+    only_quota = bool(refusals) and all(isinstance(refusal.error, QuotaError) for refusal in refusals)
     kind = QuotaError if only_quota else CapacityError
     hint = "add types, zones or market: spot-then-on-demand to the recipe, or try another region"
-    return kind(message, refusals[0].hint if only_quota else hint)
+    return kind(message, refusals[0].error.hint if only_quota else hint)
+
+
+def refusal_lines(refusals: Sequence[Refusal]) -> list[str]:
+    """Return a line for each refusal; pools that differ only in their zone share one."""
+    pools: dict[tuple[str, str], list[Refusal]] = {}
+    for refusal in refusals:
+        pools.setdefault((refusal.pool, refusal.code or refusal.error.message), []).append(refusal)
+    return [
+        f"{pool} in {', '.join(sorted(each.zone for each in same))}: {code}"
+        if len(same) > 1
+        else same[0].error.message
+        for (pool, code), same in pools.items()
+    ]

@@ -40,4 +40,6 @@ class StoredPrices:
 
     def cache_price(self, price: Price) -> None:
         """Store a price."""
-        self._database.insert("prices", asdict(price), replace=True)
+        row = asdict(price)
+        del row["zone"]  # only on-demand prices are kept, and they hold in every zone
+        self._database.insert("prices", row, replace=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CapacityError, CloudError, QuotaError
 from dlcloud.core.instance import Image, Instance, InstanceState, Market
-from dlcloud.core.ports import Identity
+from dlcloud.core.ports import Identity, Launched, Refusal
 
 UNLIMITED = 10**6
 IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")
@@ -59,6 +59,8 @@ class FakeCloud:
     calls: Counter = field(default_factory=Counter)
     groups: dict = field(default_factory=dict)
     rules: set = field(default_factory=set)
+    templates: dict = field(default_factory=dict)
+    fleets: set = field(default_factory=set)
 
     def __post_init__(self):
         self._lock = threading.RLock()
@@ -112,6 +114,28 @@ class FakeCloud:
     def launch(self, request):
         return self._call("launch", lambda: self._launch(request))
 
+    def create_launch_template(self, request):
+        name = f"dlcloud-{request.tags[CLUSTER_TAG]}"
+        return self._call("create_launch_template", lambda: self.templates.setdefault(name, request) and name)
+
+    def launch_fleet(self, request):
+        return self._call("launch_fleet", lambda: self._launch_fleet(request))
+
+    def delete_fleets(self, fleet_ids):
+        for fleet_id in fleet_ids:
+            self._call("delete_fleets", lambda fleet_id=fleet_id: self.fleets.discard(fleet_id))
+
+    def delete_launch_templates(self, cluster_id):
+        return self._call(
+            "delete_launch_templates", lambda: self.templates.pop(f"dlcloud-{cluster_id}", None) and None
+        )
+
+    def revoke_ssh(self, cluster_id):
+        group = self.groups.get(cluster_id)
+        return self._call(
+            "revoke_ssh", lambda: self.rules.difference_update({r for r in self.rules if r[0] == group})
+        )
+
     def terminate(self, instance_ids):
         return self._call("terminate", lambda: [self._terminate(each) for each in instance_ids] and None)
 
@@ -163,6 +187,44 @@ class FakeCloud:
         launched = [self._new(request) for _ in range(count)]
         self._tokens[request.client_token] = (request, [each.instance_id for each in launched])
         return launched
+
+    def _launch_fleet(self, request):
+        """Take from the pools in their order: spot ones first for the spot part, and so on."""
+        self.requests.append(request)
+        if request.client_token in self._tokens:
+            known, answer = self._tokens[request.client_token]
+            if replace(known, requested_at=request.requested_at) != request:
+                raise CloudError("IdempotentParameterMismatch")
+            now = self.clock.monotonic()
+            return replace(
+                answer,
+                instances=tuple(self._as_of(self._records[i.instance_id], now) for i in answer.instances),
+            )
+        template = self.templates[request.template]
+        fleet_id = f"fleet-{len(self.fleets) + 1:04x}"
+        self.fleets.add(fleet_id)
+        instances, refusals = [], []
+        for market, count in (
+            (Market.ON_DEMAND, request.on_demand_count),
+            (Market.SPOT, request.spot_count),
+        ):
+            for name, zone in request.pools:
+                missing = count - sum(each.market is market for each in instances)
+                if missing <= 0:
+                    break
+                one = replace(
+                    template, instance_type=name, zone=zone, market=market, min_count=1, max_count=missing
+                )
+                try:
+                    granted = self._granted(one)
+                except (CapacityError, QuotaError) as error:
+                    refusals.append(Refusal(pool=f"{name} {market}", zone=zone, error=error))
+                    continue
+                tagged = replace(one, tags={**one.tags, "aws:ec2:fleet-id": fleet_id})
+                instances += [self._new(tagged) for _ in range(granted)]
+        answer = Launched(instances=tuple(instances), refusals=tuple(refusals), fleet_id=fleet_id)
+        self._tokens[request.client_token] = (request, answer)
+        return answer
 
     def _granted(self, request):
         pool = (request.instance_type, request.zone or self.zones[0], request.market)

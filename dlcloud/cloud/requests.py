@@ -1,0 +1,198 @@
+"""The words of EC2's API: our requests as its arguments, its answers as our values."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from dlcloud.cloud.faults import refusal
+from dlcloud.core.cluster import CLUSTER_TAG, SSH_PORT_TAG
+from dlcloud.core.instance import Instance, InstanceState, Market
+from dlcloud.core.ports import FleetRequest, Launched, LaunchRequest, Refusal
+
+SSH_PORT = 22
+FLEET_TAG = "aws:ec2:fleet-id"
+"""EC2 itself marks a fleet's instances so."""
+
+
+def tagged(resource: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """Return a TagSpecification."""
+    return {"ResourceType": resource, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+def run_instances(request: LaunchRequest) -> dict[str, Any]:
+    """Return the arguments of RunInstances."""
+    spot = request.market is Market.SPOT
+    resources = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
+    arguments: dict[str, Any] = {
+        **_machine(request),
+        "InstanceType": request.instance_type,
+        "MinCount": request.min_count,
+        "MaxCount": request.max_count,
+        "ClientToken": request.client_token,
+        "UserData": request.user_data,
+        "TagSpecifications": [tagged(resource, request.tags) for resource in resources],
+    }
+    if request.zone:
+        arguments["Placement"] = {"AvailabilityZone": request.zone}
+    if spot:
+        arguments["InstanceMarketOptions"] = {
+            "MarketType": "spot",
+            "SpotOptions": {
+                "SpotInstanceType": "one-time",
+                "InstanceInterruptionBehavior": "terminate",
+                **_max_price(request),
+            },
+        }
+    return arguments
+
+
+def template_data(request: LaunchRequest, user_data_base64: str) -> dict[str, Any]:
+    """Return what a launch template says; the fleet adds types, zones, market and the instances' own tags."""
+    resources = ("volume", "network-interface")
+    return {
+        **_machine(request),
+        "UserData": user_data_base64,
+        "TagSpecifications": [tagged(resource, request.tags) for resource in resources],
+    }
+
+
+def template_name(cluster_id: str, data: Mapping[str, Any]) -> str:
+    """Return a name that is the same for the same content, so that a repeated creation finds it."""
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    return f"dlcloud-{cluster_id}-{digest[:12]}"
+
+
+def fleet(request: FleetRequest) -> dict[str, Any]:
+    """Return the arguments of CreateFleet.
+
+    Source: EC2 API reference, CreateFleet, and EC2 user guide, "Allocation strategies", which advises
+    price-capacity-optimized for spot; for on-demand, prioritized keeps the order of the recipe.
+    """
+    order = {name: index for index, name in enumerate(dict.fromkeys(name for name, _ in request.pools))}
+    overrides = [
+        {
+            "InstanceType": name,
+            "Priority": float(order[name]),
+            **({"AvailabilityZone": zone} if zone else {}),
+            **({"MaxPrice": f"{request.max_usd[name]:f}"} if name in request.max_usd else {}),
+        }
+        for name, zone in request.pools
+    ]
+    template = {"LaunchTemplateName": request.template, "Version": "$Latest"}
+    return {
+        "Type": "instant",
+        "ClientToken": request.client_token,
+        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": overrides}],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": request.spot_count + request.on_demand_count,
+            "OnDemandTargetCapacity": request.on_demand_count,
+            "SpotTargetCapacity": request.spot_count,
+            "DefaultTargetCapacityType": "spot" if request.spot_count else "on-demand",
+        },
+        "SpotOptions": {
+            "AllocationStrategy": "price-capacity-optimized",
+            "InstanceInterruptionBehavior": "terminate",
+        },
+        "OnDemandOptions": {"AllocationStrategy": "prioritized"},
+        "TagSpecifications": [tagged(resource, request.tags) for resource in ("fleet", "instance")],
+    }
+
+
+def launched(answer: Mapping[str, Any], request: FleetRequest) -> Launched:
+    """Read the answer of CreateFleet."""
+    instances = [
+        _fleet_instance(instance_id, group, answer["FleetId"], request)
+        for group in answer.get("Instances") or ()
+        for instance_id in group["InstanceIds"]
+    ]
+    return Launched(
+        instances=tuple(instances),
+        refusals=tuple(_pool_refusal(error) for error in answer.get("Errors") or ()),
+        fleet_id=answer["FleetId"],
+    )
+
+
+def instance(answer: Mapping[str, Any]) -> Instance:
+    """Read an instance as RunInstances and DescribeInstances tell of it."""
+    tags = {tag["Key"]: tag["Value"] for tag in answer.get("Tags") or ()}
+    return Instance(
+        instance_id=answer["InstanceId"],
+        instance_type=answer["InstanceType"],
+        market=Market.SPOT if answer.get("InstanceLifecycle") == "spot" else Market.ON_DEMAND,
+        zone=answer.get("Placement", {}).get("AvailabilityZone", ""),
+        state=InstanceState(answer["State"]["Name"]),
+        state_reason=(answer.get("StateReason") or {}).get("Message", ""),
+        launched_at=answer["LaunchTime"],
+        host=answer.get("PublicIpAddress") or "",
+        ssh_port=int(tags.get(SSH_PORT_TAG, SSH_PORT)),
+        tags=tags,
+    )
+
+
+def by_tag(key: str, values: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the Filters that find what carries a tag."""
+    return [{"Name": f"tag:{key}", "Values": list(values)}]
+
+
+def of_cluster(cluster_id: str) -> list[dict[str, Any]]:
+    """Return the Filters that find what belongs to a cluster."""
+    return by_tag(CLUSTER_TAG, [cluster_id])
+
+
+def _machine(request: LaunchRequest) -> dict[str, Any]:
+    """Return what every instance has: IMDSv2 only, an encrypted disk, an end at its own shutdown."""
+    return {
+        "ImageId": request.image.image_id,
+        "SecurityGroupIds": [request.security_group_id],
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 1,
+            "HttpEndpoint": "enabled",
+        },
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": request.image.root_device,
+                "Ebs": {
+                    "VolumeSize": request.disk_gib,
+                    "VolumeType": "gp3",
+                    "Encrypted": True,
+                    "DeleteOnTermination": True,
+                },
+            }
+        ],
+    }
+
+
+def _max_price(request: LaunchRequest) -> dict[str, str]:
+    return {} if request.max_usd is None else {"MaxPrice": f"{request.max_usd:f}"}
+
+
+def _fleet_instance(
+    instance_id: str, group: Mapping[str, Any], fleet_id: str, request: FleetRequest
+) -> Instance:
+    pool = group.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    requested_at: datetime = request.requested_at
+    return Instance(
+        instance_id=instance_id,
+        instance_type=group.get("InstanceType") or pool.get("InstanceType", ""),
+        market=Market.SPOT if group.get("Lifecycle") == "spot" else Market.ON_DEMAND,
+        zone=pool.get("AvailabilityZone", ""),
+        state=InstanceState.PENDING,
+        state_reason="",
+        launched_at=requested_at,
+        tags={**request.tags, FLEET_TAG: fleet_id},
+    )
+
+
+def _pool_refusal(error: Mapping[str, Any]) -> Refusal:
+    pool = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    zone = pool.get("AvailabilityZone") or pool.get("SubnetId") or "any zone"
+    name = f"{pool.get('InstanceType', '')} {error.get('Lifecycle', '')}"
+    told = {"Code": error.get("ErrorCode", ""), "Message": error.get("ErrorMessage", "")}
+    foreign = ClientError({"Error": told}, "CreateFleet")
+    return Refusal(pool=name, zone=zone, error=refusal(f"{name} in {zone}", foreign), code=told["Code"])
