@@ -1,6 +1,7 @@
 """Find recipes and templates: top-level folders of a checkout, inside the package in a wheel."""
 
 import json
+import re
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -51,10 +52,8 @@ def user_data(*, public_key: str, secret: str, life_minutes: int) -> str:
     """
     proof = template("host_proof.py").replace("@SECRET@", secret)
     words = {"@PUBLIC_KEY@": public_key, "@HOST_PROOF@": proof, "@LIFE@": f"+{life_minutes}"}
-    text = template("user_data.yaml")
-    for word, value in words.items():
-        text = text.replace(word, json.dumps(value))  # a JSON string is a YAML one, quotes and all
-    return text
+    # In one pass, so that no value is searched for words; a JSON string is a YAML one, quotes and all.
+    return re.sub("|".join(words), lambda found: json.dumps(words[found[0]]), template("user_data.yaml"))
 
 
 def _folder(name: str) -> Traversable:

@@ -1,0 +1,150 @@
+"""What an instance does at first boot: valid cloud-init, kept secrets, a proof that the launcher accepts."""
+
+import shutil
+import stat
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from dlcloud.core.errors import RecipeError
+from dlcloud.resources.texts import recipe_names, recipe_text, template, user_data
+from dlcloud.ssh.hostproof import new_secret, proves
+from dlcloud.ssh.keys import create_key
+from tests.unit.resources.conftest import INSTANCE_ID
+
+LIMIT_BYTES = 16 * 1024  # Source: EC2 user guide, user data is limited to 16 KB before encoding
+HOST_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIFzVuFkGPCIYmp7Yk2HzyVMIyzLqdP2rKAhYb3T0Hh0n"
+
+
+@pytest.fixture
+def key(tmp_path):
+    return create_key(tmp_path / "key"), (tmp_path / "key").read_text()
+
+
+def rendered(public_key, *, secret=None, life_minutes=240):
+    return user_data(public_key=public_key, secret=secret or new_secret(), life_minutes=life_minutes)
+
+
+def script_of(document):
+    (written,) = [each for each in document["write_files"] if each["path"].endswith("host_proof.py")]
+    return written
+
+
+def test_it_is_a_cloud_config_of_the_one_key_and_the_timer_as_text(key):
+    text = rendered(key[0])
+    assert text.startswith("#cloud-config\n")
+    document = yaml.safe_load(text)
+    assert document["ssh_authorized_keys"] == [key[0]]
+    assert ["shutdown", "-P", "+240"] in document["runcmd"]
+    assert all(isinstance(word, str) for line in document["runcmd"] for word in line)
+
+
+def test_it_is_small_and_holds_no_private_key(key):
+    text = rendered(key[0])
+    assert len(text.encode()) < LIMIT_BYTES
+    assert "PRIVATE KEY" not in text
+    body = [line for line in key[1].splitlines() if not line.startswith("-----")]
+    assert not any(line in text for line in body)
+
+
+def test_the_secret_is_readable_by_root_alone(key):
+    secret = new_secret()
+    text = rendered(key[0], secret=secret)
+    assert text.count(secret) == 1
+    written = script_of(yaml.safe_load(text))
+    assert secret in written["content"]
+    assert written["permissions"] == "0700"
+
+
+def test_nothing_is_left_to_be_filled_in(key):
+    assert "@" not in rendered(key[0]).replace("\\@", "").replace(key[0], "")
+
+
+def test_the_same_words_give_the_same_text_as_a_repeated_request_needs(key):
+    secret = new_secret()
+    assert rendered(key[0], secret=secret) == rendered(key[0], secret=secret)
+
+
+@pytest.mark.parametrize("comment", ['"quoted" \\back', "#: - {x}", "é ü 漢", "50% @LIFE@"])
+def test_any_comment_of_a_key_survives(key, comment):
+    line = f"{key[0]} {comment}"
+    assert yaml.safe_load(rendered(line))["ssh_authorized_keys"] == [line]
+
+
+def test_cloud_init_accepts_it(key, tmp_path):
+    """Debian's and Ubuntu's own check, where it is installed."""
+    program = shutil.which("cloud-init")
+    if program is None:
+        pytest.skip("there is no cloud-init on this machine (apt-get install cloud-init)")
+    (tmp_path / "user-data").write_text(rendered(key[0]))
+    done = subprocess.run(
+        [program, "schema", "--config-file", str(tmp_path / "user-data")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def prove(root, metadata, text):
+    """Run the script as the instance does; returns what it wrote."""
+    folder = root / "var/lib/dlcloud"
+    folder.mkdir(parents=True, mode=0o700)
+    script = folder / "host_proof.py"
+    script.write_text(script_of(yaml.safe_load(text))["content"])
+    environment = {"DLCLOUD_ROOT": str(root), "AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata}
+    process = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.PIPE)
+    ssh = root / "etc/ssh"
+    ssh.mkdir(parents=True)
+    # Written whole, as ssh-keygen's own start-up order on an instance does not promise it to be there yet.
+    (ssh / "new").write_text(f"ssh-ed25519 {HOST_KEY} root@ip-10-0-0-1\n")
+    (ssh / "new").rename(ssh / "ssh_host_ed25519_key.pub")
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 0, told.decode()
+    return folder / "host-proof"
+
+
+def test_the_instance_proves_its_host_key_and_no_other(key, metadata, tmp_path):
+    secret = new_secret()
+    proof = prove(tmp_path / "root", metadata, rendered(key[0], secret=secret))
+    shown = proof.read_bytes()
+    assert proves(shown, secret, INSTANCE_ID, HOST_KEY)
+    assert not proves(shown, secret, INSTANCE_ID, HOST_KEY.replace("Fz", "Fy"))
+    assert not proves(shown, secret, "i-0123456789abcdef1", HOST_KEY)
+    assert not proves(shown, new_secret(), INSTANCE_ID, HOST_KEY)
+
+
+def test_the_proof_can_be_read_by_whoever_logs_in(key, metadata, tmp_path):
+    proof = prove(tmp_path / "root", metadata, rendered(key[0]))
+    assert stat.S_IMODE(proof.stat().st_mode) == 0o644
+    assert stat.S_IMODE(proof.parent.stat().st_mode) == 0o755
+
+
+def test_a_recipe_is_a_file_first_and_then_a_bundled_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text, path = recipe_text("quickstart")
+    assert path is None
+    assert "name: quickstart" in text
+    (tmp_path / "quickstart").write_text("mine")
+    assert recipe_text("quickstart") == ("mine", (tmp_path / "quickstart").relative_to(tmp_path))
+
+
+def test_an_unknown_recipe_is_told_with_those_there_are(tmp_path):
+    with pytest.raises(RecipeError) as caught:
+        recipe_text(str(tmp_path / "missing.yaml"))
+    assert "missing.yaml" in caught.value.message
+    for name in recipe_names():
+        assert name in caught.value.hint
+
+
+def test_a_recipe_that_is_no_text_is_told(tmp_path):
+    (tmp_path / "r.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecipeError, match="cannot be read"):
+        recipe_text(str(tmp_path / "r.yaml"))
+
+
+def test_every_template_that_is_sent_compiles():
+    for name in ("environment.py", "job.py"):
+        compile(template(name), name, "exec")

@@ -1,0 +1,177 @@
+"""job.py, run as on an instance: detached, once, followed from any byte, and ended with all it started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dlcloud.resources.texts import template
+
+LIMIT_S = 20.0
+
+
+class Job:
+    """A job in a folder of its own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.script = folder / "job.py"
+        self.job = folder / "runs" / "r-1"
+        self.job.mkdir(parents=True)
+        self.script.write_text(template("job.py"))
+
+    def command(self, text):
+        (self.job / "command").write_text(text)
+        return self
+
+    def __call__(self, verb, *words):
+        return self.begin(verb, *words).communicate(timeout=LIMIT_S)[0]
+
+    def begin(self, verb, *words):
+        """Start a verb; paths are relative, as they are on an instance."""
+        return subprocess.Popen(
+            [sys.executable, "job.py", verb, "runs/r-1", *words], cwd=self.folder, stdout=subprocess.PIPE
+        )
+
+    @property
+    def state(self):
+        return json.loads(self("state"))
+
+    @property
+    def supervisor(self):
+        return int((self.job / "pid").read_text())
+
+    def until(self, check, what):
+        deadline = time.monotonic() + LIMIT_S
+        while not (found := check()):
+            assert time.monotonic() < deadline, f"never: {what}; the log: {(self.job / 'log').read_text()}"
+            time.sleep(0.02)
+        return found
+
+    def wait_for(self, name):
+        """Wait for a file that the program writes, and return what it says."""
+        path = self.job / "work" / name
+        self.until(lambda: path.exists() and path.read_text().endswith("\n"), name)
+        return path.read_text().strip()
+
+
+@pytest.fixture
+def job(tmp_path):
+    made = Job(tmp_path)
+    yield made
+    if (made.job / "pid").exists():
+        made("stop")
+
+
+def alive(pid):
+    """Tell whether a process runs; one that has ended but that nobody has asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_job_goes_from_new_over_running_to_ended(job):
+    assert job.state == {"state": "new", "exit_status": None}
+    job.command("while [ ! -e go ]; do sleep 0.02; done; echo out; echo err >&2; exit 7\n")("start")
+    assert job.state == {"state": "running", "exit_status": None}
+    (job.job / "work" / "go").touch()
+    assert b"out\nerr\n" in job("follow", "log", "0")
+    assert job.state == {"state": "ended", "exit_status": 7}
+
+
+def test_a_second_start_does_nothing_also_when_the_job_has_ended(job):
+    job.command("echo once >> ../count\n")
+    starts = [job.begin("start") for _ in range(4)]
+    for each in starts:
+        each.communicate(timeout=LIMIT_S)
+    job("follow", "log", "0")
+    job("start")
+    assert (job.job / "count").read_text() == "once\n"
+
+
+def test_it_runs_in_the_work_folder_without_input_and_in_a_session_of_its_own(job):
+    job.command("pwd; cat; ps -o sid= -p $$ 2>/dev/null || cut -d' ' -f6 /proc/$$/stat\n")("start")
+    folder, session = job("follow", "log", "0").decode().split()
+    assert folder == str(job.job / "work")
+    assert int(session) == job.supervisor != os.getsid(0)
+
+
+def test_what_is_followed_comes_whole_from_any_byte_on(job):
+    job.command("for i in 1 2 3 4 5 6 7 8 9; do echo line $i >> ../records.jsonl; sleep 0.03; done\n")(
+        "start"
+    )
+    whole = job("follow", "records.jsonl", "0")
+    assert whole == b"".join(b"line %d\n" % number for number in range(1, 10))
+    assert job("follow", "records.jsonl", "10") == whole[10:]
+    assert job("follow", "records.jsonl", str(len(whole))) == b""
+    assert job("follow", "missing", "0") == b""
+
+
+def test_a_follower_that_goes_away_ends_nothing(job):
+    job.command("while [ ! -e go ]; do echo x; sleep 0.02; done; exit 0\n")("start")
+    follower = job.begin("follow", "log", "0")
+    assert follower.stdout.read(1) == b"x"
+    follower.kill()
+    follower.communicate()
+    assert job.state["state"] == "running"
+    (job.job / "work" / "go").touch()
+    job("follow", "log", "0")
+    assert job.state == {"state": "ended", "exit_status": 0}
+
+
+@pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("KILL", 137), ("SEGV", 139)])
+def test_a_program_that_a_signal_ends_has_the_status_of_that_signal(job, name, status):
+    job.command(f"kill -{name} $$\n")("start")
+    job("follow", "log", "0")
+    assert job.state == {"state": "ended", "exit_status": status}
+
+
+def test_a_job_whose_supervisor_was_killed_is_lost(job):
+    job.command("echo $$ > pid; exec sleep 60\n")("start")
+    program = int(job.wait_for("pid"))
+    os.kill(job.supervisor, signal.SIGKILL)
+    job.until(lambda: not alive(job.supervisor), "the supervisor's end")
+    job.until(lambda: job.state["state"] == "lost", "the job to be lost")
+    assert job.state == {"state": "lost", "exit_status": None}
+    assert alive(program)
+    job("stop")
+    job.until(lambda: not alive(program), "the program's end")
+
+
+def test_stop_ends_all_that_the_program_started(job):
+    job.command("sleep 60 & echo $! > child; sleep 61 & echo $! > other; wait\n")("start")
+    children = [int(job.wait_for("child")), int(job.wait_for("other"))]
+    job("stop")
+    for child in children:
+        job.until(lambda child=child: not alive(child), "a child's end")
+    assert job.state == {"state": "ended", "exit_status": 143}
+
+
+def test_stop_lets_a_program_clean_up(job):
+    job.command("trap 'echo cleaned > done; exit 5' TERM; echo > ready; while :; do sleep 0.02; done\n")(
+        "start"
+    )
+    job.wait_for("ready")
+    job("stop")
+    assert job.wait_for("done") == "cleaned"
+    assert job.state == {"state": "ended", "exit_status": 5}
+
+
+def test_stop_of_what_never_started_or_has_ended_does_nothing(job):
+    job("stop")
+    job.command("exit 3\n")("start")
+    job("follow", "log", "0")
+    job("stop")
+    assert job.state == {"state": "ended", "exit_status": 3}
+
+
+def test_a_command_that_does_not_exist_is_a_failed_one(job):
+    job.command("exec /missing/program\n")("start")
+    assert b"/missing/program" in job("follow", "log", "0")
+    assert job.state == {"state": "ended", "exit_status": 127}
