@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import itertools
 import json
@@ -178,6 +179,28 @@ def test_a_machine_that_is_always_disturbed_is_measured_all_the_same_and_marked(
     assert bench.records("sample")[0]["disturbed_share"] == pytest.approx(0.2)
     assert recorder.results[0].warnings == ("other work disturbed 8 of 8 slices",)
     assert not recorder.results[0].stable
+
+
+@dataclass
+class Crowded(FakeArm):
+    """An arm that shares its CPUs with strangers, slice after slice, and gets what they leave."""
+
+    strangers: float = 0.5
+
+    def measure(self, seconds):
+        self.machine.others[self.machine.slices] = self.strangers
+        measured = super().measure(seconds)
+        return dataclasses.replace(measured, value=measured.value * (1 - self.strangers))
+
+
+def test_a_difference_that_others_explain_names_no_winner():
+    machine = Machine()
+    bench = Bench(machine, Limits(rounds=8, slice_s=31.0, fixed=True))
+    arms = [Crowded("a", 10.0, machine), Crowded("b", 10.0, machine, strangers=0.75)]
+    comparison = bench.run(*arms).comparisons[0]
+    assert comparison.ratio == pytest.approx(0.5)
+    assert comparison.high == pytest.approx(1.0)
+    assert comparison.verdict == "no difference seen"
 
 
 def test_a_long_slice_is_not_run_again(machine):
