@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +14,9 @@ from typing import Any
 from tabulate import tabulate
 
 SCHEMA = 1
+WIDTH = 80
+"""What headings and notes are broken at."""
+MARKDOWN_STYLE = "github"
 
 Cell = str | int | float | bool | Decimal | datetime | None
 
@@ -59,7 +63,7 @@ def render(report: Report, form: Format) -> str:
         case Format.CSV:
             return _csv(report.records)
         case _:
-            style = "github" if form is Format.MARKDOWN else "simple"
+            style = MARKDOWN_STYLE if form is Format.MARKDOWN else "simple"
             return "\n\n".join(_section(section, style) for section in report.sections) or report.empty
 
 
@@ -70,12 +74,26 @@ def envelope(command: str, content: Mapping[str, Any]) -> str:
 
 def _section(section: Section, style: str) -> str:
     aligned = ["right" if index in section.numeric else "left" for index in range(len(section.titles))]
+    rows = section.rows
+    if style == MARKDOWN_STYLE:
+        rows = [[cell.replace("|", r"\|") for cell in row] for row in rows]
     table = tabulate(
-        section.rows, headers=list(section.titles), tablefmt=style, colalign=aligned, disable_numparse=True
+        rows, headers=list(section.titles), tablefmt=style, colalign=aligned, disable_numparse=True
     )
-    notes = "\n".join(section.notes)
-    heading = f"{section.heading}\n" if section.heading else ""
+    notes = _wrapped("\n".join(section.notes), style)
+    heading = f"{_wrapped(section.heading, style)}\n" if section.heading else ""
     return "\n".join(part for part in (heading, table, f"\n{notes}" if notes else "") if part)
+
+
+def _wrapped(text: str, style: str) -> str:
+    """Break lines that are wider than a terminal; Markdown is left to whoever shows it."""
+    if style == MARKDOWN_STYLE:
+        return text
+    lines = (
+        textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+    return "\n".join("\n".join(line) for line in lines)
 
 
 def _csv(records: Sequence[Mapping[str, Cell]]) -> str:

@@ -1,0 +1,168 @@
+"""The cost table in every format: exact, honest about rehearsals and intervals, and within a terminal."""
+
+import csv
+import io
+import json
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.core.result import Hardware
+from dlcloud.report.cost import cost_report, interval
+from dlcloud.report.table import Format, render
+from tests.fakes.samples import run
+from tests.unit.report.conftest import comparison, lines, metric, result
+
+GOLDEN = """\
+sample-1a2b-0001: quantization on c7i.xlarge (Xeon 8488C, 2 cores)
+0.1785 USD/h on-demand, us-east-1 (bundled table, 2026-07-20); done, 2026-09-01
+  12:00 UTC
+
+case           setting      images/s    95 % interval  speed-up                USD/M images
+-------------  ---------  ----------  ---------------  --------------------  --------------
+vgg16 batch 1  fp32               10     9.8 to 10.25  baseline                        4.96
+vgg16 batch 1  int8            34.56       34.1 to 35  3.46x (3.30 to 3.61)            1.43"""
+
+
+def table(*args, details=False, **kwargs):
+    return render(cost_report(lines(*args, **kwargs), details=details), Format.TABLE)
+
+
+def records(*args, **kwargs):
+    return json.loads(render(cost_report(lines(*args, **kwargs)), Format.JSON))["result"]["records"]
+
+
+def rows(*args, **kwargs):
+    """Return the cells of the table's rows."""
+    (section,) = cost_report(lines(*args, **kwargs)).sections
+    return [dict(zip(section.titles, row, strict=True)) for row in section.rows]
+
+
+def test_the_golden_table():
+    told = table(compared=[comparison()])
+    assert told == GOLDEN
+
+
+def test_the_dollars_are_right():
+    # 0.1785 USD/h at 10 images/s: a million take 100000 s = 27.777.. h, which cost 4.958333.. USD.
+    first, second = records()
+    assert Decimal(first["usd_per_million"]) == Decimal("4.958333")
+    # ... and at 34.56 images/s 1.434703.. USD.
+    assert Decimal(second["usd_per_million"]) == Decimal("1.434703")
+    assert first["hourly_usd"] == "0.1785"
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_text_keeps_within_80_columns_and_the_tables_within_101(details):
+    facts = {"model_bytes": 553_000_000, "size_ratio": 3.99, "cosine_similarity": 0.9987, "weights": "random"}
+    metrics = {
+        "throughput": metric(1234.5, 1230.1, 1240.9),
+        "latency_p50": metric(12.345, unit="ms"),
+        "latency_p99": metric(23.456, unit="ms"),
+        "peak_memory": metric(1234.5, unit="MiB"),
+        "resident_memory": metric(1034.5, unit="MiB"),
+    }
+    of = run(cloud="local", price_source="bundled table")
+    wide = Hardware(cpu_model="Intel(R) Xeon(R) Platinum 8488C Processor @ 2.40GHz", physical_cores=48)
+    told = table(
+        result(case="resnet50 batch 64", baseline=True, metrics=metrics, facts=facts),
+        result("int8", case="resnet50 batch 64", metrics=metrics, facts=facts, warnings=("long " * 30,)),
+        of=of, compared=[comparison(case="resnet50 batch 64", ratio=13.456, low=12.3, high=14.61)],
+        hardware=wide, details=details,
+    )  # fmt: skip
+    cells = ("case", "----", "resnet50")
+    assert max(len(line) for line in told.splitlines() if not line.startswith(cells)) <= 80
+    assert max(len(line) for line in told.splitlines()) <= (101 if not details else 112)
+
+
+def test_a_rehearsal_is_marked_in_every_format():
+    of = run(cloud="local")
+    report = cost_report(lines(of=of, compared=[comparison()]), details=True)
+    for form in (Format.TABLE, Format.MARKDOWN):
+        told = " ".join(render(report, form).split())
+        assert "(rehearsal, measured on Xeon 8488C, 2 cores)" in told
+        assert "images/s*" in told
+        assert "USD/M images*" in told
+        assert "4.96*" in told
+        assert "1.43*" in told
+        assert "* rehearsal: the price is of c7i.xlarge, the speed is of this machine's Xeon 8488C" in told
+    assert [each["rehearsal"] for each in csv.DictReader(io.StringIO(render(report, Format.CSV)))] == [
+        "true"
+    ] * 2
+    told = json.loads(render(report, Format.JSON))["result"]["records"]
+    assert [(each["rehearsal"], each["measured_on"]) for each in told] == [(True, "Xeon 8488C, 2 cores")] * 2
+
+
+def test_what_ran_on_aws_is_not_marked():
+    told = table()
+    assert "*" not in told
+    assert "rehears" not in told
+    assert [each["rehearsal"] for each in records()] == [False, False]
+
+
+def test_an_unknown_price_is_said_and_is_no_number():
+    of = run(hourly_usd=None, price_as_of=None, price_source="")
+    assert "price unknown; done" in table(of=of)
+    assert [row["USD/M images"] for row in rows(of=of)] == ["unknown", "unknown"]
+    assert [each["usd_per_million"] for each in records(of=of)] == [None, None]
+
+
+def test_a_single_sample_has_no_interval():
+    assert interval(metric(3.0)) == ""
+    assert interval(metric(3.0, 3.0, 3.0)) == ""
+    assert interval(None) == ""
+    assert interval(metric(3.0, 2.9, 3.123456)) == "2.9 to 3.123"
+    assert rows(result(throughput=metric(3.0)))[0]["95 % interval"] == ""
+
+
+@pytest.mark.parametrize("verdict", ["no difference seen", "", "undecided"])
+def test_no_winner_is_named_where_none_was_seen(verdict):
+    told = rows(compared=[comparison(ratio=1.02, low=0.97, high=1.08, verdict=verdict)])
+    assert told[1]["speed-up"] == "1.02x (0.97 to 1.08) none seen"
+
+
+def test_a_setting_that_is_no_baseline_and_was_not_compared_has_no_speed_up():
+    assert [row["speed-up"] for row in rows()] == ["baseline", ""]
+
+
+def test_a_comparison_of_another_case_is_not_taken():
+    assert rows(compared=[comparison(case="resnet50 batch 1")])[1]["speed-up"] == ""
+
+
+def test_what_did_not_settle_is_marked_with_its_warning_once():
+    shaky = result(stable=False, warnings=("another program took 9 % of the processor",) * 2)
+    told = table(shaky)
+    assert "fp32 ~" in told
+    assert told.count("another program took 9 %") == 1
+
+
+def test_wall_time_stands_in_for_a_throughput():
+    timed = result(metrics={"duration": metric(4.0, 2.0, 8.0, unit="s")})
+    (row,) = rows(timed)
+    assert row["runs/s"] == "0.25"
+    assert row["95 % interval"] == "0.125 to 0.5"
+    # A million runs of 4 s at 0.1785 USD/h.
+    assert row["USD/M runs"] == "198.33"
+
+
+def test_a_result_that_measured_nothing_has_empty_cells():
+    (row,) = rows(result(metrics={"duration": metric(0.0)}))
+    assert row["USD/M items"] == "unknown"
+    assert row["items/s"] == ""
+
+
+def test_runs_of_which_the_machine_told_nothing_are_shown():
+    assert "(unknown CPU)" in table(hardware=None)
+
+
+def test_random_weights_are_said_with_the_details_only():
+    random = result(facts={"weights": "random", "cosine_similarity": 0.99})
+    assert "weights are random" in " ".join(table(random, details=True).split())
+    assert "weights are random" not in table(random)
+
+
+def test_nothing_measured_is_said():
+    report = cost_report([])
+    assert "dlcloud up quickstart" in render(report, Format.TABLE)
+    assert render(report, Format.CSV) == ""
+    assert json.loads(render(report, Format.JSON))["result"]["records"] == []

@@ -1,0 +1,138 @@
+"""One description, every format; and the plan as a report."""
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from dlcloud.core.plan import make_plan
+from dlcloud.report.plan import plan_report
+from dlcloud.report.table import Format, Report, Section, envelope, render
+from tests.fakes.samples import RECIPE, observed, plan, price, recipe
+
+AT = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
+
+
+def report(*records, sections=(), **extra):
+    return Report(command="test", records=records, sections=sections, empty="nothing", extra=extra)
+
+
+def test_csv_has_every_key_of_any_record_once_and_empty_cells_for_the_others():
+    told = render(
+        report({"a": 1, "b": None}, {"b": True, "c": Decimal("0.10")}, {"a": AT, "c": 'x,"y"\nz'}), Format.CSV
+    )
+    assert list(csv.reader(io.StringIO(told))) == [
+        ["a", "b", "c"],
+        ["1", "", ""],
+        ["", "true", "0.10"],
+        ["2026-09-01T12:00:00+00:00", "", 'x,"y"\nz'],
+    ]
+
+
+def test_json_is_a_versioned_envelope_with_exact_money():
+    told = json.loads(
+        render(report({"usd": Decimal("0.10"), "at": AT, "none": None, "yes": True}, more=[1]), Format.JSON)
+    )
+    assert told == {
+        "schema": 1,
+        "command": "test",
+        "result": {
+            "records": [{"usd": "0.10", "at": "2026-09-01T12:00:00+00:00", "none": None, "yes": True}],
+            "more": [1],
+        },
+    }
+    assert json.loads(envelope("up", {"error": {"message": "é"}}))["error"]["message"] == "é"
+
+
+SECTION = Section(
+    heading="a heading",
+    titles=("name", "n"),
+    rows=[("one", "1"), ("3.10", "20")],
+    notes=["a note"],
+    numeric=frozenset({1}),
+)
+
+
+def test_a_table_has_its_heading_above_and_its_notes_below():
+    assert render(report(sections=[SECTION]), Format.TABLE).splitlines() == [
+        "a heading",
+        "",
+        "name      n",
+        "------  ---",
+        "one       1",
+        "3.10     20",
+        "",
+        "a note",
+    ]
+
+
+def test_markdown_is_a_table_of_github():
+    told = render(report(sections=[SECTION, SECTION]), Format.MARKDOWN).splitlines()
+    assert told[2].split("|")[1:3] == [" name   ", "   n "]
+    assert set(told[3]) <= set("|:-")
+    assert sum(line == "a heading" for line in told) == 2
+
+
+def test_a_table_without_rows_keeps_its_titles():
+    empty = Section(heading="", titles=("name", "n"), rows=[], numeric=frozenset({1}))
+    assert "name" in render(report(sections=[empty]), Format.TABLE)
+
+
+def test_a_bar_in_a_cell_does_not_break_markdown():
+    section = Section(heading="", titles=("a", "b"), rows=[("x|y", "z")])
+    row = render(report(sections=[section]), Format.MARKDOWN).splitlines()[-1]
+    assert row.replace("\\|", "").count("|") == 3
+
+
+def shown(made, form=Format.TABLE):
+    return render(plan_report(made), form)
+
+
+def test_a_plan_shows_its_pools_its_money_and_its_reasons():
+    told = shown(plan())
+    lines = told.splitlines()
+    assert lines[0] == "plan of sample on aws"
+    first = next(line for line in lines if line.lstrip().startswith("1 "))
+    assert " ".join(first.split()) == "1 c7i.xlarge on-demand any 0.1785 2026-07-20, bundled table"
+    flat = " ".join(told.split())
+    for words in (
+        "2 instance(s) for quantization",
+        "SSH from 203.0.113.7/32 only; account 123456789012, us-east-1",
+        "0.3570 USD/h at most; worst case 1.47 USD",
+        "after 240 minutes",
+        "terminated when the workload has ended",
+    ):
+        assert words in flat
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_plan_that_is_a_rehearsal_says_so_in_every_format():
+    rehearsal = plan("cloud: local\n" + RECIPE)
+    for form in (Format.TABLE, Format.MARKDOWN):
+        assert "nothing is billed" in shown(rehearsal, form)
+    assert {each["rehearsal"] for each in csv.DictReader(io.StringIO(shown(rehearsal, Format.CSV)))} == {
+        "true"
+    }
+    told = json.loads(shown(rehearsal, Format.JSON))["result"]
+    assert told["plan"]["rehearsal"]
+    assert all(each["rehearsal"] for each in told["records"])
+    assert "rehears" not in shown(plan())
+
+
+def test_a_plan_of_unknown_price_says_so():
+    made = make_plan(recipe(), observed(price()))
+    told = shown(made)
+    assert "cost unknown; instances end themselves after 240 minutes" in " ".join(told.split())
+    assert "unknown" in next(line for line in told.splitlines() if "c6i.xlarge" in line)
+    whole = json.loads(shown(made, Format.JSON))["result"]
+    assert whole["plan"]["worst_case_usd"] is None
+    assert whole["plan"]["reasons"]
+    assert [each["hourly_usd"] for each in whole["records"]] == ["0.1785", None]
+
+
+def test_a_plan_for_a_range_that_is_kept_says_so():
+    text = RECIPE.replace("count: 2", "count: {min: 1, max: 4}") + "keep: {instances: yes}\n"
+    told = " ".join(shown(plan(text)).split())
+    assert "1 to 4 instance(s)" in told
+    assert "dlcloud down ends it" in told
