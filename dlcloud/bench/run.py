@@ -13,7 +13,7 @@ from dlcloud.bench.program import RECORDS, Program, travels
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import DlcloudError, InstanceError, RemoteCommandError, UnreachableError
 from dlcloud.core.events import Emit, Progress, Warned, stage
-from dlcloud.core.ports import Clock
+from dlcloud.core.ports import Clock, Cloud
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection, Dial
 from dlcloud.core.result import Run, RunState
@@ -23,6 +23,8 @@ from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 
 RECONNECT_WAIT_S = 60.0
+RECONNECT_ROUND_S = 3.0
+"""How long an instance is dialled before EC2 is asked whether it still lives."""
 LOG_TAIL_LINES = 15
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ class Runner:
         recipe: With the set-up, and what to bring home.
         program: What to run.
         image_id: The image that the instances booted, for the record.
+        cloud: Is asked whether an instance that does not answer still lives.
         dial: Reaches an instance again when its connection broke.
         runs: Where runs and their records are stored.
         paths: Where the files brought home go.
@@ -48,6 +51,7 @@ class Runner:
     recipe: Recipe
     program: Program
     image_id: str
+    cloud: Cloud
     dial: Dial
     runs: Runs
     paths: Paths
@@ -154,13 +158,23 @@ class Runner:
                 self.emit(Warned(message=f"{where}: {record.get('message')}", instance_id=run.instance_id))
 
     def _reconnect(self, member: Member, run: Run) -> None:
-        try:
-            self._dial(member, wait_s=RECONNECT_WAIT_S)
-        except UnreachableError as error:
-            self.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
-            raise InstanceError(
-                f"{run.instance_id} is gone; what {run.run_id} had reported is stored ({error.message})"
-            ) from error
+        """Dial until the instance answers or is gone; a reclaimed one is not dialled for long."""
+        deadline = self.clock.monotonic() + RECONNECT_WAIT_S
+        while True:
+            try:
+                self._dial(member, wait_s=RECONNECT_ROUND_S)
+            except UnreachableError as error:
+                if self._alive(run.instance_id) and self.clock.monotonic() < deadline:
+                    continue
+                self.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
+                raise InstanceError(
+                    f"{run.instance_id} is gone; what {run.run_id} had reported is stored ({error.message})"
+                ) from error
+            return
+
+    def _alive(self, instance_id: str) -> bool:
+        seen = self.cloud.instances(self.cluster.cluster_id)
+        return any(each.alive for each in seen if each.instance_id == instance_id)
 
     def _finish(self, member: Member, run: Run) -> Run:
         """Bring home the log and the files asked for, then store how the run ended."""

@@ -32,7 +32,7 @@ def _section(plan: Plan) -> Section:
         notes.insert(0, "rehearsal on this machine: nothing is billed, prices are those of the types")
     return Section(
         heading=f"plan of {plan.name} on {plan.cloud}",
-        titles=("try", "instance type", "market", "zone", "USD/h each", "price of"),
+        titles=("try", "type", "market", "zone", "USD/h each", "price of"),
         rows=[_row(number, pool) for number, pool in enumerate(plan.pools, start=1)],
         notes=notes,
         numeric=frozenset({4}),

@@ -108,7 +108,8 @@ class Host(asyncssh.SSHServer):
             self._cut()
             for shell in self.shells:
                 if shell.returncode is None:
-                    os.killpg(shell.pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                        os.killpg(shell.pid, signal.SIGKILL)
                 shell._transport.close()
             while self.shells:  # noqa: ASYNC110 each handler takes its own shell out
                 await asyncio.sleep(0.001)
