@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from conftest import wait_until
+from terminal import wait_until
 
 LONG = "for i in 1 2 3 4 5 6; do echo tick $i; sleep 0.5; done; echo images/sec: 5"
 

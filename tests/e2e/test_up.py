@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 
 import pytest
-from conftest import wait_until
+from terminal import wait_until
 
 SLOW = "sleep 3; echo images/sec: 5"
 

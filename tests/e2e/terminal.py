@@ -1,0 +1,116 @@
+"""Run the command as a user does: a process of its own, in a fresh home, on that home's local EC2."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+DLCLOUD = Path(sys.executable).with_name("dlcloud")
+TIMEOUT_S = 240
+
+QUICK = """
+name: quick
+cloud: local
+instances:
+  types: [c5.xlarge]
+  count: {count}
+workload:
+  command: '{command}'
+  throughput: 'images/sec: ([0-9.]+)'
+  unit: images
+  repeats: 1
+"""
+
+
+@dataclass
+class User:
+    """Someone at a terminal with a home of their own."""
+
+    home: Path
+    command: tuple[str, ...] = (str(DLCLOUD),)
+
+    def run(
+        self, *arguments: str, expect: int | None = 0, text: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run dlcloud to its end and check its exit code."""
+        done = subprocess.run(
+            [*self.command, *arguments],
+            env=self.environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            input=text,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        told = f"dlcloud {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert expect is None or done.returncode == expect, told
+        assert "Traceback" not in done.stdout + done.stderr, told
+        return done
+
+    def json(self, *arguments: str, expect: int = 0) -> dict:
+        """Run dlcloud with --output json and return its one document."""
+        return json.loads(self.run(*arguments, "--output", "json", expect=expect).stdout)
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start dlcloud and leave it running; Ctrl-C reaches it as from a terminal."""
+        return subprocess.Popen(
+            [*self.command, *arguments],
+            env=self.environment,
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def recipe(
+        self, command: str = 'echo "images/sec: 5"', *, count: int = 1, name: str = "quick.yaml"
+    ) -> str:
+        """Write a recipe that runs a command; return its path."""
+        path = self.home / name
+        path.write_text(QUICK.format(command=command.replace("'", "''"), count=count))
+        return str(path)
+
+    def alive(self) -> list[str]:
+        """Return the ids of instances that exist, as the EC2 API itself tells."""
+        found = self.aws("ec2", "describe-instances")
+        return [
+            each["InstanceId"]
+            for reservation in found["Reservations"]
+            for each in reservation["Instances"]
+            if each["State"]["Name"] not in {"terminated", "shutting-down"}
+        ]
+
+    def aws(self, *arguments: str) -> dict:
+        """Ask the local EC2 with the AWS command line."""
+        url = self.json("local", "status")["result"]["url"]
+        program = "import sys; from awscli.clidriver import main; sys.exit(main())"
+        done = subprocess.run(
+            [sys.executable, "-c", program, "--endpoint-url", url, "--region", "us-east-1", *arguments],
+            env=self.environment | {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment: this home, no credentials, and the width of a small terminal."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "DLCLOUD_"))
+        }
+        return kept | {"HOME": str(self.home), "DLCLOUD_HOME": str(self.home / ".dlcloud"), "COLUMNS": "80"}
+
+
+def wait_until(true, *, seconds: float = 60.0) -> None:
+    """Poll until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
