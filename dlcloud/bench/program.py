@@ -3,7 +3,7 @@
 import io
 import json
 import shlex
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -64,7 +64,7 @@ def _refuse_bad(arguments: list[str], benchmark: Benchmark) -> None:
     module = import_module(f"dlcloud.{benchmark.module}")
     told = io.StringIO()
     try:
-        with redirect_stderr(told):
+        with redirect_stderr(told), redirect_stdout(told):
             module.parse(arguments)
     except SystemExit as error:
         fault = told.getvalue().strip().rpartition("error: ")[2]

@@ -11,7 +11,7 @@ from typing import Any
 
 from dlcloud.bench.program import RECORDS, Program, travels
 from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.errors import DlcloudError, InstanceError, RemoteCommandError, UnreachableError
+from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
 from dlcloud.core.events import Emit, Progress, Warned, stage
 from dlcloud.core.ports import Clock, Cloud
 from dlcloud.core.recipe import Recipe
@@ -173,14 +173,19 @@ class Runner:
             return
 
     def _alive(self, instance_id: str) -> bool:
-        seen = self.cloud.instances(self.cluster.cluster_id)
+        try:
+            seen = self.cloud.instances(self.cluster.cluster_id)
+        except CloudError as error:
+            # Where EC2 cannot be asked either, it is our own network that is down, and may come back.
+            log.warning("cannot ask whether %s still lives: %s", instance_id, error.message)
+            return True
         return any(each.alive for each in seen if each.instance_id == instance_id)
 
     def _finish(self, member: Member, run: Run) -> Run:
         """Bring home the log and the files asked for, then store how the run ended."""
         folder = self.paths.made(self.paths.run(run.run_id))
-        connection = self._dial(member)
         try:
+            connection = self._dial(member)
             connection.fetch_files(_folder(run), ["log", RECORDS], folder)
             if self.recipe.keep.files:
                 connection.fetch_files(

@@ -6,7 +6,7 @@ from decimal import Decimal
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.instance import Instance, InstanceState, InstanceType, Market, Price
 from dlcloud.core.plan import Observed, make_plan
-from dlcloud.core.ports import Identity
+from dlcloud.core.ports import Identity, LaunchRequest
 from dlcloud.core.recipe import read_recipe
 from dlcloud.core.result import Run, RunState
 from tests.fakes.cloud import IMAGE
@@ -96,6 +96,24 @@ def instance(instance_id="i-0001", **other):
         "host": "198.51.100.1",
     }
     return Instance(instance_id=instance_id, **{**values, **other})
+
+
+def request(count=1, **other):
+    """A launch of the sample cluster."""
+    values = {
+        "instance_type": "c7i.xlarge",
+        "zone": "",
+        "market": Market.ON_DEMAND,
+        "min_count": 1,
+        "max_count": count,
+        "image": IMAGE,
+        "disk_gib": 50,
+        "security_group_id": "sg-c0ffee",
+        "user_data": "#cloud-config",
+        "client_token": "token",
+        "tags": cluster().tags,
+    }
+    return LaunchRequest(**{**values, **other})
 
 
 def run(run_id="sample-1a2b-0001", **other):

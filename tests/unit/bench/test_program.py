@@ -1,0 +1,101 @@
+"""What a workload means, and every fault of one told before anything is launched."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlcloud.bench.program import program_of
+from dlcloud.core.errors import RecipeError
+from dlcloud.launch.setup import packages_of
+from tests.fakes.samples import RECIPE, recipe
+
+COMMAND = RECIPE.replace("benchmark: quantization", "command: python3 train.py --lr '0.1 2'")
+
+
+def program(text, folder=Path()):
+    return program_of(recipe(text), folder)
+
+
+def with_workload(*lines):
+    return RECIPE.replace("  benchmark: quantization\n", "".join(f"  {line}\n" for line in lines))
+
+
+def test_a_benchmark_is_its_module_with_its_parameters():
+    made = program(
+        with_workload("benchmark: quantization", "parameters:", "  network: [tiny, vgg16]", "  batch: 1")
+    )
+    assert made.name == "quantization"
+    assert made.arguments == ("--network", "tiny", "vgg16", "--batch", "1")
+    assert made.files is None
+    assert (made.package / "quantization.py").is_file()
+    assert any(line.startswith("onnxruntime==") for line in packages_of(made.requirements))
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["benchmark: quantisation"], "there is no benchmark 'quantisation'"),
+        (["benchmark: command"], "there is no benchmark 'command'"),
+        (["benchmark: quantization", "parameters: {networks: vgg16, speed: 3}"], "speed"),
+        (["benchmark: quantization", "parameters: {network: alexnet}"], "alexnet"),
+        (["benchmark: quantization", "parameters: {network: tiny, batch: many}"], "many"),
+        (["benchmark: quantization", "parameters: {network: tiny, help: me}"], "workload"),
+    ],
+)
+def test_what_a_benchmark_cannot_do_is_told_before_anything_is_launched(lines, says, capsys):
+    with pytest.raises(RecipeError) as caught:
+        program(with_workload(*lines))
+    assert says in caught.value.message
+    assert "quantization" in caught.value.hint
+    assert "command" not in caught.value.hint.split(": ")[1].split(", ")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_command_runs_in_the_work_folder_under_the_same_protocol(tmp_path):
+    (tmp_path / "src").mkdir()
+    text = COMMAND + (
+        "  files: src\n  throughput: 'x ([0-9]+)'\n  unit: tokens\n  repeats: 5\n"
+        "  settings: [{name: a}, {name: b, environment: {N: 3}, arguments: [--fast]}]\n"
+        "setup: {requirements: [numpy==1.26.4]}\n"
+    )
+    made = program(text, tmp_path)
+    told = dict(zip(made.arguments[::2], made.arguments[1::2], strict=True))
+    assert told["--run"] == "cd work && python3 train.py --lr '0.1 2'"
+    assert (told["--unit"], told["--repeats"], told["--throughput"]) == ("tokens", "5", "x ([0-9]+)")
+    _, second = json.loads(told["--settings"])
+    assert second == {
+        "name": "b",
+        "environment": {"N": "3"},
+        "arguments": ["--fast"],
+    }
+    assert made.name == "command"
+    assert made.files == tmp_path / "src"
+    assert "numpy==1.26.4" in packages_of(made.requirements)
+
+
+def test_the_shell_gets_every_argument_whole():
+    made = program(COMMAND)
+    words = shlex.split(made.command("/a folder/python").removeprefix("cd .. && exec "))
+    assert words[:5] == ["/a folder/python", "-m", "benchmarks.command", "--output", "records.jsonl"]
+    assert tuple(words[5:]) == made.arguments
+
+
+def test_files_that_are_missing_are_told(tmp_path):
+    with pytest.raises(RecipeError, match="src does not exist") as caught:
+        program(COMMAND + "  files: src\n", tmp_path)
+    assert "relative to the recipe" in caught.value.hint
+
+
+def test_looking_at_a_program_loads_no_framework():
+    code = (
+        "import sys; from pathlib import Path; from dlcloud.bench.program import program_of\n"
+        "from tests.fakes.samples import recipe; program_of(recipe(), Path())\n"
+        "print([name for name in ('onnxruntime', 'onnx', 'torch', 'boto3') if name in sys.modules])"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout == "[]\n"
