@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Protocol, Self, TextIO
 from dlcloud.core.events import Event, Progress, StageDone, StageStarted, Warned
 
 if TYPE_CHECKING:
-    from rich.console import Console as RichConsole
-    from rich.status import Status
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 PROGRESS_EVERY_S = 10.0
+MOST_LINES = 8
+"""With more instances than this at work, the others go on unseen: a screen is not a log."""
 
 
 class Console(Protocol):
@@ -51,44 +53,60 @@ class PlainConsole(AbstractContextManager["PlainConsole"]):
 
 
 class LiveConsole:
-    """A line for what is done, and a spinner with a clock for what is going on."""
+    """A line for what is done, and below it, for what goes on, a spinner with a clock an instance."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._started = time.monotonic()
-        self._going_on: dict[str, str] = {}
-        self._rich: RichConsole | None = None
-        self._status: Status | None = None
+        self._going_on: dict[str, TaskID] = {}
+        self._display: RichProgress | None = None
 
     def __enter__(self) -> Self:
         """Take the terminal."""
+        # 0.1 s of imports that only a terminal needs
         from rich.console import Console as RichConsole
+        from rich.progress import Progress as RichProgress
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self._rich = RichConsole(stderr=True, highlight=False, markup=False)
-        self._status = self._rich.status("")
+        columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+        console = RichConsole(stderr=True, highlight=False, markup=False)
+        self._display = RichProgress(*columns, console=console, transient=True, redirect_stdout=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Give it back."""
-        if self._status is not None:
-            self._status.stop()
+        if self._display is not None:
+            self._display.stop()
 
     def emit(self, event: Event) -> None:
         """Draw one event."""
-        if self._rich is None or self._status is None:
+        if self._display is None:
             return
         with self._lock:
             if isinstance(event, StageStarted | Progress):
-                self._going_on[event.instance_id] = line_of(event)
-                self._status.update("; ".join(self._going_on.values())[: self._rich.width - 4])
-                self._status.start()
+                self._go_on(self._display, event)
                 return
             if isinstance(event, StageDone):
-                self._going_on.pop(event.instance_id, None)
-                if not self._going_on:
-                    self._status.stop()
+                self._end(self._display, event)
             elapsed = time.monotonic() - self._started
-            self._rich.print(f"{elapsed:7.1f} s  {line_of(event)}", soft_wrap=True)
+            self._display.console.print(f"{elapsed:7.1f} s  {line_of(event)}", soft_wrap=True)
+
+    def _go_on(self, display: "RichProgress", event: Event) -> None:
+        display.start()
+        task = self._going_on.get(event.instance_id)
+        if task is None or isinstance(event, StageStarted):
+            self._end(display, event, stop=False)
+            visible = len(self._going_on) < MOST_LINES
+            self._going_on[event.instance_id] = display.add_task(line_of(event), total=None, visible=visible)
+        else:
+            display.update(task, description=line_of(event))
+
+    def _end(self, display: "RichProgress", event: Event, *, stop: bool = True) -> None:
+        task = self._going_on.pop(event.instance_id, None)
+        if task is not None:
+            display.remove_task(task)
+        if stop and not self._going_on:
+            display.stop()
 
 
 def line_of(event: Event) -> str:
