@@ -130,6 +130,7 @@ class Up:
             recipe=self.file.recipe,
             program=self.program,
             image_id=plan.image.image_id,
+            cloud=self.cloud,
             dial=dial,
             runs=context.runs,
             paths=context.paths,
@@ -165,7 +166,7 @@ class Up:
                 context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
                 context.emit(Warned(message=f"{cluster.name} was kept up before and stays up"))
                 raise
-            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed ({error})"
             context.emit(
                 Warned(message=f"{reason}: taking {cluster.name} down, so that nothing is left running")
             )

@@ -19,6 +19,8 @@ from dlcloud.store.clusters import Clusters
 from dlcloud.store.lock import FileLock
 from dlcloud.store.paths import Paths
 
+SWEEP_AGE_S = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -53,6 +55,7 @@ def claim_for(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, 
         StoreError: Another command is in charge of the cluster of that name.
         RecipeError: The cluster of that name has other instances than the recipe asks for.
     """
+    sweep_folders(clusters=clusters, paths=paths, clock=clock)
     for cluster in clusters.active():
         if name and cluster.name == name:
             return _claim_named(cluster, file.recipe, clusters=clusters, paths=paths)
@@ -99,6 +102,20 @@ def first_boot(cluster: Cluster, *, life_minutes: int, paths: Paths) -> str:
 def forget_secrets(cluster: Cluster, *, paths: Paths) -> None:
     """Remove the keys of a cluster that is down, and its lock with them."""
     shutil.rmtree(paths.cluster(cluster.cluster_id), ignore_errors=True)
+
+
+def sweep_folders(*, clusters: Clusters, paths: Paths, clock: Clock) -> None:
+    """Remove keys that a crash left: of clusters that are down, or that never came to be remembered."""
+    active = {cluster.cluster_id for cluster in clusters.active()}
+    for folder in paths.cluster_folders():
+        age_s = clock.now().timestamp() - folder.stat().st_mtime
+        # A folder is made a moment before it is locked, and locked before its cluster is remembered.
+        if folder.name in active or age_s < SWEEP_AGE_S:
+            continue
+        lock = FileLock(paths.cluster_lock(folder.name))
+        if lock.acquire(wait=False):
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
 
 
 def _claim_named(cluster: Cluster, recipe: Recipe, *, clusters: Clusters, paths: Paths) -> Claim:

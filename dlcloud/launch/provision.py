@@ -59,9 +59,9 @@ class Provisioner:
     def _found(self) -> list[Member]:
         """Return what an earlier, unfinished `up` of this cluster has launched; a new cluster has nothing.
 
-        A request whose answer was never seen is repeated, word for word, under its token: EC2 answers with the
-        same instances, also where its lists do not tell of them yet. An old one is not repeated: tokens do
-        not live for ever; by then the lists tell.
+        A request whose answer was never seen is repeated, word for word, under its token: EC2 answers with
+        the same instances, also where its lists do not tell of them yet. An old one is not repeated: no token
+        lives for ever, and by then the lists tell.
         """
         if not self.clusters.known_to_cloud(self.cluster.cluster_id):
             return []

@@ -51,6 +51,11 @@ class Paths:
         """Return a cluster's folder."""
         return self.home / "clusters" / cluster_id
 
+    def cluster_folders(self) -> list[Path]:
+        """Return the folders of all clusters, also of those that the store does not know."""
+        folder = self.home / "clusters"
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+
     def key(self, cluster_id: str) -> Path:
         """Return the private SSH key of a cluster."""
         return self.cluster(cluster_id) / "key"

@@ -1,0 +1,111 @@
+"""Run dlcloud commands in forked children that are killed with SIGKILL at a chosen point.
+
+A point is the moment before or after an API call, or before or after a write to the store. The driver imports
+everything once and forks, so that a run costs no start-up. It reads {"argv": [...], "kill_at": n} a line and
+answers {"status": exit status or -9, "points": [names of the points that were passed]}; 0 kills nowhere.
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from botocore.client import BaseClient
+
+from dlcloud.cli import main as cli
+from dlcloud.launch import claim, down
+from dlcloud.store.database import Database
+
+MODULES = (
+    "dlcloud.cli.up_flow",
+    "dlcloud.cli.down_flow",
+    "dlcloud.cli.gc_flow",
+    "dlcloud.cloud.ec2",
+    "dlcloud.ssh.dial",
+    "dlcloud.local.site",
+)
+
+
+class Killer:
+    """Counts the points of one run and kills the process at one of them."""
+
+    def __init__(self, kill_at, trail):
+        self._kill_at = kill_at
+        self._trail = trail
+        self._passed = 0
+        self._lock = threading.Lock()
+
+    def point(self, name):
+        with self._lock:
+            self._passed += 1
+            os.write(self._trail, f"{name}\n".encode())
+            if self._passed == self._kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, function, name):
+        """Return a function with a point before and one after it; `name` makes the name of its arguments."""
+
+        def wrapped(*arguments, **keywords):
+            told = name(arguments)
+            self.point(f"before {told}")
+            answer = function(*arguments, **keywords)
+            self.point(f"after {told}")
+            return answer
+
+        return wrapped
+
+
+def child(order, trail, output):
+    """Be one dlcloud command."""
+    killer = Killer(order["kill_at"], trail)
+    BaseClient._make_api_call = killer.around(BaseClient._make_api_call, lambda given: given[1])
+    Database.write = killer.around(Database.write, lambda given: " ".join(given[1].split()[:3]))
+    # The local EC2 tells of everything at once: nothing is gained by waiting for its lists as for AWS's.
+    down.CONSISTENCY_WINDOW_S = 0.5
+    claim.SWEEP_AGE_S = 0.0
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.argv = ["dlcloud", *order["argv"]]
+    cli.main()
+
+
+def run(order):
+    """Fork, wait, tell."""
+    with tempfile.TemporaryFile() as trail, tempfile.TemporaryFile() as output:
+        pid = os.fork()
+        if pid == 0:
+            status = 70
+            try:
+                child(order, trail.fileno(), output.fileno())
+            except SystemExit as ended:
+                status = ended.code or 0
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        _, waited = os.waitpid(pid, 0)
+        for stream in (trail, output):
+            stream.seek(0)
+        return {
+            "status": -9 if os.WIFSIGNALED(waited) else os.WEXITSTATUS(waited),
+            "points": trail.read().decode().splitlines(),
+            "output": output.read().decode(errors="replace"),
+        }
+
+
+def main():
+    """Serve orders until there are no more."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    for name in MODULES:
+        try:
+            __import__(name)
+        except ImportError as error:
+            print(error, file=sys.stderr)  # noqa: T201  a program
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)  # noqa: T201  as above
+
+
+if __name__ == "__main__":
+    main()
