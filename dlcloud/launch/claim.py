@@ -58,11 +58,13 @@ def claim_for(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, 
     sweep_folders(clusters=clusters, paths=paths, clock=clock)
     for cluster in clusters.active():
         if name and cluster.name == name:
-            return _claim_named(cluster, file.recipe, clusters=clusters, paths=paths)
-        if not name and cluster.recipe_hash == file.recipe.hash:
+            claim = _claim_named(cluster, file.recipe, clusters=clusters, paths=paths)
+        elif not name and cluster.recipe_hash == file.recipe.hash:
             claim = _claim_unfinished(cluster, clusters=clusters, paths=paths)
-            if claim is not None:
-                return claim
+        else:
+            continue
+        if claim is not None:
+            return claim
     return _claim_new(file, name=name, clusters=clusters, paths=paths, clock=clock)
 
 
@@ -118,8 +120,12 @@ def sweep_folders(*, clusters: Clusters, paths: Paths, clock: Clock) -> None:
             lock.release()
 
 
-def _claim_named(cluster: Cluster, recipe: Recipe, *, clusters: Clusters, paths: Paths) -> Claim:
-    claim = claim_existing(cluster, paths=paths)
+def _claim_named(cluster: Cluster, recipe: Recipe, *, clusters: Clusters, paths: Paths) -> Claim | None:
+    """Return a claim on the cluster of that name; None if it was taken down meanwhile."""
+    claim = _with_state(claim_existing(cluster, paths=paths), clusters)
+    if claim.cluster.state is ClusterState.DOWN:
+        claim.lock.release()
+        return None
     old = read_recipe(cluster.recipe_text, cluster.recipe_path)
     if (old.cloud, old.region, old.instances) != (recipe.cloud, recipe.region, recipe.instances):
         claim.lock.release()
@@ -127,7 +133,7 @@ def _claim_named(cluster: Cluster, recipe: Recipe, *, clusters: Clusters, paths:
             f"{cluster.name} is up with other instances than {recipe.name} asks for",
             f"dlcloud down {cluster.name}, or choose another --name",
         )
-    return _with_state(claim, clusters)
+    return claim
 
 
 def _claim_unfinished(cluster: Cluster, *, clusters: Clusters, paths: Paths) -> Claim | None:

@@ -38,7 +38,7 @@ def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: C
     if setup.commands.strip():
         with stage(emit, clock, "running the recipe's set-up commands", instance_id=instance_id):
             connection.send_bytes(setup.commands.encode(), f"{FOLDER}/setup.sh")
-            connection.check(f"sh -e {FOLDER}/setup.sh 2>&1 >{FOLDER}/setup.log")
+            connection.check(f"sh -e {FOLDER}/setup.sh >{FOLDER}/setup.log")
     if not packages_of(requirements):
         return "python3"
     key = environment_key(requirements)
@@ -47,7 +47,7 @@ def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: C
     try:
         answer = json.loads(told.splitlines()[-1])
         python = str(answer["python"])
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, KeyError, IndexError, TypeError) as error:
         raise RemoteCommandError(
             f"{instance_id}: environment.py gave no answer but {told[-200:]!r}"
         ) from error

@@ -13,6 +13,10 @@ UNLIMITED = 10**6
 IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")
 
 
+class Killed(BaseException):
+    """The process ends here, as by kill -9: nothing of it runs any more."""
+
+
 @dataclass
 class Failure:
     """The `number`-th call of a method (from 1) fails; `after`: carried out, only the answer is lost."""

@@ -1,0 +1,69 @@
+"""A world in memory: a cloud, a store on disk, and commands that come, are killed, and come again."""
+
+import pytest
+
+from dlcloud.core.plan import make_plan
+from dlcloud.launch.provision import Provisioner
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.paths import Paths
+from tests.fakes.clock import FakeClock
+from tests.fakes.cloud import FakeCloud, Killed
+from tests.fakes.machine import FakeDial
+from tests.fakes.samples import RECIPE, cluster, observed, recipe
+
+ONE_TYPE = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[c7i.xlarge]")
+
+
+class World:
+    """One cluster and what surrounds it."""
+
+    def __init__(self, folder):
+        self.clock = FakeClock()
+        self.cloud = FakeCloud(self.clock)
+        self.database = Database(folder / "store.sqlite")
+        self.clusters = Clusters(self.database)
+        self.paths = Paths(folder / "home")
+        self.dial = FakeDial(clock=self.clock)
+        self.told = []
+        self.cluster = cluster()
+        self.clusters.add(self.cluster)
+
+    def plan(self, text=ONE_TYPE, *prices):
+        return make_plan(recipe(text), observed(*prices))
+
+    def provisioner(self, text=ONE_TYPE):
+        group = self.cloud.create_security_group(self.cluster.cluster_id, self.cluster.tags)
+        return Provisioner(
+            cluster=self.cluster,
+            plan=self.plan(text),
+            user_data="#cloud-config",
+            security_group_id=group,
+            cloud=self.cloud,
+            clusters=self.clusters,
+            clock=self.clock,
+            emit=self.told.append,
+        )
+
+    def provision(self, text=ONE_TYPE):
+        """Provision as a command does that begins now."""
+        return self.provisioner(text).provision()
+
+    def killed_while_provisioning(self, text=ONE_TYPE):
+        with pytest.raises(Killed):
+            self.provision(text)
+
+    @property
+    def tokens(self):
+        return [request.client_token for request in self.cloud.requests]
+
+    @property
+    def state(self):
+        return self.clusters.find(self.cluster.cluster_id).state
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    made.database.close()

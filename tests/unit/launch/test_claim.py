@@ -1,0 +1,175 @@
+"""Who is in charge of which cluster, whatever became of whoever was."""
+
+import stat
+import threading
+
+import pytest
+
+from dlcloud.core.cluster import ClusterState
+from dlcloud.core.errors import RecipeError, StoreError
+from dlcloud.launch.claim import RecipeFile, claim_existing, claim_for, first_boot, forget_secrets
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.paths import Paths
+from tests.fakes.clock import FakeClock
+from tests.fakes.samples import RECIPE, recipe
+
+
+class Home:
+    """A home folder that several commands use."""
+
+    def __init__(self, folder):
+        self.paths = Paths(folder)
+        self.paths.made(folder)
+        self.database = Database(self.paths.database)
+        self.clusters = Clusters(self.database)
+        self.clock = FakeClock()
+
+    def claim(self, *, name="", text=RECIPE, clusters=None):
+        """Claim as one `up` does."""
+        file = RecipeFile(recipe=recipe(text), text=text, path="recipe.yaml")
+        return claim_for(
+            file, name=name, clusters=clusters or self.clusters, paths=self.paths, clock=self.clock
+        )
+
+    def left(self, state, **how):
+        """Leave a cluster behind in a state, as a command that has ended or was killed does."""
+        claim = self.claim(**how)
+        self.clusters.set_state(claim.cluster.cluster_id, state)
+        claim.lock.release()
+        return claim.cluster.cluster_id
+
+
+@pytest.fixture
+def home(tmp_path):
+    made = Home(tmp_path)
+    yield made
+    made.database.close()
+
+
+def test_a_new_cluster_has_its_keys_for_the_user_only_and_is_remembered(home):
+    claim = home.claim()
+    known = home.clusters.find(claim.cluster.cluster_id)
+    assert known == claim.cluster
+    assert (known.state, known.recipe_hash) == (ClusterState.STARTING, recipe().hash)
+    assert known.name.startswith("sample-")
+    assert not claim.unfinished
+    assert not claim.kept
+    folder = home.paths.cluster(known.cluster_id)
+    assert {path.name for path in folder.iterdir()} >= {"key", "host-secret", "lock"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_two_at_once_make_two_clusters(home):
+    claims, barrier = [], threading.Barrier(2)
+
+    def up():
+        barrier.wait()
+        claims.append(home.claim())
+
+    threads = [threading.Thread(target=up) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({claim.cluster.cluster_id for claim in claims}) == 2
+    assert not any(claim.unfinished for claim in claims)
+    assert len({claim.cluster.name for claim in claims}) == 2
+
+
+@pytest.mark.parametrize("state", [ClusterState.STARTING, ClusterState.RUNNING, ClusterState.STOPPING])
+def test_a_cluster_whose_command_died_is_taken_up(home, state):
+    left = home.left(state)
+    claim = home.claim()
+    assert (claim.cluster.cluster_id, claim.cluster.state) == (left, state)
+    assert claim.unfinished
+    assert not claim.kept
+
+
+def test_a_dead_one_is_taken_up_once(home):
+    left = home.left(ClusterState.RUNNING)
+    assert home.claim().cluster.cluster_id == left
+    assert home.claim().cluster.cluster_id != left
+
+
+@pytest.mark.parametrize("state", [ClusterState.READY, ClusterState.DOWN])
+def test_one_that_was_kept_or_is_down_is_left_alone(home, state):
+    left = home.left(state)
+    claim = home.claim()
+    assert claim.cluster.cluster_id != left
+    assert claim_existing(home.clusters.find(left), paths=home.paths).lock
+
+
+def test_one_of_another_recipe_is_left_alone(home):
+    left = home.left(ClusterState.RUNNING)
+    assert home.claim(text=RECIPE.replace("count: 2", "count: 3")).cluster.cluster_id != left
+
+
+def test_a_kept_one_is_used_again_by_its_name_also_with_another_workload(home):
+    left = home.left(ClusterState.READY, name="mine")
+    claim = home.claim(name="mine", text=RECIPE.replace("benchmark: quantization", "command: ./run"))
+    assert claim.cluster.cluster_id == left
+    assert claim.kept
+    assert not claim.unfinished
+
+
+def test_a_named_one_with_other_instances_is_refused_and_given_back(home):
+    left = home.left(ClusterState.READY, name="mine")
+    with pytest.raises(RecipeError, match="mine is up with other instances") as caught:
+        home.claim(name="mine", text=RECIPE.replace("count: 2", "count: 3"))
+    assert "dlcloud down mine" in caught.value.hint
+    claim_existing(home.clusters.find(left), paths=home.paths).lock.release()
+
+
+def test_a_named_one_in_anothers_charge_is_refused(home):
+    claim = home.claim(name="mine")
+    with pytest.raises(StoreError, match="another command is in charge of mine"):
+        home.claim(name="mine")
+    claim.lock.release()
+    assert home.claim(name="mine").unfinished
+
+
+def test_a_name_that_is_free_again_makes_a_new_cluster(home):
+    left = home.left(ClusterState.DOWN, name="mine")
+    claim = home.claim(name="mine")
+    assert claim.cluster.cluster_id != left
+    assert claim.cluster.name == "mine"
+
+
+class Late(Clusters):
+    """Tells of a cluster as active although another command takes it down at that very moment."""
+
+    looked = 0
+
+    def active(self):
+        seen = super().active()
+        self.looked += 1
+        if self.looked == 1:
+            return seen  # folders are swept first
+        for each in seen:
+            self.set_state(each.cluster_id, ClusterState.DOWN)
+        return seen
+
+
+def test_a_named_one_that_goes_down_at_that_moment_is_not_worked_on(home):
+    left = home.left(ClusterState.READY, name="mine")
+    claim = home.claim(name="mine", clusters=Late(home.database))
+    assert claim.cluster.cluster_id != left
+    assert home.paths.key(claim.cluster.cluster_id).exists()
+
+
+def test_the_first_boot_is_the_same_text_each_time_and_private(home):
+    claim = home.claim()
+    text = first_boot(claim.cluster, life_minutes=60, paths=home.paths)
+    assert first_boot(claim.cluster, life_minutes=60, paths=home.paths) == text
+    secret = home.paths.host_secret(claim.cluster.cluster_id).read_text()
+    assert secret in text
+    assert stat.S_IMODE(home.paths.user_data(claim.cluster.cluster_id).stat().st_mode) == 0o600
+
+
+def test_the_secrets_of_a_cluster_that_is_down_are_forgotten(home):
+    claim = home.claim()
+    forget_secrets(claim.cluster, paths=home.paths)
+    assert not home.paths.cluster(claim.cluster.cluster_id).exists()
+    forget_secrets(claim.cluster, paths=home.paths)

@@ -1,0 +1,145 @@
+"""Down is down: nothing is left that costs money, or it is named."""
+
+import pytest
+
+from dlcloud.core.cluster import ClusterState
+from dlcloud.core.errors import CloudError
+from dlcloud.core.instance import InstanceState
+from dlcloud.launch.down import TERMINATION_TIMEOUT_S, take_down
+from tests.fakes.cloud import Failure, Killed
+from tests.fakes.samples import RECIPE, cluster, request
+
+
+def down(world):
+    return take_down(
+        world.cluster, cloud=world.cloud, clusters=world.clusters, clock=world.clock, emit=world.told.append
+    )
+
+
+def left(world):
+    return [*world.cloud.alive(), *world.cloud.groups.values(), *world.cloud.templates]
+
+
+def test_everything_is_ended_and_that_is_seen(world):
+    world.provision(RECIPE)
+    world.clock.advance(100)
+    members = down(world)
+    assert left(world) == []
+    assert world.state is ClusterState.DOWN
+    assert {member.instance.state for member in members} == {InstanceState.TERMINATED}
+    assert {member.ended_at for member in members} == {world.cluster.created_at.replace(minute=1, second=40)}
+    assert all(member.hourly_usd for member in members)
+    assert world.clusters.find("c0ffee").ended_at == world.clock.now()
+    assert 103 <= world.clock.monotonic() < 106
+
+
+def test_a_second_down_does_nothing_and_keeps_the_ends(world):
+    world.provision()
+    first = down(world)
+    world.clock.advance(50)
+    assert [member.ended_at for member in down(world)] == [member.ended_at for member in first]
+    assert world.cloud.calls["terminate"] >= 1
+    assert left(world) == []
+
+
+def test_a_cluster_that_never_launched_is_down_at_once(world):
+    assert down(world) == []
+    assert world.state is ClusterState.DOWN
+    assert world.clock.monotonic() == 0
+
+
+@pytest.mark.parametrize("lag_s", [0.0, 2.0, 8.0])
+def test_an_instance_of_a_launch_without_an_answer_is_waited_for_and_ended(world, lag_s):
+    world.cloud.lag_s = lag_s
+    world.cloud.failures.append(Failure("launch", Killed(), after=True))
+    world.killed_while_provisioning()
+    assert len(world.cloud.alive()) == 2
+    members = down(world)
+    assert left(world) == []
+    assert len(members) == 2
+
+
+def test_an_instance_that_appears_late_is_ended_too(world):
+    world.provision()
+    world.cloud.lag_s = 4.0
+    world.cloud.failures.append(Failure("launch", Killed(), 2, after=True))
+    world.cloud.interrupt("i-0001")
+    world.killed_while_provisioning()
+    down(world)
+    assert left(world) == []
+
+
+def test_what_does_not_end_is_named_and_the_next_down_goes_on(world):
+    world.provision()
+    world.cloud.stuck.add("i-0002")
+    with pytest.raises(CloudError, match=r"still not terminated: i-0002 \(shutting-down\)") as caught:
+        down(world)
+    assert "dlcloud down sample-1a2b" in caught.value.hint
+    assert world.state is ClusterState.STOPPING
+    assert TERMINATION_TIMEOUT_S < world.clock.monotonic() < TERMINATION_TIMEOUT_S + 10
+    world.cloud.stuck.clear()
+    world.cloud.interrupt("i-0002")
+    down(world)
+    assert left(world) == []
+    assert world.state is ClusterState.DOWN
+
+
+def test_a_group_that_stays_in_use_is_named(world):
+    world.provision()
+    always = [["sg-c0ffee"]]
+    world.cloud.delete_security_groups = lambda _: always[0]
+    with pytest.raises(CloudError, match="security group sg-c0ffee is still in use"):
+        down(world)
+    assert world.cloud.alive() == []
+    assert world.state is ClusterState.STOPPING
+
+
+@pytest.mark.parametrize(
+    ("method", "number"),
+    [
+        ("instances", 1),
+        ("instances", 2),
+        ("terminate", 1),
+        ("delete_security_groups", 1),
+        ("delete_launch_templates", 1),
+        ("revoke_ssh", 1),
+        ("delete_fleets", 1),
+    ],
+)
+@pytest.mark.parametrize("after", [False, True])
+def test_down_that_fails_at_any_call_is_finished_by_the_next(world, method, number, after):
+    world.provision(RECIPE)
+    already = world.cloud.calls[method]
+    world.cloud.failures.append(Failure(method, CloudError("no"), already + number, after=after))
+    with pytest.raises(CloudError, match="no"):
+        down(world)
+    assert world.state is ClusterState.STOPPING
+    down(world)
+    assert left(world) == []
+    assert world.state is ClusterState.DOWN
+
+
+def test_instances_that_the_store_never_heard_of_are_ended_and_remembered(world):
+    world.cloud.failures.append(Failure("launch", Killed(), after=True))
+    world.killed_while_provisioning()
+    assert world.clusters.members("c0ffee") == []
+    members = down(world)
+    assert sorted(member.instance.instance_id for member in members) == ["i-0001", "i-0002"]
+    assert all(member.ended_at and member.hourly_usd is None for member in members)
+
+
+def test_instances_that_ec2_has_forgotten_have_ended(world):
+    world.provision()
+    world.cloud.lag_s = 0
+    world.cloud._records.clear()
+    members = down(world)
+    assert all(member.ended_at == world.cluster.created_at for member in members)
+
+
+def test_nobody_elses_instances_are_touched(world):
+    world.provision()
+    mine = set(world.cloud.alive())
+    world.cloud.launch(request(tags=cluster(cluster_id="other").tags, client_token="other"))
+    down(world)
+    assert set(world.cloud.alive()).isdisjoint(mine)
+    assert len(world.cloud.alive()) == 1

@@ -1,0 +1,120 @@
+"""What is looked at before a launch, and what an instance is given before its workload."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dlcloud.core.errors import CloudError, CredentialsError, RemoteCommandError
+from dlcloud.core.events import Notice, StageStarted
+from dlcloud.core.recipe import Setup
+from dlcloud.core.remote import Endpoint
+from dlcloud.launch.preflight import observe
+from dlcloud.launch.setup import environment_key, packages_of, prepare
+from tests.fakes.clock import FakeClock
+from tests.fakes.cloud import Failure, FakeCloud
+from tests.fakes.machine import FakeConnection, FakeMachine
+from tests.fakes.samples import RECIPE, hardware, price, recipe
+
+REQUIREMENTS = "# pinned\nonnx==1.17.0  # the format\n\nnumpy==2.1.0\n"
+BUILT = b'noise\n{"python": "/env/bin/python", "reused": false, "seconds": 3.0}\n'
+
+
+def test_all_is_asked_for_and_handed_on():
+    cloud = FakeCloud(FakeClock(), known_prices=[price()], known_hardware={"c7i.xlarge": hardware()})
+    cloud.offered["c6i.xlarge"] = ()
+    seen = observe(recipe(), cloud=cloud)
+    assert seen.identity.account == "123456789012"
+    assert seen.zones == {"c7i.xlarge": cloud.zones}
+    assert seen.hardware == {"c7i.xlarge": hardware()}
+    assert seen.prices == [price()]
+    assert seen.cidr == "203.0.113.7/32"
+    assert not cloud.requests
+
+
+def test_a_network_that_was_given_is_not_asked_for():
+    cloud = FakeCloud(FakeClock())
+    assert observe(recipe(), cloud=cloud, cidr="10.0.0.0/8").cidr == "10.0.0.0/8"
+    assert cloud.calls["caller_cidr"] == 0
+
+
+def test_of_several_refusals_the_credentials_are_told_of():
+    cloud = FakeCloud(FakeClock())
+    cloud.failures += [
+        Failure("prices", CloudError("prices")),
+        Failure("identity", CredentialsError("who?")),
+        Failure("resolve_image", CloudError("image")),
+    ]
+    with pytest.raises(CredentialsError, match="who"):
+        observe(recipe(RECIPE), cloud=cloud)
+
+
+def connection(**other):
+    machine = FakeMachine("i-0001", **{"answers": {"environment.py": BUILT}, **other})
+    return FakeConnection(machine, Endpoint(instance_id="i-0001", host="198.51.100.1"))
+
+
+def prepared(to, setup=None, requirements=REQUIREMENTS):
+    told = []
+    python = prepare(to, setup or Setup(), requirements, clock=FakeClock(), emit=told.append)
+    return python, told
+
+
+def test_the_environment_is_keyed_by_its_packages():
+    key = environment_key(REQUIREMENTS)
+    assert key == environment_key("numpy==2.1.0\nonnx==1.17.0\n")
+    assert key != environment_key("numpy==2.1.0\n")
+    assert len(key) == 16
+    assert packages_of(REQUIREMENTS) == ["numpy==2.1.0", "onnx==1.17.0"]
+    assert packages_of("# none\n") == []
+
+
+def test_the_environment_is_built_from_the_requirements_and_its_interpreter_returned():
+    to = connection()
+    python, told = prepared(to)
+    assert python == "/env/bin/python"
+    (command,) = to.machine.commands
+    assert command.endswith(environment_key(REQUIREMENTS))
+    assert to.machine.stdin[command] == REQUIREMENTS.encode()
+    assert sorted(to.machine.files) == ["dlcloud/environment.py", "dlcloud/job.py"]
+    assert not any(isinstance(event, Notice) for event in told)
+
+
+def test_an_environment_that_is_used_again_is_told():
+    to = connection(answers={"environment.py": BUILT.replace(b"false", b"true")})
+    assert any(isinstance(event, Notice) and "used again" in event.message for event in prepared(to)[1])
+
+
+def test_without_packages_the_instances_own_python_runs_it():
+    to = connection()
+    assert prepared(to, requirements="# none\n")[0] == "python3"
+    assert to.machine.commands == []
+
+
+@pytest.mark.parametrize("answer", [b"", b"no json\n", b"[]\n", b'{"reused": true}\n', b"12\n"])
+def test_an_answer_that_makes_no_sense_is_told(answer):
+    with pytest.raises(RemoteCommandError, match=r"i-0001: environment\.py gave no answer"):
+        prepared(connection(answers={"environment.py": answer}))
+
+
+def test_the_recipes_commands_come_first_and_their_failure_is_told():
+    to = connection(failing={"setup.sh": (1, b"E: no such package")})
+    with pytest.raises(RemoteCommandError, match="no such package"):
+        prepared(to, Setup(commands="apt-get install x\n"))
+    assert to.machine.files["dlcloud/setup.sh"][0] == b"apt-get install x\n"
+    assert not any("environment.py" in command for command in to.machine.commands)
+
+
+def test_what_a_failing_command_of_the_recipe_says_comes_back_on_stderr(tmp_path):
+    to = connection()
+    _, told = prepared(to, Setup(commands="echo fine\necho broken >&2\nfalse\necho never\n"))
+    assert any(isinstance(event, StageStarted) and "set-up" in event.message for event in told)
+    (tmp_path / "dlcloud").mkdir()
+    Path(tmp_path / "dlcloud/setup.sh").write_bytes(to.machine.files["dlcloud/setup.sh"][0])
+    done = subprocess.run(
+        ["sh", "-c", to.machine.commands[0]], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert b"broken" in done.stderr
+    assert b"never" not in done.stderr
+    assert (tmp_path / "dlcloud/setup.log").read_text().startswith("fine\n")

@@ -1,0 +1,165 @@
+"""Instances are had from whichever pool has them, once, also where the command is killed in between."""
+
+from collections import Counter
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.core.errors import CapacityError, CredentialsError, QuotaError, ThrottledError
+from dlcloud.core.events import Warned
+from dlcloud.core.instance import Market
+from tests.fakes.cloud import Failure, Killed
+from tests.fakes.samples import RECIPE
+from tests.unit.launch.conftest import ONE_TYPE
+
+A, B = "us-east-1a", "us-east-1b"
+ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
+SPOT_FIRST = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot-then-on-demand\n")
+
+
+def ids(members):
+    return sorted(member.instance.instance_id for member in members)
+
+
+def where(members):
+    return Counter((member.instance.instance_type, member.instance.zone) for member in members)
+
+
+def lack(world, *pools):
+    world.cloud.capacity |= dict.fromkeys(pools, 0)
+
+
+def test_one_request_gives_all_where_there_is_capacity(world):
+    members = world.provision()
+    assert ids(members) == world.cloud.alive() == ["i-0001", "i-0002"]
+    assert ids(world.clusters.members("c0ffee")) == ids(members)
+    assert {member.hourly_usd for member in members} == {Decimal("0.1785")}
+    assert {member.price_source for member in members} == {"bundled table"}
+    (request,) = world.cloud.requests
+    assert (request.min_count, request.max_count, request.user_data) == (1, 2, "#cloud-config")
+    assert request.tags == world.cluster.tags
+    assert len(request.client_token) == 64
+    assert world.clusters.open_intents("c0ffee") == []
+
+
+def test_what_one_zone_can_give_only_in_part_is_completed_from_another(world):
+    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
+    members = world.provision(ONE_TYPE.replace("count: 2", "count: 3"))
+    assert where(members) == {("c7i.xlarge", A): 1, ("c7i.xlarge", B): 2}
+    assert ids(members) == world.cloud.alive()
+
+
+def test_another_type_completes_what_the_first_lacks_and_the_refusal_is_told(world):
+    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
+    lack(world, ("c7i.xlarge", B, ON_DEMAND))
+    members = world.provision(RECIPE)
+    assert where(members) == {("c7i.xlarge", A): 1, ("c6i.xlarge", A): 1}
+    assert {m.instance.instance_type: m.hourly_usd for m in members} == {
+        "c7i.xlarge": Decimal("0.1785"),
+        "c6i.xlarge": Decimal("0.17"),
+    }
+    assert any(isinstance(event, Warned) and "c7i.xlarge" in event.message for event in world.told)
+
+
+def test_on_demand_completes_what_spot_lacks(world):
+    lack(world, *((name, zone, SPOT) for name in ("c7i.xlarge", "c6i.xlarge") for zone in (A, B)))
+    world.cloud.capacity[("c7i.xlarge", B, SPOT)] = 1
+    members = world.provision(SPOT_FIRST)
+    assert Counter(member.instance.market for member in members) == {SPOT: 1, ON_DEMAND: 1}
+
+
+def test_as_many_as_the_minimum_are_enough(world):
+    lack(world, ("c7i.xlarge", B, ON_DEMAND))
+    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 2
+    assert len(world.provision(ONE_TYPE.replace("count: 2", "count: {min: 2, max: 4}"))) == 2
+
+
+def test_fewer_than_the_minimum_are_told_with_every_refusal(world):
+    lack(world, ("c7i.xlarge", B, ON_DEMAND), ("c6i.xlarge", A, ON_DEMAND), ("c6i.xlarge", B, ON_DEMAND))
+    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
+    with pytest.raises(CapacityError) as caught:
+        world.provision(RECIPE)
+    first, *refusals = caught.value.message.splitlines()
+    assert first == "1 of at least 2 instance(s) could be had:"
+    told = "\n".join(refusals)
+    assert "c7i.xlarge" in told
+    assert "c6i.xlarge" in told
+    assert A in told
+    assert B in told
+    assert caught.value.exit_code == 3
+    assert "region" in caught.value.hint
+
+
+def test_a_quota_is_never_asked_for_twice(world):
+    world.cloud.quota = 0
+    with pytest.raises(QuotaError) as caught:
+        world.provision()
+    assert len(world.cloud.requests) == 1
+    assert "VcpuLimitExceeded" in caught.value.message
+    assert "limit" in caught.value.hint
+
+
+@pytest.mark.parametrize("error", [ThrottledError("slow down"), CredentialsError("no")])
+def test_a_refusal_of_another_kind_is_raised_and_its_intent_is_ended(world, error):
+    world.cloud.failures.append(Failure("launch", error))
+    with pytest.raises(type(error)):
+        world.provision()
+    assert world.clusters.open_intents("c0ffee") == []
+    assert len(world.provision()) == 2
+
+
+@pytest.mark.parametrize("lag_s", [0.0, 60.0])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "launch"), (RECIPE, "launch_fleet")])
+def test_after_a_crash_between_intent_and_answer_the_same_request_makes_no_second_instance(
+    world, lag_s, after, text, method
+):
+    world.cloud.lag_s = lag_s
+    world.cloud.failures.append(Failure(method, Killed(), after=after))
+    world.killed_while_provisioning(text)
+    assert len(world.cloud.alive()) == (2 if after else 0)
+    assert world.clusters.open_intents("c0ffee") == ["launch"]
+    world.clock.advance(3)
+    members = world.provision(text)
+    assert ids(members) == world.cloud.alive()
+    assert len(members) == 2
+    assert len(set(world.tokens)) == 1
+    assert world.clusters.open_intents("c0ffee") == []
+
+
+@pytest.mark.parametrize("crashes", [1, 2, 3, 4])
+def test_however_often_it_is_killed_there_are_two_instances_in_the_end(world, crashes):
+    world.cloud.lag_s = 30.0
+    lack(world, ("c7i.xlarge", B, ON_DEMAND))
+    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
+    for number in range(1, crashes + 1):
+        world.cloud.failures.append(Failure("launch_fleet", Killed(), number, after=bool(number % 2)))
+        world.killed_while_provisioning(RECIPE)
+        world.clock.advance(1)
+    assert ids(world.provision(RECIPE)) == world.cloud.alive()
+    assert len(world.cloud.alive()) == 2
+
+
+def test_an_old_request_is_not_repeated_for_by_then_the_lists_tell(world):
+    world.cloud.failures.append(Failure("launch", Killed(), after=True))
+    world.killed_while_provisioning()
+    world.clock.advance(3600)
+    members = world.provision()
+    assert ids(members) == world.cloud.alive() == ["i-0001", "i-0002"]
+    assert len(world.cloud.requests) == 1
+    assert world.clusters.open_intents("c0ffee") == []
+
+
+def test_a_later_request_has_a_token_of_its_own(world):
+    world.provision()
+    world.clock.advance(10)
+    world.cloud.interrupt("i-0001")
+    members = world.provision()
+    assert ids(members) == world.cloud.alive() == ["i-0002", "i-0003"]
+    assert len(set(world.tokens)) == 2
+
+
+def test_a_cluster_that_is_whole_is_asked_nothing(world):
+    first = world.provision()
+    assert ids(world.provision()) == ids(first)
+    assert len(world.cloud.requests) == 1

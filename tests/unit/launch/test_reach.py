@@ -1,0 +1,124 @@
+"""Instances are reached as soon as they answer, and given up as soon as they cannot any more."""
+
+import pytest
+
+from dlcloud.core.errors import CapacityError, HostKeyError, UnreachableError
+from dlcloud.core.events import StageDone, StageStarted
+from dlcloud.launch.reach import BOOT_TIMEOUT_S, await_addresses, connect
+from dlcloud.launch.up import bring_up
+from tests.fakes.cloud import Failure
+from tests.fakes.machine import FakeMachine
+from tests.fakes.samples import RECIPE
+
+
+def addresses(world, members):
+    return await_addresses(
+        world.cluster, members, cloud=world.cloud, clusters=world.clusters, clock=world.clock
+    )
+
+
+def connected(world, members):
+    return connect(world.cluster, members, cloud=world.cloud, dial=world.dial, clock=world.clock)
+
+
+def test_addresses_are_awaited_and_stored(world):
+    world.cloud.boot_s = 4.5
+    members = addresses(world, world.provision())
+    assert [member.instance.host for member in members] == ["198.51.100.1", "198.51.100.2"]
+    known = world.clusters.members("c0ffee")
+    assert [each.instance.host for each in known] == ["198.51.100.1", "198.51.100.2"]
+    assert 4.5 <= world.clock.monotonic() < 7
+
+
+def test_an_instance_that_the_list_does_not_tell_of_yet_is_waited_for(world):
+    world.cloud.lag_s = 8.0
+    members = addresses(world, world.provision())
+    assert all(member.instance.host for member in members)
+    assert 8 <= world.clock.monotonic() < 11
+
+
+def test_an_instance_that_ends_while_booting_is_told_with_its_reason(world):
+    members = world.provision()
+    world.cloud.interrupt("i-0002", "Client.VolumeLimitExceeded")
+    with pytest.raises(UnreachableError, match=r"i-0002 is shutting-down \(Client.VolumeLimitExceeded\)"):
+        addresses(world, members)
+
+
+def test_no_address_at_all_is_told_after_five_minutes(world):
+    world.cloud.boot_s = 10**6
+    with pytest.raises(UnreachableError, match="i-0001, i-0002: no public address") as caught:
+        addresses(world, world.provision())
+    assert "subnet" in caught.value.hint
+    assert BOOT_TIMEOUT_S < world.clock.monotonic() < BOOT_TIMEOUT_S + 5
+
+
+def test_those_that_boot_longer_are_dialled_again(world):
+    world.dial.machines["i-0002"] = FakeMachine("i-0002", answers_from=2)
+    connections = connected(world, addresses(world, world.provision()))
+    assert sorted(connections) == ["i-0001", "i-0002"]
+    assert [each.instance_id for each, _ in world.dial.dialled].count("i-0001") == 1
+    endpoint = connections["i-0002"].endpoint
+    assert (endpoint.host, endpoint.user, endpoint.port) == ("198.51.100.2", "ubuntu", 22)
+
+
+def test_an_instance_taken_away_while_it_is_dialled_is_not_dialled_for_five_minutes(world):
+    members = addresses(world, world.provision())
+    world.dial.machines["i-0001"] = FakeMachine("i-0001", gone=True)
+    world.cloud.interrupt("i-0001")
+    with pytest.raises(UnreachableError, match=r"ended while it was booting: i-0001"):
+        connected(world, members)
+    assert world.clock.monotonic() < 60
+
+
+def test_an_instance_that_never_answers_is_given_up_after_five_minutes(world):
+    members = addresses(world, world.provision())
+    world.dial.machines["i-0001"] = FakeMachine("i-0001", gone=True)
+    with pytest.raises(UnreachableError, match="i-0001"):
+        connected(world, members)
+    assert BOOT_TIMEOUT_S <= world.clock.monotonic() < BOOT_TIMEOUT_S + 60
+
+
+def test_a_host_key_that_is_not_proven_is_told_at_once(world):
+    members = addresses(world, world.provision())
+    world.dial.machines["i-0002"] = FakeMachine("i-0002", refuses_login=HostKeyError("i-0002: wrong proof"))
+    before = world.clock.monotonic()
+    with pytest.raises(Exception, match="wrong proof") as caught:
+        connected(world, members)
+    assert caught.value.exit_code in {4, 5}
+    assert world.clock.monotonic() == before
+
+
+def up(world, text=RECIPE):
+    return bring_up(
+        world.cluster,
+        world.plan(text),
+        user_data="#cloud-config",
+        cloud=world.cloud,
+        clusters=world.clusters,
+        dial=world.dial,
+        clock=world.clock,
+        emit=world.told.append,
+    )
+
+
+def test_up_launches_lets_the_caller_in_and_connects(world):
+    reached = up(world)
+    assert sorted(reached.connections) == world.cloud.alive()
+    assert world.cloud.rules == {("sg-c0ffee", "203.0.113.7/32")}
+    assert [type(event) for event in world.told if isinstance(event, StageStarted | StageDone)] == (
+        [StageStarted, StageDone] * 2
+    )
+
+
+def test_up_of_a_cluster_that_is_up_reaches_the_same_instances(world):
+    first = up(world)
+    second = up(world)
+    assert sorted(first.connections) == sorted(second.connections) == world.cloud.alive()
+    assert len(world.cloud.rules) == 1
+
+
+@pytest.mark.parametrize("method", ["create_security_group", "allow_ssh", "instances"])
+def test_a_refusal_of_any_call_is_raised_as_it_is(world, method):
+    world.cloud.failures.append(Failure(method, CapacityError("no")))
+    with pytest.raises(CapacityError):
+        up(world)
