@@ -9,6 +9,7 @@ COMMANDS = (
     "cost-report",
     "down",
     "exec",
+    "gc",
     "init",
     "local",
     "logs",

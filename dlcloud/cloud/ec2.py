@@ -10,6 +10,7 @@ from dlcloud.cloud import images
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, translated
+from dlcloud.cloud.leftovers import find_leftovers
 from dlcloud.cloud.patience import patiently
 from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.requests import (
@@ -24,7 +25,7 @@ from dlcloud.cloud.requests import (
     template_data,
     template_name,
 )
-from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, Leftover
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
 from dlcloud.core.ports import FleetRequest, Identity, Launched, LaunchRequest
@@ -259,6 +260,36 @@ class Ec2Cloud:
                     elif error_code(error) != "InvalidGroup.NotFound":
                         raise
         return in_use
+
+    def regions(self) -> list[str]:
+        """Return the account's enabled regions."""
+        with translated("listing regions (ec2:DescribeRegions)"):
+            answer = self._clients.read("ec2").describe_regions()
+        return sorted(region["RegionName"] for region in answer["Regions"])
+
+    def leftovers(self) -> list[Leftover]:
+        """Return everything that carries dlcloud's tag and still exists."""
+        return find_leftovers(self._clients)
+
+    def delete_volumes(self, volume_ids: Sequence[str]) -> None:
+        """Delete volumes, one call each."""
+        for volume_id in volume_ids:
+            with translated(f"deleting {volume_id} (ec2:DeleteVolume)"):
+                try:
+                    self._clients.read("ec2").delete_volume(VolumeId=volume_id)
+                except ClientError as error:
+                    if error_code(error) != "InvalidVolume.NotFound":
+                        raise
+
+    def delete_interfaces(self, interface_ids: Sequence[str]) -> None:
+        """Delete network interfaces, one call each."""
+        for interface_id in interface_ids:
+            with translated(f"deleting {interface_id} (ec2:DeleteNetworkInterface)"):
+                try:
+                    self._clients.read("ec2").delete_network_interface(NetworkInterfaceId=interface_id)
+                except ClientError as error:
+                    if error_code(error) != "InvalidNetworkInterfaceID.NotFound":
+                        raise
 
     def _security_groups(self, cluster_id: str) -> list[dict[str, Any]]:
         with translated("listing security groups (ec2:DescribeSecurityGroups)"):

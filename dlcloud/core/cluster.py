@@ -49,6 +49,22 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """Something that carries dlcloud's tag and no command is in charge of.
+
+    `kind` is EC2's word (`instance`, `volume`, ...); `instance` is set for one, `size_gib` for a volume.
+    """
+
+    kind: str
+    resource_id: str
+    cluster_id: str
+    name: str
+    region: str
+    instance: Instance | None = None
+    size_gib: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """An instance of a cluster with the price it was planned at; None where no price is known."""
 

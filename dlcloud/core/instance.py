@@ -111,6 +111,11 @@ class Instance:
         """Tell whether it exists and may cost money."""
         return self.state not in {InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED}
 
+    @property
+    def ended(self) -> bool:
+        """Tell whether it is gone for good."""
+        return self.state is InstanceState.TERMINATED
+
     def endpoint(self, user: str) -> Endpoint:
         """Return where its SSH server answers."""
         return Endpoint(instance_id=self.instance_id, host=self.host, port=self.ssh_port, user=user)

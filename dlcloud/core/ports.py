@@ -6,6 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
 
+from dlcloud.core.cluster import Leftover
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
 
@@ -144,6 +145,18 @@ class Cloud(Protocol):
 
     def revoke_ssh(self, cluster_id: str) -> None:
         """Let nobody reach the cluster's instances any more."""
+
+    def regions(self) -> list[str]:
+        """Return the regions that the account can use."""
+
+    def leftovers(self) -> list[Leftover]:
+        """Return everything in the region that carries dlcloud's tag, whoever made it, and still exists."""
+
+    def delete_volumes(self, volume_ids: Sequence[str]) -> None:
+        """Delete volumes; no error for one that is gone."""
+
+    def delete_interfaces(self, interface_ids: Sequence[str]) -> None:
+        """Delete network interfaces; no error for one that is gone."""
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """Terminate instances; no error for one that is gone."""

@@ -205,7 +205,8 @@ class _Config:
 
     def _keywords(self, offer: Offer, lifecycle: str, fleet_id: str) -> dict[str, Any]:
         """Return what moto's run_instances takes, as its own RunInstances would call it."""
-        tags = convert_tag_spec(self._responses.params.get("TagSpecifications") or [])
+        asked = convert_tag_spec(self._responses.params.get("TagSpecifications") or [])
+        tags = {**convert_tag_spec(self._template.get("TagSpecifications") or []), **asked}
         instance_tags = {**tags.get("instance", {}), FLEET_TAG: fleet_id}
         keywords: dict[str, Any] = {
             "instance_type": offer.pool.instance_type,

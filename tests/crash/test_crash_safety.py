@@ -92,3 +92,25 @@ def test_a_second_down_leaves_nothing(home, instances):
         home.run("down", "--all", expect=0)
         home.run("up", path, "--dry-run", expect=0)
         assert_nothing_left(home, where)
+
+
+@pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])
+def test_gc_with_an_empty_store_finds_and_removes_what_a_lost_laptop_left(home, instances):
+    path = recipe(home, instances)
+    home.run("up", path, "--keep", "--name", "one", expect=0)
+    home.forget()
+    told = home.run("gc", "--cloud", "local", "--region", "us-east-1", "--dry-run", "-o", "csv", expect=0)
+    kinds = {line.split(",")[3] for line in told["output"].splitlines() if ",us-east-1," in line}
+    assert {"instance", "security-group"} <= kinds, told["output"]
+    assert len(home.alive()) == 2
+    home.run("gc", "--cloud", "local", "--region", "us-east-1", "--yes", expect=0)
+    assert not any(home.left().values())
+    again = home.run("gc", "--cloud", "local", "--region", "us-east-1", expect=0)
+    assert "nothing is left over" in again["output"]
+
+
+def test_gc_leaves_alone_what_the_store_knows_to_be_up(home):
+    home.run("up", recipe(home, SINGLE), "--keep", "--name", "one", expect=0)
+    home.run("gc", "--cloud", "local", "--region", "us-east-1", "--yes", expect=0)
+    assert len(home.alive()) == 2
+    home.run("down", "--all", expect=0)
