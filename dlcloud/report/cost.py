@@ -10,6 +10,7 @@ from dlcloud.core.result import Comparison, Hardware, Metric, Result, Run
 from dlcloud.report.table import Cell, Report, Section
 
 REHEARSAL_NOTE = "* rehearsal: the price is of {type}, the speed is of this machine's {hardware}"
+WON = frozenset({"faster", "slower"})
 EMPTY = "nothing has been measured yet: dlcloud up quickstart"
 
 
@@ -83,10 +84,13 @@ def _cost_section(lines: Sequence[Line]) -> Section:
     items = unit.removesuffix("/s")
     mark = "*" if run.rehearsal else ""
     notes = [REHEARSAL_NOTE.format(type=run.instance_type, hardware=hardware.label)] if run.rehearsal else []
+    notes.append(f"USD/M: USD per million {items}; speed-up with its 95 % interval")
+    if any(line.comparison and line.comparison.verdict not in WON for line in lines):
+        notes.append("≈: no difference seen")
     notes += _warnings(lines)
     return Section(
         heading=_heading(run, hardware),
-        titles=("case", "setting", f"{unit}{mark}", "95 % interval", "speed-up", f"USD/M {items}{mark}"),
+        titles=("case", "setting", f"{unit}{mark}", "95 % interval", "speed-up", f"USD/M{mark}"),
         rows=[_cost_row(line, mark) for line in lines],
         notes=notes,
         numeric=frozenset({2, 3, 5}),
@@ -108,9 +112,10 @@ def _cost_row(line: Line, mark: str) -> tuple[str, ...]:
     throughput, usd, comparison = line.throughput, line.usd_per_million, line.comparison
     unstable = "" if line.result.stable else " ~"
     if comparison is not None:
-        speed_up = f"{comparison.ratio:.2f}x ({comparison.low:.2f} to {comparison.high:.2f})"
         # A winner is named only where the interval excludes 1; the program says so.
-        speed_up += "" if comparison.verdict in {"faster", "slower"} else " none seen"
+        unclear = "" if comparison.verdict in WON else "≈ "
+        bounds = f"{_ratio(comparison.low)}–{_ratio(comparison.high)}"
+        speed_up = f"{unclear}{_ratio(comparison.ratio)}x ({bounds})"
     else:
         speed_up = "baseline" if line.result.baseline else ""
     return (
@@ -123,11 +128,15 @@ def _cost_row(line: Line, mark: str) -> tuple[str, ...]:
     )
 
 
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"  # noqa: PLR2004  three digits are enough
+
+
 def interval(metric: Metric | None) -> str:
-    """Return `low to high`; empty where there is no interval."""
+    """Return `low–high`; empty where there is no interval."""
     if metric is None or metric.low is None or metric.high is None or metric.low == metric.high:
         return ""
-    return f"{metric.low:.4g} to {metric.high:.4g}"
+    return f"{metric.low:.4g}–{metric.high:.4g}"
 
 
 def _detail_section(lines: Sequence[Line]) -> list[Section]:
@@ -170,7 +179,7 @@ def _detail_section(lines: Sequence[Line]) -> list[Section]:
 
 # What fits beside the facts in 80 columns; the JSON and CSV forms carry every metric.
 _SHORT = {"latency_p50": "p50", "latency_p99": "p99", "peak_memory": "peak"}
-_FACTS = {"model_bytes": "model MB", "size_ratio": "smaller", "cosine_similarity": "cosine"}
+_FACTS = {"model_bytes": "model MB", "cosine_similarity": "cosine"}
 _BYTES_PER_MB = 1e6
 
 

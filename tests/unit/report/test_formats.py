@@ -58,10 +58,10 @@ def test_a_table_has_its_heading_above_and_its_notes_below():
     assert render(report(sections=[SECTION]), Format.TABLE).splitlines() == [
         "a heading",
         "",
-        "name      n",
-        "------  ---",
-        "one       1",
-        "3.10     20",
+        "name   n",
+        "----  --",
+        "one    1",
+        "3.10  20",
         "",
         "a note",
     ]
@@ -69,7 +69,7 @@ def test_a_table_has_its_heading_above_and_its_notes_below():
 
 def test_markdown_is_a_table_of_github():
     told = render(report(sections=[SECTION, SECTION]), Format.MARKDOWN).splitlines()
-    assert told[2].split("|")[1:3] == [" name   ", "   n "]
+    assert told[2].split("|")[1:3] == [" name ", "  n "]
     assert set(told[3]) <= set("|:-")
     assert sum(line == "a heading" for line in told) == 2
 
