@@ -1,0 +1,206 @@
+"""The front door: fast where nothing heavy is needed, exit codes, and no traceback, ever."""
+
+import json
+import re
+import sqlite3
+import stat
+
+import pytest
+
+from dlcloud.cli.main import COMMANDS
+
+HEAVY = {
+    "boto3",
+    "botocore",
+    "paramiko",
+    "cryptography",
+    "pydantic",
+    "yaml",
+    "moto",
+    "asyncssh",
+    "rich",
+    "sqlite3",
+}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"]])
+def test_help_imports_nothing_heavy(dlcloud, words):
+    done = dlcloud(*words)
+    assert done.status == 0
+    assert "click" in done.modules
+    assert done.modules & (HEAVY | {"tabulate"}) == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_imports_nothing_heavy(dlcloud, command):
+    done = dlcloud(command, "--help")
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith("Usage:")
+    assert done.modules & HEAVY == set()
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_help_names_every_command(dlcloud):
+    told = dlcloud("--help").stdout
+    assert [name for name in COMMANDS if f"  {name} " not in told] == []
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--all"], ["status", "-o", "json"]])
+def test_status_of_an_empty_home_imports_neither_boto3_nor_paramiko_nor_pydantic(dlcloud, words):
+    done = dlcloud(*words)
+    assert done.status == 0, done.stderr
+    assert (
+        done.modules & {"boto3", "botocore", "paramiko", "cryptography", "pydantic", "moto", "rich"} == set()
+    )
+
+
+def test_an_empty_home_is_made_for_the_user_only_and_nothing_is_up(dlcloud, home):
+    assert dlcloud("status").stdout == "nothing is up\n"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in home.rglob("*") if path.is_file()} <= {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (home, home / "logs")} == {0o700}
+    assert json.loads(dlcloud("status", "-o", "json").stdout) == {
+        "schema": 1,
+        "command": "status",
+        "result": {"records": []},
+    }
+    assert "nothing has been measured yet" in dlcloud("cost-report").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["surprise"], ["up"], ["status", "--surprise"], ["status", "-o", "xml"], ["exec", "c"], ["local", "x"]],
+)
+def test_a_usage_error_exits_2_without_a_traceback(dlcloud, words):
+    done = dlcloud(*words)
+    assert done.status == 2
+    assert "Usage:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("words", [["up", "missing.yaml"], ["down", "nobody"], ["logs", "nothing"], ["ssh"]])
+def test_what_does_not_exist_exits_2_with_a_message_and_a_hint(dlcloud, words):
+    done = dlcloud(*words)
+    assert done.status == 2
+    assert done.stderr.startswith("error: ")
+    assert "\nhint: " in done.stderr
+    assert done.stdout == ""
+
+
+def test_faults_of_a_recipe_are_lines_and_nothing_is_touched(dlcloud, home):
+    (home.parent / "r.yaml").write_text(
+        "name: Bad Name\ninstances:\n  types: [c7i]\n  count: 0\n  markt: spot\n"
+        "workload:\n  repeats: many\n  command: x\n"
+    )
+    done = dlcloud("up", "r.yaml")
+    assert done.status == 2
+    assert re.findall(r"r\.yaml:(\d+): ([a-z.\[\]0]+)", done.stderr) == [
+        ("1", "name"),
+        ("3", "instances.types[0]"),
+        ("4", "instances.count"),
+        ("5", "instances.markt"),
+        ("7", "workload.repeats"),
+    ]
+
+
+@pytest.mark.parametrize("form", [["-o", "json"], ["--output", "json"], ["--output=json"]])
+def test_an_error_is_json_where_json_was_asked_for(dlcloud, form):
+    done = dlcloud("down", "nobody", *form)
+    assert done.status == 2
+    told = json.loads(done.stdout)
+    assert (told["schema"], told["command"]) == (1, "down")
+    assert told["error"]["kind"] == "RecipeError"
+    assert told["error"]["exit_code"] == 2
+    assert "nobody" in told["error"]["message"]
+    assert told["error"]["hint"]
+    assert done.stderr.startswith("error: ")
+
+
+def break_store(home):
+    """Write what no dlcloud writes: the next reader meets a bug."""
+    raw = sqlite3.connect(home / "store.sqlite")
+    row = (
+        "c",
+        "c",
+        "aws",
+        "us-east-1",
+        "h",
+        "",
+        "",
+        "a-state-that-is-none",
+        "ubuntu",
+        50,
+        "2026-09-01T00:00:00+00:00",
+        None,
+    )
+    raw.execute(f"INSERT INTO clusters VALUES ({', '.join('?' * len(row))})", row)
+    raw.commit()
+    raw.close()
+
+
+def test_a_bug_exits_70_with_a_log_and_no_traceback(dlcloud, home):
+    dlcloud("status")
+    break_store(home)
+    done = dlcloud("status", "-o", "json")
+    assert done.status == 70
+    assert "Traceback" not in done.stderr
+    (path,) = re.findall(r"\S+-bug-\d+\.log", done.stderr)
+    (log,) = (home / "logs").glob("*-bug-*.log")
+    assert path == str(log)
+    assert "Traceback" in log.read_text()
+    assert "a-state-that-is-none" in log.read_text()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert json.loads(done.stdout)["error"]["exit_code"] == 70
+
+
+def test_a_home_that_cannot_be_made_is_no_bug(dlcloud, home):
+    home.touch()
+    done = dlcloud("status")
+    assert done.status == 1
+    assert done.stderr.startswith("error: ")
+    assert "DLCLOUD_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_that_is_none_is_no_bug(dlcloud, home):
+    home.mkdir()
+    (home / "store.sqlite").write_text("not a database " * 100)
+    done = dlcloud("status")
+    assert done.status == 1
+    assert "cannot be used" in done.stderr
+    assert (home / "store.sqlite").read_text().startswith("not a database")
+
+
+def test_the_schema_is_json(dlcloud):
+    assert json.loads(dlcloud("schema").stdout)["title"] == "dlcloud recipe"
+
+
+def test_init_writes_a_recipe_once(dlcloud, home):
+    assert dlcloud("init").status == 0
+    text = (home.parent / "recipe.yaml").read_text()
+    assert "name: my-first" in text
+    done = dlcloud("init")
+    assert done.status == 2
+    assert "is left as it is" in done.stderr
+    assert (home.parent / "recipe.yaml").read_text() == text
+
+
+def test_without_credentials_aws_is_told_to_be_out_of_reach_and_nothing_is_asked(dlcloud, home):
+    (home.parent / "r.yaml").write_text(
+        "name: a\ninstances: {types: [c7i.xlarge]}\nworkload: {command: ./run}\n"
+    )
+    nowhere = str(home.parent / "none")
+    done = dlcloud(
+        "up", "r.yaml", "--dry-run", "--cidr", "203.0.113.7/32",
+        AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE=nowhere, AWS_SHARED_CREDENTIALS_FILE=nowhere,
+    )  # fmt: skip
+    assert done.status == 3
+    assert "there are no AWS credentials" in done.stderr
+    assert "aws configure" in done.stderr
+
+
+@pytest.mark.parametrize("cidr", ["everybody", "10.0.0.1/8", "1.2.3"])
+def test_a_network_that_is_none_is_refused(dlcloud, cidr):
+    done = dlcloud("up", "quickstart", "--dry-run", "--cidr", cidr)
+    assert done.status == 2
+    assert "--cidr" in done.stderr

@@ -1,0 +1,76 @@
+"""Events as lines: for logs and pipes, without a terminal."""
+
+import io
+import re
+import threading
+
+import pytest
+
+from dlcloud.cli.console import LiveConsole, PlainConsole, console_for, line_of
+from dlcloud.core.events import Notice, Progress, StageDone, StageStarted, Warned
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (StageStarted(message="launching"), "launching ..."),
+        (StageDone(message="launching", seconds=1.26), "done in 1.3 s: launching"),
+        (StageStarted(message="setting up", instance_id="i-1"), "i-1  setting up ..."),
+        (Warned(message="no spot"), "warning: no spot"),
+        (Notice(message="kept"), "kept"),
+        (Progress(message="vgg16", instance_id="i-1"), "i-1  vgg16"),
+        (Progress(message="vgg16", done=1, total=4), "vgg16 (1 of 4)"),
+        (Progress(message="vgg16", total=4.0), "vgg16 (0 of 4)"),
+        (Progress(message="vgg16", done=2, total=4, remaining_s=29.6), "vgg16 (2 of 4, about 30 s left)"),
+    ],
+)
+def test_every_event_is_a_line(event, line):
+    assert line_of(event) == line
+
+
+def test_a_line_begins_with_the_time_since_the_start():
+    stream = io.StringIO()
+    with console_for(stream) as console:
+        console.emit(Notice(message="hello"))
+    assert re.fullmatch(r" +\d+\.\d s  hello\n", stream.getvalue())
+
+
+def test_progress_is_told_at_most_every_ten_seconds_for_each_instance():
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+    console._told["i-1"] = console._started  # as if just told
+    for _ in range(3):
+        console.emit(Progress(message="one", instance_id="i-1"))
+    console.emit(Warned(message="careful", instance_id="i-1"))
+    console._told["i-1"] -= 10
+    for _ in range(3):
+        console.emit(Progress(message="two", instance_id="i-1"))
+    assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["warning: careful", "two"]
+
+
+def test_lines_of_many_threads_stay_whole():
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+
+    def tell(name):
+        for number in range(50):
+            console.emit(Notice(message=f"{name} {number}"))
+
+    threads = [threading.Thread(target=tell, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 200
+    assert all(re.fullmatch(r" +\d+\.\d s  [abcd] \d+", line) for line in lines)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_the_live_console():
+    assert isinstance(console_for(Terminal()), LiveConsole)
+    assert isinstance(console_for(io.StringIO()), PlainConsole)
