@@ -82,6 +82,11 @@ class CommandArm:
             return "s"
         return self.counted if "/" in self.counted else f"{self.counted}/s"
 
+    @property
+    def process_spread(self) -> float:
+        """Return 0: every run is a process of its own, so that their differences are among those measured."""
+        return 0.0
+
     def start(self) -> Mapping[str, Any]:
         """Return the facts; the command itself is started for each slice."""
         return {

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import statistics
@@ -108,7 +108,10 @@ def record(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
             session.recorder.comparison(_comparison(case.name, tracks[0], track, speed_up))
 
 
-def _comparison(case: str, baseline: Track, candidate: Track, speed_up: Interval) -> Comparison:
+def _comparison(case: str, baseline: Track, candidate: Track, measured: Interval) -> Comparison:
+    """Return how the settings compare, and not only the two processes that were measured for them."""
+    spread = 1.0 + max(baseline.arm.process_spread, candidate.arm.process_spread)
+    speed_up = replace(measured, low=measured.low / spread, high=measured.high * spread)
     return Comparison(
         case=case,
         baseline=baseline.arm.name,

@@ -47,6 +47,7 @@ class FakeArm:
     fails_at: int = 0
     metric: Metric = Metric.THROUGHPUT
     unit: str = "images/s"
+    process_spread: float = 0.0
     used: float = 0.0
     measured: int = 0
     closed: bool = False
@@ -239,6 +240,13 @@ def test_one_setting_alone_is_measured_to_its_own_width(bench, machine):
     recorder = bench.run(FakeArm("a", 10.0, machine, noise=0.01))
     assert recorder.results[0].metrics[Metric.THROUGHPUT].samples == 8
     assert recorder.comparisons == []
+
+
+def test_what_two_processes_of_one_setting_may_differ_by_names_no_winner(bench, machine):
+    arms = [FakeArm("a", 100.0, machine, process_spread=0.02), FakeArm("b", 101.5, machine)]
+    comparison = bench.run(*arms).comparisons[0]
+    assert comparison.low == pytest.approx(1.015 / 1.02, rel=1e-4)
+    assert comparison.verdict == "no difference seen"
 
 
 def test_less_is_better_for_durations(bench, machine):
