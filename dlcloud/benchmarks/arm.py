@@ -10,10 +10,10 @@ from .records import Measured, Metric
 
 PREPARE_TIMEOUT_S = 3600.0
 PROCESS_SPREAD = 0.02
-"""How far two processes of the same program may differ for as long as they live.
+"""How far two processes of one program may differ for as long as they live.
 
-Where their memory comes to lie decides. Two equal workers on an otherwise quiet machine differed by up to 3 %,
-mostly by less than 2, in every slice; no number of slices shows that, so intervals are widened by this much.
+Where their memory comes to lie decides. Two equal workers on an otherwise quiet machine differed by up to
+3 %, mostly by less than 2, in every slice; no number of slices shows that, so intervals are widened by it.
 """
 
 STEP_TIMEOUT_S = 600.0

@@ -47,9 +47,10 @@ class Track:
         return [kept.slice.value for kept in self.kept]
 
     @property
-    def left(self) -> list[float]:
-        """Return the share of the CPU time of each round that others left, never quite nothing."""
-        return [max(SMALLEST_LEFT, 1.0 - kept.disturbance.share) for kept in self.kept]
+    def left(self) -> float:
+        """Return the mean share of the CPU time of its rounds that others left, never quite nothing."""
+        shares = [1.0 - kept.disturbance.share for kept in self.kept]
+        return max(SMALLEST_LEFT, sum(shares) / len(shares))
 
 
 def intervals(tracks: Sequence[Track], generator: random.Random, *, resamples: int) -> list[Interval]:
@@ -63,21 +64,14 @@ def _speed_up(baseline: Track, candidate: Track, generator: random.Random, resam
     """Return the speed-up with an interval that also holds what others' work may explain of it.
 
     On a busy machine one process may for many slices share its CPU with more strangers than the other: two
-    equal settings then differed by a factor of two, round after round. So the interval spans that of the
-    ratios as measured and that of the ratios per CPU time that others left.
+    equal settings then differed by a factor of two, round after round. So the interval reaches from that of
+    the ratios as measured to the same per CPU time that others left each of the two on average.
     """
     higher = baseline.arm.metric.higher_is_better
-    measured = statistics.ratios(baseline.values, candidate.values, higher_is_better=higher)
-    left = statistics.ratios(candidate.left, baseline.left, higher_is_better=True)
-    adjusted = [ratio * share for ratio, share in zip(measured, left, strict=True)]
-    plain = statistics.bootstrap(measured, generator, resamples=resamples)
-    explained = statistics.bootstrap(adjusted, generator, resamples=resamples)
-    return Interval(
-        value=plain.value,
-        low=min(plain.low, explained.low),
-        high=max(plain.high, explained.high),
-        confidence=plain.confidence,
-    )
+    pairs = statistics.ratios(baseline.values, candidate.values, higher_is_better=higher)
+    measured = statistics.bootstrap(pairs, generator, resamples=resamples)
+    explained = baseline.left / candidate.left
+    return replace(measured, low=measured.low * min(1.0, explained), high=measured.high * max(1.0, explained))
 
 
 def record(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
