@@ -9,6 +9,7 @@ from threading import RLock
 from typing import Any
 
 from dlcloud.core.errors import StoreError
+from dlcloud.store.lock import FileLock
 from dlcloud.store.schema import migrate
 
 BUSY_TIMEOUT_S = 30.0
@@ -35,7 +36,9 @@ class Database:
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
             try:
-                self._prepare()
+                # SQLite does not wait for its turn where two processes switch a new file to WAL at once.
+                with FileLock(path.with_name(f"{path.name}.lock")):
+                    self._prepare()
             except BaseException:
                 self._connection.close()
                 raise
