@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from dlcloud.cli.console import console_for
 from dlcloud.core.errors import LocalCloudError, RecipeError
 from dlcloud.core.events import Emit
+from dlcloud.store.answers import StoredAnswers
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.paths import Paths
@@ -22,6 +23,8 @@ from dlcloud.store.price_cache import StoredPrices
 from dlcloud.store.runs import Runs
 
 if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
+    from dlcloud.cloud.account import Account
+    from dlcloud.cloud.clients import Clients
     from dlcloud.cloud.ec2 import Ec2Cloud
     from dlcloud.core.cluster import Cluster
     from dlcloud.local.site import LocalEndpoint, LocalSite
@@ -65,6 +68,7 @@ class Context:
     verbose: bool = False
     clock: SystemClock = field(default_factory=SystemClock)
     _open: ExitStack = field(default_factory=ExitStack)
+    _made_clients: "dict[tuple[str, str], Clients]" = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         """Begin: SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up."""
@@ -121,12 +125,11 @@ class Context:
         """Return EC2 in a region: AWS's, or the local one, which is started if it does not run."""
         from dlcloud.cloud.address import own_cidr
         from dlcloud.cloud.catalog import Catalog
-        from dlcloud.cloud.clients import Clients
         from dlcloud.cloud.ec2 import Ec2Cloud
         from dlcloud.cloud.prices import Prices
 
         local = name == "local"
-        clients = Clients(region=region, endpoint_url=self.local_site.start().url if local else "")
+        clients = self._clients(name, region)
         catalog = Catalog()
         cache = None if local else StoredPrices(self._database)
         return Ec2Cloud(
@@ -135,6 +138,18 @@ class Context:
             prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
             own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
             pause=self.clock.sleep,
+        )
+
+    def account(self, name: str, region: str) -> "Account":
+        """Return what the account may and has in a region."""
+        from dlcloud.cloud.account import Account
+        from dlcloud.cloud.catalog import Catalog
+
+        return Account(
+            clients=self._clients(name, region),
+            catalog=Catalog(),
+            memory=StoredAnswers(self._database),
+            clock=self.clock,
         )
 
     def dialer(self, cluster: "Cluster") -> "Dialer":
@@ -168,6 +183,15 @@ class Context:
         raise RecipeError(
             "which cluster?" if named else "no cluster is up", f"up: {known}" if named else "dlcloud up"
         )
+
+    def _clients(self, name: str, region: str) -> "Clients":
+        """Return the clients of a region; one set, so that each is made once."""
+        from dlcloud.cloud.clients import Clients
+
+        if (name, region) not in self._made_clients:
+            url = self.local_site.start().url if name == "local" else ""
+            self._made_clients[name, region] = Clients(region=region, endpoint_url=url)
+        return self._made_clients[name, region]
 
     @cached_property
     def _database(self) -> Database:

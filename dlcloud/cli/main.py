@@ -7,6 +7,7 @@ import click
 
 COMMANDS = (
     "cost-report",
+    "doctor",
     "down",
     "exec",
     "gc",

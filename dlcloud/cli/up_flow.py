@@ -77,7 +77,8 @@ class Up:
         with stage(
             self.context.emit, self.context.clock, "looking at credentials, types, image, prices, network"
         ):
-            observed = observe(self.file.recipe, cloud=self.cloud, cidr=network)
+            account = self.context.account(self.file.recipe.cloud, self.file.recipe.region)
+            observed = observe(self.file.recipe, cloud=self.cloud, account=account, cidr=network)
         return make_plan(self.file.recipe, observed)
 
     def show(self, plan: Plan) -> None:

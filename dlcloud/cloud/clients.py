@@ -1,5 +1,6 @@
 """boto3 clients, made when first used and kept: each costs tens of milliseconds of reading descriptions."""
 
+import hashlib
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -38,6 +39,13 @@ class Clients:
         """Return the EC2 client whose calls are tried once."""
         return self._client("ec2", self.region, _LAUNCH, "launch")
 
+    def identity(self) -> str:
+        """Return a digest by which answers for one set of credentials, or one local EC2, are told apart."""
+        with self._lock, translated("finding credentials"):
+            found = self._session_of(self.region).get_credentials()
+            name = found.get_frozen_credentials().access_key if found else ""
+        return hashlib.sha256(f"{name} {self.endpoint_url}".encode()).hexdigest()[:16]
+
     def _client(self, service: str, region: str, config: Config, kind: str) -> Any:  # noqa: ANN401
         with self._lock, translated(f"using {service} in {region}"):
             key = (f"{service}/{region}", kind)
@@ -46,11 +54,14 @@ class Clients:
             return self._made[key]
 
     def _new(self, service: str, region: str, config: Config) -> Any:  # noqa: ANN401
-        if self._session is None:
-            self._session = boto3.Session(region_name=region, **self._local_credentials())
-        return self._session.client(
+        return self._session_of(region).client(
             service, region_name=region, endpoint_url=self.endpoint_url or None, config=config
         )
+
+    def _session_of(self, region: str) -> Any:  # noqa: ANN401
+        if self._session is None:
+            self._session = boto3.Session(region_name=region, **self._local_credentials())
+        return self._session
 
     def _local_credentials(self) -> dict[str, str]:
         """The local EC2 takes any credentials; the user's own must never be sent there."""

@@ -1,20 +1,23 @@
 """The decision what to launch: a recipe and what was observed give a plan, with its price and its reasons."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from dlcloud.core.cost import volume_usd
-from dlcloud.core.errors import BudgetError, CapacityError
+from dlcloud.core.errors import BudgetError, CapacityError, CloudError, QuotaError
 from dlcloud.core.instance import Image, InstanceType, Market, Price
 from dlcloud.core.ports import Identity
+from dlcloud.core.quota import Quota, quota_key
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.successors import KnownType, describe, successors
 
 MINUTES_PER_HOUR = 60
 SHORTEST_LIFE_MINUTES = 5
 """A budget that buys less than this cannot even set an instance up."""
 
 
+OPEN_DRIVER_FROM = 7.5
 SPOT_HEADROOM = Decimal("1.2")
 """Under a budget in dollars, spot is given up where it costs so much more than it did at the launch."""
 
@@ -29,6 +32,14 @@ class Observed:
     hardware: Mapping[str, InstanceType]
     image: Image
     prices: Sequence[Price]
+    known: Sequence[KnownType] = ()
+    quotas: Mapping[tuple[str, Market], Quota] = field(default_factory=dict)
+    subnet_zones: tuple[str, ...] | None = None
+    """The zones that have a default subnet; None where that was not learned."""
+    scores: Mapping[str, int] = field(default_factory=dict)
+    """EC2's spot placement score, 1 to 10, by zone."""
+    notes: tuple[str, ...] = ()
+    """What could not be learned, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +102,21 @@ def make_plan(recipe: Recipe, observed: Observed) -> Plan:
         CapacityError: None of the recipe's types can be had in the region.
         BudgetError: The budget does not buy enough time.
     """
-    reasons: list[str] = []
-    pools = _pools(recipe, observed, reasons)
-    if not pools:
+    reasons: list[str] = list(observed.notes)
+    if observed.subnet_zones == ():
+        raise CloudError(
+            f"{recipe.region} has no default subnet to launch into",
+            f"aws ec2 create-default-vpc --region {recipe.region}",
+        )
+    offered = _pools(recipe, observed, reasons)
+    if not offered:
         raise CapacityError(
             "\n".join(reasons), "dlcloud schema explains instances.types; change the recipe's types"
         )
+    _refuse_wrong_driver(recipe, observed, reasons)
+    pools = _within_quota(offered, recipe, observed, reasons)
+    if Market.SPOT in recipe.instances.markets and observed.scores:
+        reasons.append(_scores(observed))
     dearest = _dearest(pools)
     hourly = None if dearest is None else dearest * recipe.instances.maximum
     life_minutes = _life_minutes(recipe, hourly, reasons)
@@ -141,6 +161,71 @@ def _pools(recipe: Recipe, observed: Observed, reasons: list[str]) -> tuple[Pool
     return tuple(pools)
 
 
+def _within_quota(
+    pools: tuple[Pool, ...], recipe: Recipe, observed: Observed, reasons: list[str]
+) -> tuple[Pool, ...]:
+    """Leave out what the account's limits forbid; it would only be refused.
+
+    Raises:
+        QuotaError: Nothing is left; the message tells the limits, the hint how to ask for more.
+    """
+    hint = ""
+    kept: list[Pool] = []
+    for pool in pools:
+        key = quota_key(pool.instance_type, pool.market)
+        hardware, quota = observed.hardware.get(pool.instance_type), observed.quotas.get(key) if key else None
+        # A base is a part of the instances in one market, the rest in the other: either part must fit.
+        count = _least(pool.market, recipe)
+        if hardware is None or quota is None or hardware.vcpus * count <= quota.left:
+            kept.append(pool)
+            continue
+        hint = hint or quota.increase(hardware.vcpus * recipe.instances.maximum, recipe.region)
+        need = f"{count} of {hardware.vcpus} vCPUs are needed"
+        reasons.append(f"{pool.instance_type} {pool.market} is left out: {need}; {quota.told()}")
+    if not kept:
+        raise QuotaError("\n".join(dict.fromkeys(reasons)), hint)
+    return tuple(kept)
+
+
+def _least(market: Market, recipe: Recipe) -> int:
+    base = recipe.instances.on_demand_base
+    if not base:
+        return recipe.instances.minimum
+    return base if market is Market.ON_DEMAND else max(1, recipe.instances.minimum - base)
+
+
+def _refuse_wrong_driver(recipe: Recipe, observed: Observed, reasons: list[str]) -> None:
+    """Refuse an image whose driver cannot drive the GPU; a rehearsal has no driver, and only notes it.
+
+    Source: NVIDIA open GPU kernel modules, README: Turing (compute capability 7.5) and later.
+    """
+    if "oss" not in observed.image.name.lower().replace("/", "-").replace(" ", "-").split("-"):
+        return
+    old = [
+        name
+        for name in recipe.instances.types
+        if (hardware := observed.hardware.get(name)) and observed.zones.get(name) and hardware.gpu
+        if _number(hardware.gpu.compute_capability) < OPEN_DRIVER_FROM
+    ]
+    if old:
+        told = (
+            f"image {observed.image.image_id} has NVIDIA's open driver, which {', '.join(old)} is too old for"
+        )
+        if recipe.cloud != "local":
+            raise CloudError(told, "name an image with the proprietary driver in instances.image")
+        reasons.append(told)
+
+
+def _number(text: str) -> float:
+    """Read a compute capability; another maker's GPU has none, and no NVIDIA driver."""
+    return float(text) if text.replace(".", "", 1).isdigit() else OPEN_DRIVER_FROM
+
+
+def _scores(observed: Observed) -> str:
+    told = ", ".join(f"{zone} {score}" for zone, score in sorted(observed.scores.items()))
+    return f"spot placement score (10 is best): {told}"
+
+
 def _pool(name: str, market: Market, zone: str, recipe: Recipe, observed: Observed) -> Pool:
     known = [price for price in observed.prices if (price.instance_type, price.market) == (name, market)]
     here = [price for price in known if zone in {"", price.zone} or not price.zone]
@@ -149,10 +234,16 @@ def _pool(name: str, market: Market, zone: str, recipe: Recipe, observed: Observ
         market=market,
         zone=zone,
         price=min(here, key=lambda price: price.hourly_usd, default=None),
-        zones=(zone,) if zone else tuple(observed.zones[name]),
+        zones=(zone,) if zone else _usable(observed.zones[name], observed.subnet_zones),
         zone_prices=tuple(price for price in here if price.zone),
         ceiling_usd=_ceiling(name, market, here, recipe, observed),
     )
+
+
+def _usable(zones: tuple[str, ...], subnet_zones: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the zones that have a default subnet; all where that is not known, or none has."""
+    both = tuple(zone for zone in zones if subnet_zones is None or zone in subnet_zones)
+    return both or zones
 
 
 def _ceiling(
@@ -179,7 +270,9 @@ def _is_offered(name: str, recipe: Recipe, observed: Observed, reasons: list[str
     hardware = observed.hardware.get(name)
     if not zones:
         why = "AWS has retired it" if hardware and hardware.retired else f"{recipe.region} does not offer it"
-        reasons.append(f"{name} is left out: {why}")
+        near = successors(name, observed.known)
+        told = f"; nearest: {', '.join(describe(each) for each in near)}" if near else ""
+        reasons.append(f"{name} is left out: {why}{told}")
         return False
     wanted = set(recipe.instances.zones)
     if wanted and not wanted & set(zones):

@@ -9,6 +9,8 @@ from typing import Protocol
 from dlcloud.core.cluster import Leftover
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
+from dlcloud.core.quota import Usage
+from dlcloud.core.successors import KnownType
 
 
 class Clock(Protocol):
@@ -86,6 +88,28 @@ class Launched:
     instances: tuple[Instance, ...]
     refusals: tuple[Refusal, ...] = ()
     fleet_id: str = ""
+
+
+class Account(Protocol):
+    """What an account may and has in one region; see `cloud.account`.
+
+    Every method may raise CredentialsError, ThrottledError, or CloudError for a refusal of another kind.
+    """
+
+    def known_types(self) -> Sequence[KnownType]:
+        """Return the bundled table of instance types."""
+
+    def limits(self, codes: Sequence[str], *, fresh: bool = False) -> Mapping[str, int]:
+        """Return limits in vCPUs by their codes, at most a day old, or asked for now."""
+
+    def usage(self) -> Sequence[Usage]:
+        """Return every instance that counts against the limits."""
+
+    def subnet_zones(self, *, fresh: bool = False) -> Mapping[str, str]:
+        """Return the zones that have a default subnet, with their ids."""
+
+    def spot_scores(self, instance_types: Sequence[str], count: int) -> Mapping[str, int]:
+        """Return the spot placement score by zone id."""
 
 
 class Cloud(Protocol):

@@ -50,6 +50,11 @@ MIGRATIONS = (
         PRIMARY KEY (instance_type, region, market, as_of)
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE answers (
+        subject TEXT PRIMARY KEY, content TEXT NOT NULL, as_of TEXT NOT NULL
+    ) WITHOUT ROWID
+    """,
 )
 
 

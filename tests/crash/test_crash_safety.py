@@ -54,7 +54,7 @@ def assert_nothing_left(home, where):
     assert set(left) == NOTHING
     assert not any(left.values()), f"killed {where}: {left}"
     home.run("status", expect=0)
-    assert not list((home.folder / "clusters").iterdir()), f"killed {where}: keys are left"
+    assert not list((home.folder / "clusters").glob("*")), f"killed {where}: keys are left"
 
 
 @pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])

@@ -1,0 +1,92 @@
+"""How many vCPUs an account may still have running, by family and market, and what to ask for otherwise."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+from dlcloud.core.instance import Market
+
+STANDARD = "Standard (A, C, D, H, I, M, R, T, Z)"
+G = "G and VT"
+P = "P"
+P5 = "P5"
+INF = "Inf"
+TRN = "Trn"
+
+# Source: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas", and the console of Service
+# Quotas; the codes are from memory of it and from dlcloud.local, unverified on an account.
+CODES: Mapping[tuple[str, Market], str] = {
+    (STANDARD, Market.ON_DEMAND): "L-1216C47A",
+    (STANDARD, Market.SPOT): "L-34B43A08",
+    (G, Market.ON_DEMAND): "L-DB2E81BA",
+    (G, Market.SPOT): "L-3819A6DF",
+    (P, Market.ON_DEMAND): "L-417A185B",
+    (P, Market.SPOT): "L-7212CCBC",
+    (P5, Market.SPOT): "L-C4BD4855",
+    (INF, Market.ON_DEMAND): "L-1945791B",
+    (INF, Market.SPOT): "L-B5D1601B",
+    (TRN, Market.ON_DEMAND): "L-2C3B7624",
+    (TRN, Market.SPOT): "L-6B0D517C",
+}
+_FAMILIES = {"g": G, "vt": G, "p": P, "inf": INF, "trn": TRN}
+_STANDARD_LETTERS = frozenset("acdhimrtz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """An instance that runs in the account, whoever started it."""
+
+    instance_type: str
+    market: Market
+    vcpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """One limit of the account in a region; `limit` and `used` count vCPUs."""
+
+    family: str
+    market: Market
+    code: str
+    limit: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        """Return how many vCPUs may still be started."""
+        return max(0, self.limit - self.used)
+
+    def told(self) -> str:
+        """Return it in words."""
+        return f"{self.family} {self.market}: {self.used} of {self.limit} vCPUs in use, {self.left} left"
+
+    def increase(self, vcpus: int, region: str) -> str:
+        """Return the command that asks AWS for enough to start `vcpus` more."""
+        return (
+            f"aws service-quotas request-service-quota-increase --region {region} --service-code ec2 "
+            f"--quota-code {self.code} --desired-value {self.used + vcpus}"
+        )
+
+
+def quota_key(instance_type: str, market: Market) -> tuple[str, Market] | None:
+    """Return the family and market whose limit a type counts against; None where the limit is not known."""
+    series = "".join(takewhile(str.isalpha, instance_type))
+    family = _FAMILIES.get(series) or (STANDARD if series[:1] in _STANDARD_LETTERS else None)
+    if family == P and market is Market.SPOT and instance_type.startswith(("p5", "p6")):
+        family = P5
+    key = (family, market) if family else None
+    return key if key in CODES else None
+
+
+def quotas(limits: Mapping[str, int], usage: Iterable[Usage]) -> dict[tuple[str, Market], Quota]:
+    """Join the limits, by their codes, with what runs."""
+    used: dict[tuple[str, Market], int] = {}
+    for each in usage:
+        key = quota_key(each.instance_type, each.market)
+        if key is not None:
+            used[key] = used.get(key, 0) + each.vcpus
+    return {
+        key: Quota(family=key[0], market=key[1], code=code, limit=limits[code], used=used.get(key, 0))
+        for key, code in CODES.items()
+        if code in limits
+    }

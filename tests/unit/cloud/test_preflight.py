@@ -1,0 +1,235 @@
+"""Preflight in depth: quota left, subnets, scores, retired types and their successors, images that fit."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.cloud.account import Account
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError
+from dlcloud.core.instance import Image, Market
+from dlcloud.core.plan import make_plan
+from dlcloud.core.quota import CODES, STANDARD, P, Usage, quota_key, quotas
+from dlcloud.core.successors import KnownType, successors
+from dlcloud.launch.preflight import observe
+from tests.fakes.clock import FakeClock
+from tests.fakes.cloud import FakeCloud
+from tests.fakes.samples import RECIPE, hardware, price, recipe
+
+STANDARD_CODE = CODES[STANDARD, Market.ON_DEMAND]
+CATALOG = Catalog()
+EVERY = [KnownType(hardware=each, price=CATALOG.on_demand_price(each.name, "us-east-1")) for each in CATALOG]
+
+
+@dataclass
+class FakeAccount:
+    """An account with a limit that may have been raised since it was last asked for."""
+
+    kept_limit: int = 1000
+    true_limit: int = 1000
+    running: list = field(default_factory=list)
+    zones: dict = field(default_factory=lambda: {"us-east-1a": "use1-az1", "us-east-1b": "use1-az2"})
+    refuses: Exception | None = None
+    asked_anew: list = field(default_factory=list)
+
+    def known_types(self):
+        return EVERY
+
+    def limits(self, codes, *, fresh=False):
+        if self.refuses:
+            raise self.refuses
+        if fresh:
+            self.asked_anew.append(codes)
+        return dict.fromkeys(codes, self.true_limit if fresh else self.kept_limit)
+
+    def usage(self):
+        return self.running
+
+    def subnet_zones(self, *, fresh=False):  # noqa: ARG002  the protocol's
+        return self.zones
+
+    def spot_scores(self, instance_types, count):  # noqa: ARG002  the protocol's
+        return {"use1-az1": 3, "use1-az2": 9}
+
+
+def cloud(**other):
+    known = {name: hardware(name) for name in ("c7i.xlarge", "c6i.xlarge")}
+    prices = [price(), price("c6i.xlarge", "0.17"), price(market=Market.SPOT)]
+    return FakeCloud(FakeClock(), known_hardware=known, known_prices=prices, **other)
+
+
+def planned(account, text=RECIPE, there=None):
+    there = there or cloud()
+    return make_plan(recipe(text), observe(recipe(text), cloud=there, account=account))
+
+
+def test_what_runs_counts_against_the_limit_of_its_family_and_market():
+    running = [
+        Usage(instance_type="m5.xlarge", market=Market.ON_DEMAND, vcpus=4),
+        Usage(instance_type="c5.large", market=Market.ON_DEMAND, vcpus=2),
+        Usage(instance_type="c5.large", market=Market.SPOT, vcpus=2),
+        Usage(instance_type="g5.xlarge", market=Market.ON_DEMAND, vcpus=4),
+    ]
+    quota = quotas({STANDARD_CODE: 10}, running)[STANDARD, Market.ON_DEMAND]
+    assert (quota.used, quota.left) == (6, 4)
+    assert quota.told() == f"{STANDARD} on-demand: 6 of 10 vCPUs in use, 4 left"
+
+
+@pytest.mark.parametrize(
+    ("name", "market", "family"),
+    [
+        ("c7i.xlarge", Market.SPOT, STANDARD),
+        ("p4d.24xlarge", Market.ON_DEMAND, P),
+        ("p4d.24xlarge", Market.SPOT, P),
+        ("p5.48xlarge", Market.SPOT, "P5"),
+        ("g4dn.xlarge", Market.SPOT, "G and VT"),
+        ("inf2.xlarge", Market.ON_DEMAND, "Inf"),
+        ("trn1.2xlarge", Market.ON_DEMAND, "Trn"),
+    ],
+)
+def test_every_type_has_its_limit(name, market, family):
+    assert quota_key(name, market) == (family, market)
+
+
+def test_too_small_a_quota_is_refused_before_anything_is_created_with_the_text_to_ask_for_more():
+    account = FakeAccount(
+        kept_limit=8,
+        true_limit=8,
+        running=[Usage(instance_type="m5.large", market=Market.ON_DEMAND, vcpus=2)],
+    )
+    there = cloud()
+    with pytest.raises(QuotaError) as caught:
+        planned(account, there=there)
+    # Two instances of 4 vCPUs, 2 of 8 in use.
+    assert "2 of 4 vCPUs are needed" in caught.value.message
+    assert "2 of 8 vCPUs in use, 6 left" in caught.value.message
+    assert f"--quota-code {STANDARD_CODE} --desired-value 10" in caught.value.hint
+    assert not there.requests
+
+
+def test_a_limit_that_was_raised_since_it_was_kept_is_asked_for_again():
+    account = FakeAccount(kept_limit=4, true_limit=64)
+    assert len(planned(account).pools) == 2
+    assert account.asked_anew == [[STANDARD_CODE]]
+
+
+def test_a_market_without_quota_is_left_out_and_the_other_one_used():
+    text = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot-then-on-demand\n")
+    account = FakeAccount(kept_limit=8, true_limit=8)
+    account.running = [Usage(instance_type="c5.large", market=Market.SPOT, vcpus=2)]
+    plan = planned(account, text)
+    assert {pool.market for pool in plan.pools} == {Market.ON_DEMAND}
+    assert any("spot is left out" in reason for reason in plan.reasons)
+
+
+def test_what_may_not_be_asked_is_noted_and_does_not_stop_a_launch():
+    plan = planned(FakeAccount(refuses=CredentialsError("not allowed to ask for limits")))
+    assert plan.pools
+    assert "not checked: not allowed to ask for limits" in plan.reasons
+
+
+def test_an_account_without_a_default_network_is_refused_with_the_command_that_makes_one():
+    with pytest.raises(CloudError) as caught:
+        planned(FakeAccount(zones={}))
+    assert caught.value.hint == "aws ec2 create-default-vpc --region us-east-1"
+
+
+def test_zones_without_a_default_subnet_are_not_tried_and_scores_name_this_accounts_zones():
+    text = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot\n")
+    plan = planned(FakeAccount(zones={"us-east-1b": "use1-az2"}), text)
+    assert {pool.zones for pool in plan.pools} == {("us-east-1b",)}
+    assert "spot placement score (10 is best): us-east-1b 9, use1-az1 3" in plan.reasons
+
+
+def test_a_retired_type_is_refused_with_the_nearest_current_ones():
+    text = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[p3.2xlarge]")
+    there = cloud(offered={"p3.2xlarge": ()})
+    there.known_hardware["p3.2xlarge"] = CATALOG.hardware("p3.2xlarge")
+    with pytest.raises(CapacityError) as caught:
+        planned(FakeAccount(), text, there)
+    assert "AWS has retired it; nearest: " in caught.value.message
+    near = successors("p3.2xlarge", EVERY)
+    assert [each.hardware.gpu.count for each in near] == [1, 1, 1]
+    assert all(
+        each.hardware.status == "current" and each.hardware.name in caught.value.message for each in near
+    )
+
+
+def test_of_eight_gpus_eight_are_the_nearest():
+    assert successors("p3.16xlarge", EVERY)[0].hardware.gpu.count == 8
+
+
+def test_an_unknown_type_is_answered_with_names_like_it():
+    assert "c7i.xlarge" in [each.hardware.name for each in successors("c7i.xlage", EVERY)]
+
+
+def test_the_open_driver_is_refused_for_a_gpu_it_cannot_drive_and_noted_in_a_rehearsal():
+    text = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[p3.2xlarge]").replace("count: 2", "count: 1")
+    there = cloud()
+    there.known_hardware["p3.2xlarge"] = CATALOG.hardware("p3.2xlarge")
+    image = Image(
+        image_id="ami-1", name="Deep Learning Base OSS Nvidia Driver GPU AMI", root_device="/dev/sda1"
+    )
+    there.resolve_image = lambda *_, **__: image
+    with pytest.raises(CloudError, match="too old for"):
+        planned(FakeAccount(), text, there)
+    plan = planned(FakeAccount(), text.replace("name: sample", "name: sample\ncloud: local"), there)
+    assert any("too old for" in reason for reason in plan.reasons)
+
+
+@dataclass
+class Memory:
+    """Answers kept."""
+
+    kept: dict = field(default_factory=dict)
+
+    def recall(self, subject):
+        return self.kept.get(subject)
+
+    def remember(self, subject, content, as_of):
+        self.kept[subject] = (content, as_of)
+
+
+@dataclass
+class CountingClients:
+    """Service Quotas that counts how often it is asked."""
+
+    asked: list = field(default_factory=list)
+    region: str = "us-east-1"
+
+    def identity(self):
+        return "me"
+
+    def read(self, service):
+        assert service == "service-quotas"
+        return self
+
+    def get_service_quota(self, *, ServiceCode, QuotaCode):  # noqa: N803  boto3's words
+        self.asked.append((ServiceCode, QuotaCode))
+        return {"Quota": {"Value": 32.0}}
+
+
+def test_limits_are_kept_for_a_day_with_their_date():
+    clients, clock = CountingClients(), FakeClock(datetime(2026, 9, 1, tzinfo=UTC))
+    account = Account(clients=clients, catalog=CATALOG, memory=Memory(), clock=clock)
+    assert account.limits([STANDARD_CODE]) == account.limits([STANDARD_CODE]) == {STANDARD_CODE: 32}
+    assert len(clients.asked) == 1
+    account.limits([STANDARD_CODE], fresh=True)
+    clock.advance(timedelta(days=1, seconds=1).total_seconds())
+    account.limits([STANDARD_CODE])
+    assert len(clients.asked) == 3
+
+
+def test_the_worst_case_of_spot_is_what_ec2_may_charge_at_most():
+    text = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot\n").replace(
+        "[c7i.xlarge, c6i.xlarge]", "[c7i.xlarge]"
+    )
+    prices = [price(), replace(price(usd="0.06", market=Market.SPOT), zone="us-east-1a")]
+    there = cloud()
+    there.prices = lambda *_: prices
+    assert planned(FakeAccount(), text, there).hourly_usd == 2 * Decimal("0.1785")
+    limited = planned(FakeAccount(), text + "budget: {max_usd: 1}\n", there)
+    # Under a budget the request itself limits the price: to 1.2 times the price now.
+    assert limited.hourly_usd == 2 * Decimal("0.072")
