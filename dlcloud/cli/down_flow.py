@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import click
 
 from dlcloud.cli.context import Context
-from dlcloud.cli.up_flow import cost_of_cluster
+from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import DlcloudError, PartialError
-from dlcloud.core.events import Notice, Warned
-from dlcloud.launch.claim import claim_existing, forget_secrets
-from dlcloud.launch.down import take_down
+from dlcloud.core.events import Warned
+from dlcloud.launch.claim import claim_existing
 from dlcloud.report.table import Format, Report, Section, render
 
 
@@ -47,12 +46,7 @@ def take_down_all(context: Context, names: Sequence[str], *, everything: bool, o
 def _take_down(context: Context, cluster: Cluster) -> None:
     claim = claim_existing(cluster, paths=context.paths)
     try:
-        cloud = context.cloud(cluster.cloud, cluster.region)
-        members = take_down(
-            cluster, cloud=cloud, clusters=context.clusters, clock=context.clock, emit=context.emit
-        )
-        forget_secrets(cluster, paths=context.paths)
-        context.emit(Notice(message=cost_of_cluster(cluster, members)))
+        end_cluster(context, cluster)
     finally:
         claim.lock.release()
 
