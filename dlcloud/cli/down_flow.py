@@ -9,7 +9,7 @@ from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import DlcloudError, PartialError
 from dlcloud.core.events import Warned
-from dlcloud.launch.claim import claim_existing
+from dlcloud.launch.claim import claim_existing, sweep_folders
 from dlcloud.report.table import Format, Report, Section, render
 
 
@@ -32,6 +32,7 @@ def take_down_all(context: Context, names: Sequence[str], *, everything: bool, o
         except DlcloudError as error:
             failed.append(error)
             context.emit(Warned(message=f"{cluster.name}: {error.message}"))
+    sweep_folders(clusters=context.clusters, paths=context.paths, clock=context.clock)
     if failed and not done:
         raise failed[0]
     click.echo(render(_report(done), Format(output)))

@@ -56,16 +56,18 @@ def claim_for(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, 
         RecipeError: The cluster of that name has other instances than the recipe asks for.
     """
     sweep_folders(clusters=clusters, paths=paths, clock=clock)
-    for cluster in clusters.active():
-        if name and cluster.name == name:
-            claim = _claim_named(cluster, file.recipe, clusters=clusters, paths=paths)
-        elif not name and cluster.recipe_hash == file.recipe.hash:
-            claim = _claim_unfinished(cluster, clusters=clusters, paths=paths)
-        else:
-            continue
-        if claim is not None:
-            return claim
-    return _claim_new(file, name=name, clusters=clusters, paths=paths, clock=clock)
+    paths.made(paths.home)
+    with FileLock(paths.claims_lock):
+        for cluster in clusters.active():
+            if name and cluster.name == name:
+                claim = _claim_named(cluster, file.recipe, clusters=clusters, paths=paths)
+            elif not name and cluster.recipe_hash == file.recipe.hash:
+                claim = _claim_unfinished(cluster, clusters=clusters, paths=paths)
+            else:
+                continue
+            if claim is not None:
+                return claim
+        return _claim_new(file, name=name, clusters=clusters, paths=paths, clock=clock)
 
 
 def claim_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> Claim:
@@ -84,7 +86,7 @@ def claim_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> Cla
     return Claim(cluster=cluster, lock=lock)
 
 
-def first_boot(cluster: Cluster, *, life_minutes: int, paths: Paths) -> str:
+def first_boot(cluster: Cluster, *, life_minutes: int, idle_minutes: int | None = None, paths: Paths) -> str:
     """Return the user data of the cluster's instances; the same text each time, as a repeated request needs.
 
     Raises:
@@ -96,6 +98,8 @@ def first_boot(cluster: Cluster, *, life_minutes: int, paths: Paths) -> str:
             public_key=public_key(paths.key(cluster.cluster_id)),
             secret=paths.host_secret(cluster.cluster_id).read_text(),
             life_minutes=life_minutes,
+            idle_minutes=idle_minutes,
+            user=cluster.user,
         )
         _write_private(paths, cluster, path.name, text)
     return path.read_text()

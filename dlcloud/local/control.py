@@ -60,6 +60,10 @@ class ControlClient:
         """Keep instances launched from now on in `pending` for this long."""
         self._call("POST", "boot-delay", {"seconds": seconds})
 
+    def set_minute(self, seconds: float) -> None:
+        """Let a minute of their timers take so long on instances launched from now on."""
+        self._call("POST", "minute", {"seconds": seconds})
+
     def set_latency(self, seconds: float) -> None:
         """Let every API call take this much longer."""
         self._call("POST", "latency", {"seconds": seconds})

@@ -38,6 +38,7 @@ class ControlPages:
             ("POST", "interrupt"): self._interrupt,
             ("POST", "capacity"): self._capacity,
             ("POST", "boot-delay"): self._boot_delay,
+            ("POST", "minute"): self._minute,
             ("POST", "latency"): self._latency,
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): lambda _: disturbances.clear(),
@@ -92,6 +93,9 @@ class ControlPages:
 
     def _boot_delay(self, asked: dict[str, Any]) -> None:
         self._machines.boot_delay_s = _seconds(asked["seconds"])
+
+    def _minute(self, asked: dict[str, Any]) -> None:
+        self._machines.minute_s = _seconds(asked["seconds"])
 
     def _latency(self, asked: dict[str, Any]) -> None:
         self._disturbances.latency_s = _seconds(asked["seconds"])

@@ -66,6 +66,7 @@ class Machine:
         interpreter: The Python of its programs.
         tags: Returns its tags, which can change.
         power: Carries out an order of its shutdown program.
+        minute_s: How long a minute of its timers takes; less than 60 rehearses long waits.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Machine:
         interpreter: str,
         tags: Callable[[], Mapping[str, str]],
         power: Callable[[str], None],
+        minute_s: float = 60.0,
     ) -> None:
         self.identity = identity
         self.root = root
@@ -89,6 +91,7 @@ class Machine:
         self._cache = cache
         self._interpreter = interpreter
         self._tags = tags
+        self._minute_s = minute_s
         self._plan = read_user_data(identity.user_data)
         self._secret = secrets.token_hex(16)
         self._metadata = MetadataService(documents=self._documents, power=power, secret=self._secret)
@@ -99,7 +102,7 @@ class Machine:
     @property
     def _env(self) -> dict[str, str]:
         url = f"http://{self.host}:{self.metadata_port}"
-        env = environment(self.root, metadata_url=url, user=_USER)
+        env = environment(self.root, metadata_url=url, user=_USER, minute_s=self._minute_s)
         # What is built in the cache must carry no instance's path: the cache outlives them all.
         return {**env, "TMPDIR": str(self.root / "tmp"), "XDG_CACHE_HOME": str(self._cache)}
 

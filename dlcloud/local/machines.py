@@ -47,6 +47,7 @@ class Machines:
 
     def __init__(self, *, paths: SitePaths, loop: asyncio.AbstractEventLoop, boot_delay_s: float) -> None:
         self.boot_delay_s = boot_delay_s
+        self.minute_s = 60.0
         self.capacity = Capacity(self._occupied)
         # Held by whoever looks at what is left of a pool and then launches into it.
         self.launching = threading.Lock()
@@ -185,6 +186,7 @@ class Machines:
             listeners=listeners,
             interpreter=self._interpreter,
             tags=record.tags,
+            minute_s=self.minute_s,
             power=lambda order: self._order(instance_id, order),
         )
         return _Entry(record=record, machine=machine)

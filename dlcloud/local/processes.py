@@ -28,7 +28,7 @@ def shell_path() -> str:
     return shutil.which("bash", path=_SYSTEM_PATH) or "/bin/sh"
 
 
-def environment(root: Path, *, metadata_url: str, user: str) -> dict[str, str]:
+def environment(root: Path, *, metadata_url: str, user: str, minute_s: float = 60.0) -> dict[str, str]:
     """Return the whole environment of an instance's processes; nothing of the daemon's own gets in."""
     return {
         "HOME": str(root / "home"),
@@ -39,6 +39,7 @@ def environment(root: Path, *, metadata_url: str, user: str) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata_url,
         ROOT_VARIABLE: str(root),
+        "DLCLOUD_MINUTE_S": str(minute_s),
     }
 
 

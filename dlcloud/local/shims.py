@@ -40,9 +40,11 @@ echo "status: $status"
 [ "$status" = done ]
 """
 
-_SHUTDOWN = """import http.client, sys
+_SHUTDOWN = """import http.client, os, sys
 from datetime import datetime
 from pathlib import Path
+
+MINUTE_S = float(os.environ.get("DLCLOUD_MINUTE_S", "60"))
 
 def delay(text):
     if text in ("now", "0", "+0"):
@@ -52,7 +54,7 @@ def delay(text):
         now = datetime.now().astimezone()
         wanted = now.replace(hour=hours, minute=minutes, second=0, microsecond=0)
         return (wanted - now).total_seconds() % 86400
-    return 60.0 * float(text.removeprefix("+"))
+    return MINUTE_S * float(text.removeprefix("+"))
 
 def wanted(arguments):
     if "-c" in arguments:
@@ -60,7 +62,7 @@ def wanted(arguments):
     if any(option in arguments for option in ("-r", "--reboot")):
         return "reboot"
     times = [word for word in arguments if not word.startswith("-")]
-    return str(delay(times[0]) if times else 60.0)
+    return str(delay(times[0]) if times else MINUTE_S)
 
 try:
     order = wanted(sys.argv[1:])

@@ -42,16 +42,28 @@ def recipe_text(name: str) -> tuple[str, Path | None]:
     )
 
 
-def user_data(*, public_key: str, secret: str, life_minutes: int) -> str:
+def user_data(
+    *, public_key: str, secret: str, life_minutes: int, idle_minutes: int | None = None, user: str = "ubuntu"
+) -> str:
     """Return the cloud-init document of a launch.
 
     Args:
         public_key: The one key that may log in.
         secret: 64 hexadecimal digits by which the instances prove their host keys; made for one launch.
         life_minutes: After how long an instance ends itself.
+        idle_minutes: After how long without work it does; None for never.
+        user: Who logs in, and whose programs count as work.
     """
+    idle = "inf" if idle_minutes is None else str(idle_minutes)
+    facts = {"@LIFE_MINUTES@": str(life_minutes), "@IDLE_MINUTES@": idle, "@USER@": user}
+    watchdog = re.sub("|".join(facts), lambda found: facts[found[0]], template("watchdog.py"))
     proof = template("host_proof.py").replace("@SECRET@", secret)
-    words = {"@PUBLIC_KEY@": public_key, "@HOST_PROOF@": proof, "@LIFE@": f"+{life_minutes}"}
+    words = {
+        "@PUBLIC_KEY@": public_key,
+        "@HOST_PROOF@": proof,
+        "@WATCHDOG@": watchdog,
+        "@LIFE@": f"+{life_minutes}",
+    }
     # In one pass, so that no value is searched for words; a JSON string is a YAML one, quotes and all.
     return re.sub("|".join(words), lambda found: json.dumps(words[found[0]]), template("user_data.yaml"))
 

@@ -1,0 +1,65 @@
+"""The budget is held by the instance itself: the launcher is killed, and nothing goes on costing money.
+
+A minute of the local instances takes a fraction of a second here; the timers count minutes all the same.
+"""
+
+import time
+
+MINUTE_S = 0.5
+RECIPE = """
+name: budget
+cloud: local
+instances: {{types: [c5.xlarge]}}
+workload: {{command: '{command}', repeats: 1}}
+budget: {{max_hours: {hours}{idle}}}
+"""
+
+
+def hurry(home):
+    home.site.find().control.set_minute(MINUTE_S)
+
+
+def write(home, command, *, hours=2.0, idle=""):
+    path = home.folder / "budget.yaml"
+    path.write_text(RECIPE.format(command=command, hours=hours, idle=idle))
+    return str(path)
+
+
+def seconds_until_ended(home, *, at_most):
+    began = time.monotonic()
+    while home.alive():
+        assert time.monotonic() - began < at_most, "it still costs money"
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def test_at_the_end_of_its_budget_an_instance_ends_itself_with_the_launcher_dead(home):
+    hurry(home)
+    path = write(home, "sleep 1", hours=0.25)  # 15 of these minutes
+    home.run("up", path, "--keep", "--name", "left", expect=0)
+    seconds_until_ended(home, at_most=15 * MINUTE_S + 5)
+    home.run("down", "--all", expect=0)
+    assert not any(home.left().values())
+
+
+def test_a_run_that_lives_holds_off_the_idle_end_and_its_end_brings_it(home):
+    hurry(home)
+    # 6 idle minutes are 3 s here: the run outlives them twice.
+    path = write(home, "sleep 7", idle=", idle_minutes: 6")
+    home.run("up", path, "--keep", "--name", "left", expect=0)
+    assert home.alive(), "the run was cut off"
+    took = seconds_until_ended(home, at_most=10 * MINUTE_S + 5)
+    assert took < 2 * 60 * MINUTE_S / 4
+    home.run("down", "--all", expect=0)
+
+
+def test_an_instance_whose_launcher_was_killed_before_its_run_ends_when_idle(home):
+    hurry(home)
+    path = write(home, "sleep 1", idle=", idle_minutes: 6")
+    points = home.run("up", path, expect=0)["points"]
+    killed = home.run("up", path, kill_at=points.index("before INSERT INTO runs") + 1)
+    assert killed["status"] == -9
+    assert home.alive()
+    seconds_until_ended(home, at_most=10 * MINUTE_S + 5)
+    home.run("down", "--all", expect=0)
+    assert not any(home.left().values())
