@@ -12,6 +12,7 @@ COMMANDS = (
     "exec",
     "gc",
     "init",
+    "instances",
     "local",
     "logs",
     "schema",

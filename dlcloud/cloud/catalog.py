@@ -55,6 +55,7 @@ def _hardware(row: Mapping[str, str]) -> InstanceType:
         cpu_model=row["cpu_model"],
         cpu_isa=tuple(row["cpu_isa"].split(",")),
         gpu=_gpu(row),
+        cpu_fp32_tflops=_tflops(row["cpu_fp32_gflops_peak_est"]),
     )
 
 
@@ -69,6 +70,10 @@ def _gpu(row: Mapping[str, str]) -> Gpu | None:
         fp32_tflops=_number(row["gpu_fp32_tflops_each"]),
         tensor_tflops=_number(row["gpu_fp16_tensor_tflops_each_dense"]),
     )
+
+
+def _tflops(gflops: str) -> float | None:
+    return float(gflops) / 1000 if gflops else None
 
 
 def _number(text: str) -> float | None:

@@ -54,6 +54,8 @@ class InstanceType:
     cpu_model: str
     cpu_isa: tuple[str, ...]
     gpu: Gpu | None
+    cpu_fp32_tflops: float | None = None
+    """Cores times fused multiply-adds times the listed clock: an upper bound."""
 
     @property
     def retired(self) -> bool:

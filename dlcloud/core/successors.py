@@ -25,7 +25,7 @@ class KnownType:
 
 
 def successors(name: str, known: Iterable[KnownType]) -> list[KnownType]:
-    """Return the nearest current types, the nearest first: by GPUs, then tensor TFLOPS and price together.
+    """Return the nearest current types, the nearest first: by GPUs, then tensor TFLOPS and price.
 
     For a type without GPUs: by vCPUs and price. For a name that nobody knows: those spelled most like it.
     """
@@ -50,18 +50,23 @@ def describe(each: KnownType) -> str:
     return f"{each.hardware.name} ({what}{usd})"
 
 
-def _distance(wanted: KnownType, other: KnownType) -> tuple[float, float]:
-    """Return how far two types are apart: GPU counts first, then the rest in factors of two, added up."""
+def _distance(wanted: KnownType, other: KnownType) -> tuple[float, float, float]:
+    """Return how far two types are apart: GPU counts first, then power and a higher price, then the price.
+
+    Each is in factors of two, so that half as fast is as far as twice as dear. Cheaper is never farther.
+    """
     mine, its = wanted.hardware.gpu, other.hardware.gpu
-    price = _factor(wanted.hourly_usd, other.hourly_usd)
+    usd = _doublings(wanted.hourly_usd, other.hourly_usd)
     if mine is None or its is None:
-        return (0.0, _factor(wanted.hardware.vcpus, other.hardware.vcpus) + price)
-    counts = _factor(mine.count, its.count)
-    return (counts, _factor(mine.tensor_tflops, its.tensor_tflops) + price)
+        power, counts = _doublings(wanted.hardware.vcpus, other.hardware.vcpus), 0.0
+    else:
+        power = _doublings(mine.tensor_tflops or mine.fp32_tflops, its.tensor_tflops or its.fp32_tflops)
+        counts = abs(_doublings(mine.count, its.count))
+    return (counts, abs(power) + max(0.0, usd), usd)
 
 
-def _factor(mine: Decimal | float | None, its: Decimal | float | None) -> float:
-    """Return the distance of two positive numbers in factors of two; 2 where one is unknown."""
+def _doublings(mine: Decimal | float | None, its: Decimal | float | None) -> float:
+    """Return how often the first must be doubled to give the second; 2 where one is not known."""
     if not mine or not its:
         return 2.0
-    return abs(math.log2(float(its) / float(mine)))
+    return math.log2(float(its) / float(mine))

@@ -1,0 +1,139 @@
+"""Instance types as a table: hardware, prices, and what a dollar buys."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from dlcloud.core.instance import InstanceType, Price
+from dlcloud.report.table import Cell, Report, Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A type with what is known of its prices; `successors` are named for a retired one."""
+
+    hardware: InstanceType
+    on_demand: Price | None
+    spot: Price | None
+    successors: tuple[str, ...] = ()
+
+    @property
+    def fp32_tflops(self) -> float | None:
+        """Return the peak FP32 TFLOPS of all GPUs, or of the CPU where there is none."""
+        gpu = self.hardware.gpu
+        if gpu is None:
+            return self.hardware.cpu_fp32_tflops
+        return None if gpu.fp32_tflops is None else gpu.count * gpu.fp32_tflops
+
+    @property
+    def tensor_tflops(self) -> float | None:
+        """Return the peak dense FP16 tensor TFLOPS of all GPUs; None without any."""
+        gpu = self.hardware.gpu
+        return None if gpu is None or gpu.tensor_tflops is None else gpu.count * gpu.tensor_tflops
+
+    @property
+    def tflops_per_usd(self) -> Decimal | None:
+        """Return the best peak TFLOPS that an hour's dollar buys on demand."""
+        peak = self.tensor_tflops or self.fp32_tflops
+        if peak is None or self.on_demand is None:
+            return None
+        return Decimal(repr(peak)) / self.on_demand.hourly_usd
+
+
+def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
+    """Return the types as a table, in their order."""
+    section = Section(
+        heading="",
+        titles=(
+            "type",
+            "vCPU",
+            "cores",
+            "GiB",
+            "CPU",
+            "GPU",
+            "FP32",
+            "tensor",
+            "USD/h",
+            "spot",
+            "TFLOPS/USD",
+        ),
+        rows=[_row(offer) for offer in offers],
+        notes=_notes(offers, region),
+        numeric=frozenset({1, 2, 3, 6, 7, 8, 9, 10}),
+    )
+    return Report(
+        command="instances",
+        records=[_record(offer) for offer in offers],
+        sections=[section] if offers else [],
+        empty="no instance type is like that",
+        extra={"region": region},
+    )
+
+
+def _row(offer: Offer) -> tuple[str, ...]:
+    hardware, gpu = offer.hardware, offer.hardware.gpu
+    mark = {"retired": " †", "previous-generation": " ‡"}.get(hardware.status, "")
+    return (
+        hardware.name + mark,
+        str(hardware.vcpus),
+        str(hardware.physical_cores),
+        f"{hardware.memory_gib:g}",
+        " ".join(hardware.cpu_isa),
+        "" if gpu is None else f"{gpu.count}x {gpu.name}",
+        _number(offer.fp32_tflops),
+        _number(offer.tensor_tflops),
+        _usd(offer.on_demand),
+        _usd(offer.spot),
+        _number(None if offer.tflops_per_usd is None else float(offer.tflops_per_usd)),
+    )
+
+
+def _notes(offers: Sequence[Offer], region: str) -> list[str]:
+    notes = [f"{region}; TFLOPS are peaks of the data sheets, of all GPUs, or of the CPU at its listed clock"]
+    prices = [price for offer in offers for price in (offer.on_demand, offer.spot) if price]
+    sources: Mapping[str, list[datetime]] = {price.source: [] for price in prices}
+    for price in prices:
+        sources[price.source].append(price.as_of)
+    notes += [f"prices of {min(dates):%Y-%m-%d}: {source}" for source, dates in sources.items()]
+    if any(offer.hardware.status == "previous-generation" for offer in offers):
+        notes.append("‡ previous generation")
+    for offer in offers:
+        if offer.hardware.retired:
+            near = f"; nearest now: {', '.join(offer.successors)}" if offer.successors else ""
+            notes.append(f"† {offer.hardware.name} is retired, its prices are its last{near}")
+    return notes
+
+
+def _record(offer: Offer) -> dict[str, Cell]:
+    hardware, gpu = offer.hardware, offer.hardware.gpu
+    return {
+        "instance_type": hardware.name,
+        "status": hardware.status,
+        "vcpus": hardware.vcpus,
+        "physical_cores": hardware.physical_cores,
+        "memory_gib": hardware.memory_gib,
+        "cpu_model": hardware.cpu_model,
+        "cpu_isa": " ".join(hardware.cpu_isa),
+        "gpu": gpu.name if gpu else None,
+        "gpu_count": gpu.count if gpu else 0,
+        "gpu_memory_mib": gpu.memory_mib if gpu else None,
+        "fp32_tflops": offer.fp32_tflops,
+        "tensor_tflops": offer.tensor_tflops,
+        "hourly_usd": offer.on_demand.hourly_usd if offer.on_demand else None,
+        "price_as_of": offer.on_demand.as_of if offer.on_demand else None,
+        "price_source": offer.on_demand.source if offer.on_demand else None,
+        "spot_usd": offer.spot.hourly_usd if offer.spot else None,
+        "spot_as_of": offer.spot.as_of if offer.spot else None,
+        "spot_zone": offer.spot.zone if offer.spot else None,
+        "tflops_per_usd": None if offer.tflops_per_usd is None else round(offer.tflops_per_usd, 3),
+        "successors": " ".join(offer.successors),
+    }
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004  digits
+
+
+def _usd(price: Price | None) -> str:
+    return "" if price is None else f"{price.hourly_usd.normalize():f}"

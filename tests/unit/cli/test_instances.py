@@ -1,0 +1,71 @@
+"""`dlcloud instances`: filters, prices with their dates, retired types with their successors."""
+
+import csv
+import io
+
+import pytest
+from click.testing import CliRunner
+
+from dlcloud.cli.instances_command import command
+from dlcloud.core.errors import RecipeError
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
+
+    def run(*arguments):
+        done = CliRunner().invoke(command, [*arguments, "-o", "csv"], catch_exceptions=False)
+        assert done.exit_code == 0
+        return list(csv.DictReader(io.StringIO(done.stdout)))
+
+    return run
+
+
+def test_g4_gives_more_tensor_tflops_for_a_dollar_than_p3(listed):
+    rows = {row["instance_type"]: row for row in listed("g4dn.xlarge", "p3.2xlarge")}
+    g4, p3 = rows["g4dn.xlarge"], rows["p3.2xlarge"]
+    # 65 TFLOPS for 0.526 USD against 125 for 3.06, the comparison that made a team choose G4.
+    assert float(g4["tflops_per_usd"]) == pytest.approx(65 / 0.526, rel=1e-3)
+    assert float(p3["tflops_per_usd"]) == pytest.approx(125 / 3.06, rel=1e-3)
+    assert list(rows) == ["g4dn.xlarge", "p3.2xlarge"]
+
+
+def test_a_retired_type_has_its_last_price_dated_and_current_successors(listed):
+    (row,) = listed("p3.2xlarge")
+    assert (row["status"], row["hourly_usd"]) == ("retired", "3.06")
+    assert row["price_as_of"]
+    near = row["successors"].split()
+    assert len(near) == 3
+    assert all(listed(name)[0]["status"] == "current" for name in near)
+
+
+def test_retired_types_are_listed_only_where_they_are_asked_for(listed):
+    assert "retired" not in {row["status"] for row in listed()}
+    assert "retired" in {row["status"] for row in listed("--retired")}
+
+
+def test_a_cpu_flag_is_understood_as_linux_spells_it(listed):
+    rows = listed("--cpu-flag", "avx512_vnni")
+    assert rows
+    assert all("vnni" in row["cpu_isa"].split() for row in rows)
+    assert "c5.xlarge" not in {row["instance_type"] for row in listed("--cpu-flag", "amx")}
+
+
+def test_filters_narrow_each_other_down(listed):
+    rows = listed("--gpu", "any", "--max-usd", "1")
+    assert rows
+    assert all(row["gpu"] and float(row["hourly_usd"]) <= 1 for row in rows)
+    assert {row["gpu"] for row in listed("--gpu", "t4")} == {"T4"}
+    assert {row["gpu"] for row in listed("--gpu", "none")} == {""}
+
+
+def test_a_family_names_all_its_sizes(listed):
+    assert {row["instance_type"].partition(".")[0] for row in listed("c7i")} == {"c7i"}
+
+
+def test_a_name_that_nobody_knows_is_answered_with_names_like_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
+    with pytest.raises(RecipeError) as caught:
+        CliRunner().invoke(command, ["c7i.xlage"], catch_exceptions=False)
+    assert "c7i.xlarge" in caught.value.hint
