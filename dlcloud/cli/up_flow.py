@@ -2,10 +2,9 @@
 
 import ipaddress
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 
@@ -14,15 +13,14 @@ import click
 from dlcloud.bench.program import Program, program_of
 from dlcloud.bench.run import Runner
 from dlcloud.cli.context import Context
-from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.core.cluster import Cluster, ClusterState, Member
-from dlcloud.core.cost import billed_seconds, instance_usd, rounded, volume_usd
+from dlcloud.cli.ending import end_cluster
+from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.core.events import Notice, Warned, stage
 from dlcloud.core.plan import Plan, make_plan
+from dlcloud.core.ports import Cloud
 from dlcloud.core.recipe import read_recipe
-from dlcloud.launch.claim import Claim, RecipeFile, claim_for, first_boot, forget_secrets
-from dlcloud.launch.down import take_down
+from dlcloud.launch.claim import Claim, RecipeFile, claim_for, first_boot
 from dlcloud.launch.preflight import observe
 from dlcloud.launch.up import bring_up
 from dlcloud.report.cost import cost_report, lines_of
@@ -66,7 +64,7 @@ class Up:
         return program_of(self.file.recipe, Path(self.file.path).parent)
 
     @cached_property
-    def cloud(self) -> Ec2Cloud:
+    def cloud(self) -> Cloud:
         """Where the recipe runs it."""
         return self.context.cloud(self.file.recipe.cloud, self.file.recipe.region)
 
@@ -103,7 +101,7 @@ class Up:
             self.file, name=self.name, clusters=context.clusters, paths=context.paths, clock=context.clock
         )
         if claim.cluster.state is ClusterState.STOPPING:
-            self._down(claim.cluster)
+            end_cluster(context, claim.cluster)
             claim.lock.release()
             return self._claim()
         if claim.unfinished:
@@ -118,7 +116,12 @@ class Up:
         reached = bring_up(
             cluster,
             plan,
-            user_data=first_boot(cluster, life_minutes=plan.life_minutes, paths=context.paths),
+            user_data=first_boot(
+                cluster,
+                life_minutes=plan.life_minutes,
+                idle_minutes=plan.idle_minutes,
+                paths=context.paths,
+            ),
             cloud=self.cloud,
             clusters=context.clusters,
             dial=dial,
@@ -177,46 +180,16 @@ class Up:
             context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
             context.emit(Notice(message=f"{cluster.name} is kept up: dlcloud down {cluster.name} ends it"))
         else:
-            self._down(cluster)
+            end_cluster(self.context, cluster)
 
     def _down_or_say(self, cluster: Cluster) -> None:
         """Take down after a failure; a second failure must not hide the first, but what is left is named."""
         try:
-            self._down(cluster)
+            end_cluster(self.context, cluster)
         except (DlcloudError, KeyboardInterrupt) as error:
             told = error.message if isinstance(error, DlcloudError) else "interrupted again"
             message = f"{cluster.name} may still be up and cost money ({told}): dlcloud down {cluster.name}"
             self.context.emit(Warned(message=message))
-
-    def _down(self, cluster: Cluster) -> None:
-        context = self.context
-        cloud = context.cloud(cluster.cloud, cluster.region)
-        members = take_down(
-            cluster, cloud=cloud, clusters=context.clusters, clock=context.clock, emit=context.emit
-        )
-        forget_secrets(cluster, paths=context.paths)
-        context.emit(Notice(message=cost_of_cluster(cluster, members)))
-
-
-def cost_of_cluster(cluster: Cluster, members: Sequence[Member]) -> str:
-    """Return in words what a cluster that is down has cost."""
-    billed = [
-        (member, billed_seconds(member.instance.launched_at, member.ended_at))
-        for member in members
-        if member.ended_at
-    ]
-    if not billed:
-        return f"{cluster.name} is down; it had no instances"
-    seconds = sum(each for _, each in billed)
-    told = f"{cluster.name} is down: {seconds} s of {len(billed)} instance(s)"
-    if any(member.hourly_usd is None for member, _ in billed):
-        return f"{told}, at an unknown price"
-    usd = Decimal(0)
-    for member, each in billed:
-        usd += instance_usd(member.hourly_usd or Decimal(0), each) + volume_usd(cluster.disk_gib, each)
-    return (
-        f"{told}, which {'would have cost' if cluster.cloud == 'local' else 'cost about'} {rounded(usd)} USD"
-    )
 
 
 def _network(cidr: str) -> str:

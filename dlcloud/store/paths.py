@@ -72,6 +72,11 @@ class Paths:
         """Return what a cluster's instances do at first boot."""
         return self.cluster(cluster_id) / "user-data"
 
+    @property
+    def claims_lock(self) -> Path:
+        """The file that is locked while a command looks for its cluster, so that no two make one of a name."""
+        return self.home / "claims.lock"
+
     def cluster_lock(self, cluster_id: str) -> Path:
         """Return the file that the one command in charge of a cluster holds locked."""
         return self.cluster(cluster_id) / "lock"
