@@ -74,7 +74,7 @@ class Paths:
 
     @property
     def claims_lock(self) -> Path:
-        """The file that is locked while a command looks for its cluster, so that no two make one of a name."""
+        """The file that is locked while a command looks for its cluster: no two make one of a name."""
         return self.home / "claims.lock"
 
     def cluster_lock(self, cluster_id: str) -> Path:
