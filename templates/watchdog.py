@@ -26,7 +26,11 @@ BUSY_SHARE = 0.05
 
 
 def main() -> None:
-    """Watch until the system goes down; a second watchdog ends at once."""
+    """Arm the timer; where idleness ends the instance, watch until the system goes down, once."""
+    if math.isinf(IDLE_MINUTES):
+        # The timer needs nobody to watch it, only to be armed again after a reboot.
+        arm(deadline() - time.time())
+        return
     with (STATE / "watchdog.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -43,7 +43,8 @@ class Home:
 
     def alive(self):
         """Return the cluster tags of all instances that cost money."""
-        found = self.ec2.describe_instances()["Reservations"]
+        pages = self.ec2.get_paginator("describe_instances").paginate()
+        found = [reservation for page in pages for reservation in page["Reservations"]]
         instances = [each for reservation in found for each in reservation["Instances"]]
         return [
             next(tag["Value"] for tag in each["Tags"] if tag["Key"] == CLUSTER_TAG)
