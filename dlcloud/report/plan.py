@@ -25,6 +25,7 @@ def _section(plan: Plan) -> Section:
         f"image {plan.image.image_id}, {plan.disk_gib} GiB of encrypted gp3",
         f"SSH from {plan.cidr} only; account {plan.account}, {plan.region}",
         _money(plan),
+        *_conditions(plan),
         "kept up afterwards: dlcloud down ends it" if plan.keep else "terminated when the workload has ended",
         *plan.reasons,
     ]
@@ -46,6 +47,16 @@ def _money(plan: Plan) -> str:
         f"{rounded(plan.hourly_usd)} USD/h at most; worst case {rounded(plan.worst_case_usd, 2)} USD:\n"
         f"instances end themselves after {plan.life_minutes} minutes, with the launcher gone too"
     )
+
+
+def _conditions(plan: Plan) -> list[str]:
+    """Return what else bounds the cost, where the recipe says so."""
+    told = []
+    if plan.idle_minutes is not None:
+        told.append(f"each ends itself after {plan.idle_minutes} minutes without work")
+    if plan.on_demand_base:
+        told.append(f"{plan.on_demand_base} of them on-demand, the others spot")
+    return told
 
 
 def _row(number: int, pool: Pool) -> tuple[str, ...]:
@@ -89,5 +100,8 @@ def _whole(plan: Plan) -> dict[str, Cell | list[str]]:
         "worst_case_usd": plan.worst_case_usd,
         "reasons": list(plan.reasons),
         "keep": plan.keep,
+        "idle_minutes": plan.idle_minutes,
+        "on_demand_base": plan.on_demand_base,
+        "max_usd": plan.max_usd,
         "rehearsal": plan.rehearsal,
     }
