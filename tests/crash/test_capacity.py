@@ -1,0 +1,85 @@
+"""No capacity, too little of it, and quota: how few calls the verdict takes, what it says of each."""
+
+import pytest
+
+TYPES = ("c5.xlarge", "c6i.xlarge")
+RECIPE = """
+name: capacity
+cloud: local
+instances:
+  types: [c5.xlarge, c6i.xlarge]
+  count: {count}
+  market: {market}
+workload: {{command: echo, repeats: 1}}
+"""
+LAUNCHING = ("CreateSecurityGroup", "CreateLaunchTemplate", "CreateFleet", "RunInstances")
+MOST_LAUNCH_CALLS = 3
+
+
+@pytest.fixture
+def control(home):
+    control = home.site.find().control
+    control.reset_calls()
+    yield control
+    control.clear_faults()
+    for name in TYPES:
+        control.set_capacity(name, None)
+
+
+def up(home, *, count=2, market="spot"):
+    path = home.folder / "capacity.yaml"
+    path.write_text(RECIPE.format(count=count, market=market))
+    return home.run("up", str(path))
+
+
+def launch_calls(control):
+    return {name: number for name, number in control.calls().items() if name in LAUNCHING}
+
+
+def test_no_capacity_anywhere_is_known_after_three_calls_with_every_pool_named(home, control):
+    for name in TYPES:
+        control.set_capacity(name, 0)
+    told = up(home)
+    assert told["status"] == 3
+    assert sum(launch_calls(control).values()) <= MOST_LAUNCH_CALLS
+    for name in TYPES:
+        assert f"{name} spot in us-east-1a, us-east-1b" in told["output"]
+    assert "InsufficientInstanceCapacity" in told["output"]
+    assert not any(home.left().values())
+
+
+def test_a_quota_is_asked_once_and_never_again(home, control):
+    control.add_fault("CreateFleet", "MaxSpotInstanceCountExceeded")
+    told = up(home)
+    assert told["status"] == 3
+    assert launch_calls(control)["CreateFleet"] == 1
+    assert "Service Quotas" in told["output"]
+
+
+def test_a_quota_of_a_single_type_is_asked_once(home, control):
+    control.add_fault("RunInstances", "VcpuLimitExceeded")
+    path = home.folder / "one.yaml"
+    path.write_text(
+        RECIPE.format(count=1, market="on-demand").replace("[c5.xlarge, c6i.xlarge]", "[c5.xlarge]")
+    )
+    told = home.run("up", str(path))
+    assert told["status"] == 3
+    assert launch_calls(control)["RunInstances"] == 1
+
+
+def test_what_spot_gives_in_part_is_completed_on_demand(home, control):
+    control.set_capacity("c5.xlarge", 3)
+    control.set_capacity("c6i.xlarge", 0)
+    told = up(home, count=3, market="spot-then-on-demand")
+    assert told["status"] == 0, told["output"]
+    control.set_capacity("c5.xlarge", 1, "us-east-1a")
+    control.set_capacity("c6i.xlarge", 1, "us-east-1b")
+    assert up(home, count="{min: 1, max: 3}", market="spot")["status"] == 0
+
+
+def test_throttling_slows_a_launch_and_breaks_nothing(home, control):
+    control.add_fault("*", "RequestLimitExceeded", rate=1 / 3, status=503)
+    told = up(home)
+    assert told["status"] == 0, told["output"]
+    control.clear_faults()
+    assert not any(home.left().values())
