@@ -30,6 +30,7 @@ def findings_report(checks: Sequence[Check], *, target: str) -> Report:
                 heading=f"would {target} start?",
                 titles=("check", "verdict", "detail"),
                 rows=[(each.name, each.verdict, each.detail) for each in checks],
+                wrapped={2: 52},
             )
         ],
         empty="",

@@ -47,20 +47,20 @@ def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
         heading="",
         titles=(
             "type",
-            "vCPU",
             "cores",
             "GiB",
             "CPU",
             "GPU",
             "FP32",
-            "tensor",
+            "fp16",
             "USD/h",
             "spot",
-            "TFLOPS/USD",
+            "per USD",
         ),
         rows=[_row(offer) for offer in offers],
         notes=_notes(offers, region),
-        numeric=frozenset({1, 2, 3, 6, 7, 8, 9, 10}),
+        numeric=frozenset({1, 2, 5, 6, 7, 8, 9}),
+        wrapped={3: 9},
     )
     return Report(
         command="instances",
@@ -73,10 +73,9 @@ def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
 
 def _row(offer: Offer) -> tuple[str, ...]:
     hardware, gpu = offer.hardware, offer.hardware.gpu
-    mark = {"retired": " †", "previous-generation": " ‡"}.get(hardware.status, "")
+    mark = {"retired": "†", "previous-generation": "‡"}.get(hardware.status, "")
     return (
         hardware.name + mark,
-        str(hardware.vcpus),
         str(hardware.physical_cores),
         f"{hardware.memory_gib:g}",
         " ".join(hardware.cpu_isa),
@@ -90,7 +89,9 @@ def _row(offer: Offer) -> tuple[str, ...]:
 
 
 def _notes(offers: Sequence[Offer], region: str) -> list[str]:
-    notes = [f"{region}; TFLOPS are peaks of the data sheets, of all GPUs, or of the CPU at its listed clock"]
+    peaks = "peak TFLOPS of the data sheets, of all GPUs, or of the CPU at its listed clock"
+    notes = [f"{region}; FP32 and fp16 (tensor cores): {peaks}"]
+    notes.append("per USD: fp16, or FP32 without a GPU, by the on-demand price of an hour")
     prices = [price for offer in offers for price in (offer.on_demand, offer.spot) if price]
     sources: Mapping[str, list[datetime]] = {price.source: [] for price in prices}
     for price in prices:

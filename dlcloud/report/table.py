@@ -36,13 +36,17 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A table for people: `rows` of text under `titles`, below a `heading`, above `notes`."""
+    """A table for people: `rows` of text under `titles`, below a `heading`, above `notes`.
+
+    `wrapped` gives, by column, the width beyond which cells go on in the next line.
+    """
 
     heading: str
     titles: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     numeric: frozenset[int] = frozenset()
+    wrapped: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +83,16 @@ def envelope(command: str, content: Mapping[str, Any]) -> str:
 def _section(section: Section, style: str) -> str:
     aligned = ["right" if index in section.numeric else "left" for index in range(len(section.titles))]
     rows = section.rows
+    widths: list[int | None] | None = [section.wrapped.get(index) for index in range(len(section.titles))]
     if style == MARKDOWN_STYLE:
-        rows = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+        rows, widths = [[cell.replace("|", r"\|") for cell in row] for row in rows], None
     table = tabulate(
-        rows, headers=list(section.titles), tablefmt=style, colalign=aligned, disable_numparse=True
+        rows,
+        headers=list(section.titles),
+        tablefmt=style,
+        colalign=aligned,
+        disable_numparse=True,
+        maxcolwidths=widths if rows else None,
     )
     notes = _wrapped("\n".join(section.notes), style)
     heading = f"{_wrapped(section.heading, style)}\n" if section.heading else ""
