@@ -9,6 +9,8 @@ from itertools import count
 
 import pytest
 
+pytestmark = pytest.mark.timeout(3600)  # with every point, each test takes minutes
+
 EVERY = 1 if os.environ.get("DLCLOUD_CRASH_POINTS") == "all" else 16
 NOTHING = {"instances", "volumes", "groups", "templates", "fleets", "interfaces", "keys"}
 
