@@ -116,6 +116,7 @@ class WorkerArm:
         arguments: Its keyword arguments; must survive JSON.
         environment: The whole environment of the process.
         latencies: Whether the time of every step is wanted.
+        known: Facts known before it starts, added to those of the workload.
     """
 
     name: str
@@ -124,6 +125,7 @@ class WorkerArm:
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     latencies: bool = False
+    known: Mapping[str, Any] = field(default_factory=dict)
     metric: Metric = Metric.THROUGHPUT
     process_spread: float = PROCESS_SPREAD
     _worker: WorkerProcess | None = field(init=False, default=None)
@@ -133,7 +135,7 @@ class WorkerArm:
         self._worker = WorkerProcess(self.environment)
         request = {"do": "prepare", "factory": self.factory, "arguments": self.arguments}
         facts: Mapping[str, Any] = self._worker.ask(request, timeout_s=PREPARE_TIMEOUT_S)["facts"]
-        return facts
+        return {**facts, **self.known}
 
     def warm_up(self, limit_s: float) -> WarmUp:
         """Run until the times of steps no longer fall."""

@@ -1,7 +1,18 @@
 """Say which benchmarks there are and what each needs; read by the launcher, so it imports no framework."""
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Another requirements file, for when one of a parameter's values is this."""
+
+    parameter: str
+    value: str
+    requirements: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +28,7 @@ class Benchmark:
             list. Options that every benchmark has are COMMON and, where `rounds` is set, ROUNDS.
         lists: Which of the parameters take several values.
         rounds: Whether settings run in slices of time.
+        choices: Values of parameters that need other packages; the first that is asked for counts.
     """
 
     name: str
@@ -26,11 +38,26 @@ class Benchmark:
     parameters: dict[str, str]
     lists: tuple[str, ...] = ()
     rounds: bool = True
+    choices: tuple[Choice, ...] = ()
 
     @property
     def requirements_path(self) -> Path:
-        """Return where the requirements file lies."""
-        return Path(__file__).resolve().parent / "requirements" / self.requirements
+        """Return where the requirements file lies that suits its defaults."""
+        return _requirements(self.requirements)
+
+    def requirements_for(self, arguments: Sequence[str]) -> Path:
+        """Return where the requirements file lies that suits its command-line arguments."""
+        # Shortened options and `--option=value` must mean here what they mean to the program.
+        parser = argparse.ArgumentParser(add_help=False)
+        for parameter in (*self.parameters, *COMMON, *ROUNDS):
+            parser.add_argument(f"--{parameter}", dest=parameter, nargs="*", default=[])
+        asked, _ = parser.parse_known_args(arguments)
+        chosen = (choice for choice in self.choices if choice.value in getattr(asked, choice.parameter))
+        return next((_requirements(choice.requirements) for choice in chosen), self.requirements_path)
+
+
+def _requirements(name: str) -> Path:
+    return Path(__file__).resolve().parent / "requirements" / name
 
 
 COMMON = {
@@ -52,16 +79,18 @@ BENCHMARKS = {
             name="quantization",
             module="benchmarks.quantization",
             requirements="quantization.txt",
-            summary="Compare fp32 with int8 inference of image networks on ONNX Runtime: speed, latency, "
-            "size, memory and agreement of the logits.",
+            summary="Compare fp32 with int8 inference of image networks on ONNX Runtime or OpenVINO: speed, "
+            "latency, size, memory and agreement of the logits.",
             parameters={
                 "network": "vgg16, resnet50 or tiny",
+                "engine": "onnxruntime (default) or openvino, which adds bf16",
                 "batch": "images a step",
                 "threads": "threads of the engine; one per physical core unless given",
                 "calibration-images": "synthetic images that the int8 scales are taken from",
                 "cache": "folder where built models are kept",
             },
-            lists=("network", "batch"),
+            lists=("network", "engine", "batch"),
+            choices=(Choice(parameter="engine", value="openvino", requirements="quantization_openvino.txt"),),
         ),
         Benchmark(
             name="command",

@@ -1,4 +1,7 @@
-"""Keep model files: each built once, whole or not at all, also where several programs want it at once."""
+"""Keep model files: each built once, whole or not at all, also where several programs want it at once.
+
+A model may be a folder of files.
+"""
 
 import fcntl
 import os
@@ -11,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ModelCache:
-    """A folder of model files whose names say what they hold.
+    """A folder of models, each a file or a folder, whose names say what they hold.
 
     Args:
         folder: Made when it is first needed.
@@ -20,11 +23,11 @@ class ModelCache:
     folder: Path
 
     def get(self, name: str, build: Callable[[Path], None]) -> Path:
-        """Return the file `name`, built first where it is missing.
+        """Return the file or folder `name`, built first where it is missing.
 
         Args:
-            name: File name, the same only for the same content.
-            build: Writes the content to the path that it is given.
+            name: Its name, the same only for the same content.
+            build: Writes the content to the path that it is given: a file, or a folder of files.
         """
         target = self.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -45,6 +48,7 @@ class ModelCache:
         with tempfile.TemporaryDirectory(prefix=prefix, dir=self.folder) as folder:
             unfinished = Path(folder) / target.name
             build(unfinished)
-            with unfinished.open("rb") as content:
-                os.fsync(content.fileno())
+            for file in unfinished.iterdir() if unfinished.is_dir() else [unfinished]:
+                with file.open("rb") as content:
+                    os.fsync(content.fileno())
             unfinished.replace(target)

@@ -1,11 +1,11 @@
 """Measure what int8 is worth: the same network in fp32 and quantized, on the same engine, side by side."""
 
 import argparse
-import importlib.util
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,19 @@ from . import catalog, hardware, program
 from .arm import WorkerArm
 from .harness import Case, Limits
 from .process import ArmFailedError
-from .records import Failure, Recorder
+from .quantization_engines import DEFAULT, ENGINES, Engine, Precision
+from .records import Failure, Recorder, Skip
 
 ENTRY = catalog.BENCHMARKS["quantization"]
-FACTORY = "quantization_onnxruntime"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit status."""
     arguments = parse(argv)
-    if importlib.util.find_spec("onnxruntime") is None:
-        sys.stderr.write(f"onnxruntime is not installed: pip install -r {ENTRY.requirements_path}\n")
+    engines = [ENGINES[name] for name in arguments.engine]
+    for missing in filter(None, (engine.missing() for engine in engines)):
+        requirements = ENTRY.requirements_for(["--engine", *arguments.engine])
+        sys.stderr.write(f"{missing} is not installed: pip install -r {requirements}\n")
         return program.FAILED
     limits = Limits(
         width=arguments.width,
@@ -32,12 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         slice_s=arguments.slice_seconds,
         warm_up_s=arguments.warm_up_seconds,
     )
-    packages = ("onnxruntime", "onnx", "numpy")
     return program.run(
         ENTRY.name,
         arguments,
         limits=limits,
-        packages=packages,
+        packages=dict.fromkeys(package for engine in engines for package in engine.packages),
         cases=lambda recorder: _cases(arguments, recorder),
     )
 
@@ -49,6 +50,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--network", nargs="+", choices=networks, default=["vgg16"], help="what to run (default: vgg16)"
     )
+    parser.add_argument(
+        "--engine", nargs="+", choices=tuple(ENGINES), default=[DEFAULT],
+        help=f"what to run them on (default: {DEFAULT})",
+    )  # fmt: skip
     parser.add_argument(
         "--batch", nargs="+", type=program.positive, default=[1, 8], metavar="N",
         help="images a step; latency is measured at 1 (default: 1 8)",
@@ -68,67 +73,91 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     program.add_arguments(parser, limits=Limits())
     program.add_round_arguments(parser, limits=Limits())
     arguments = parser.parse_args(argv)
+    arguments.engine = list(dict.fromkeys(arguments.engine))
     arguments.threads = arguments.threads or hardware.physical_cores()
     arguments.cache = arguments.cache.expanduser()
     return arguments
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    path: str
+    size_bytes: int
+
+
 def _cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
-    """Build the models and make a case of each network and batch; what cannot be built is recorded."""
+    """Build the models and make a case of each network, engine and batch; record what cannot be built."""
     cases: list[Case] = []
     networks, batches = dict.fromkeys(arguments.network), dict.fromkeys(arguments.batch)
-    total = len(networks) * len(batches)
-    for network in networks:
+    engines = [ENGINES[name] for name in arguments.engine]
+    total = len(networks) * len(engines) * len(batches)
+    for network, engine in product(networks, engines):
         recorder.progress(f"{network}: building the models that are not cached", done=0, total=total)
+        precisions = _possible(network, engine, recorder, hardware.cpu_flags())
         try:
-            models = _build(network, arguments)
+            models = {precision: _build(network, engine, precision, arguments) for precision in precisions}
         except ArmFailedError as error:
-            recorder.failure(Failure(case=network, setting=None, message=str(error)))
+            recorder.failure(Failure(case=f"{network} {engine.name}", setting=None, message=str(error)))
             continue
-        cases.extend(_case(network, batch, models, arguments) for batch in batches)
+        cases.extend(_case(network, engine, batch, models, arguments) for batch in batches)
     return cases
 
 
-def _build(network: str, arguments: argparse.Namespace) -> dict[str, str]:
-    """Build both models, each in a process that gives its memory back, and return their paths."""
+def _possible(network: str, engine: Engine, recorder: Recorder, flags: Collection[str]) -> list[Precision]:
+    """Return what the processor can compute in, and record what it cannot."""
+    reasons = {precision: precision.lacking(flags) for precision in engine.precisions}
+    for precision, reason in reasons.items():
+        if reason is not None:
+            recorder.skip(Skip(case=network, setting=f"{engine.name} {precision.value}", reason=reason))
+    return [precision for precision, reason in reasons.items() if reason is None]
+
+
+def _build(network: str, engine: Engine, precision: Precision, arguments: argparse.Namespace) -> _Model:
+    """Make sure that a model is in the cache, in a process that gives its memory back."""
     shared = {"network": network, "seed": arguments.seed, "cache": str(arguments.cache)}
-    calibration = {"calibration_images": arguments.calibration_images}
-    paths = {}
-    for setting, extra in (("fp32", {}), ("int8", calibration)):
-        arm = WorkerArm(
-            name=setting,
-            unit="",
-            factory=f"{FACTORY}:build_{setting}",
-            arguments={**shared, **extra},
-            environment=program.environment(),
-        )
-        try:
-            paths[setting] = arm.start()["model"]
-        finally:
-            arm.close()
-    return paths
+    quantized = precision is Precision.INT8
+    calibration = {"calibration_images": arguments.calibration_images} if quantized else {}
+    arm = WorkerArm(
+        name=precision.value,
+        unit="",
+        factory=engine.build_factory(precision),
+        arguments={**shared, **calibration},
+        environment=program.environment(dict(engine.environment)),
+    )
+    try:
+        facts = arm.start()
+    finally:
+        arm.close()
+    return _Model(path=facts["model"], size_bytes=facts["model_bytes"])
 
 
-def _case(network: str, batch: int, models: Mapping[str, str], arguments: argparse.Namespace) -> Case:
+def _case(
+    network: str,
+    engine: Engine,
+    batch: int,
+    models: Mapping[Precision, _Model],
+    arguments: argparse.Namespace,
+) -> Case:
+    """Make a case of one engine, whose fp32 is the baseline of its other settings."""
+    threads = {"OMP_NUM_THREADS": str(arguments.threads)}
     shared = {"network": network, "batch": batch, "threads": arguments.threads, "seed": arguments.seed}
-    sizes = {setting: Path(path).stat().st_size for setting, path in models.items()}
+    prefix = "" if arguments.engine == [DEFAULT] else f"{engine.name} "
+    fp32_bytes = models[Precision.FP32].size_bytes
     arms = [
         WorkerArm(
-            name=setting,
+            name=prefix + precision.value,
             unit="images/s",
-            factory=f"{FACTORY}:infer",
-            arguments={**shared, "model": path},
-            environment=program.environment({"OMP_NUM_THREADS": str(arguments.threads)}),
+            factory=engine.infer_factory(precision),
+            arguments={**shared, "model": model.path},
+            environment=program.environment({**engine.environment, **threads}),
             latencies=batch == 1,
+            known={"times_smaller": round(fp32_bytes / model.size_bytes, 4)}
+            if precision is not Precision.FP32
+            else {},
         )
-        for setting, path in models.items()
+        for precision, model in models.items()
     ]
-    shrinkage = {"times_smaller": round(sizes["fp32"] / sizes["int8"], 4)}
-    return Case(
-        name=f"{network} batch {batch}",
-        arms=arms,
-        compare=lambda ours, theirs: {**agreement(ours, theirs), **shrinkage},
-    )
+    return Case(name=f"{network} batch {batch}", arms=arms, compare=agreement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +189,8 @@ def _cosines(reference: list[list[float]], other: list[list[float]]) -> _Cosines
 
 
 def _cosine(ours: list[float], theirs: list[float]) -> float:
-    product = math.sumprod(ours, theirs) if hasattr(math, "sumprod") else _sum_of_products(ours, theirs)
-    return product / (math.hypot(*ours) * math.hypot(*theirs) or 1.0)
+    inner = math.sumprod(ours, theirs) if hasattr(math, "sumprod") else _sum_of_products(ours, theirs)
+    return inner / (math.hypot(*ours) * math.hypot(*theirs) or 1.0)
 
 
 def _sum_of_products(ours: list[float], theirs: list[float]) -> float:

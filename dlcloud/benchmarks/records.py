@@ -15,6 +15,7 @@ result      case; setting; baseline: bool; metrics {NAME: {value, low, high, uni
 comparison  case; baseline; candidate; metric; ratio; low; high; confidence; verdict; samples.
             `ratio` is the speed-up: how many times as well the candidate does, however the metric counts
 failure     case; setting (null where the whole case failed); message
+skip        case; setting; reason: what this machine lacks; no failure
 end         ok: bool, true where nothing failed; seconds: from start to end
 
 `case` is what is measured ("vgg16 batch 1"), `setting` how ("fp32", "int8"), `metric` one of Metric.
@@ -60,6 +61,7 @@ class Kind(Enum):
     RESULT = "result"
     COMPARISON = "comparison"
     FAILURE = "failure"
+    SKIP = "skip"
     END = "end"
 
 
@@ -112,6 +114,15 @@ class Failure:
     message: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A setting that was left out because this machine cannot run it."""
+
+    case: str
+    setting: str
+    reason: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Recorder:
     """Writes records to a file, says what happens on stderr, and keeps what the final table needs.
@@ -128,6 +139,7 @@ class Recorder:
     results: list[Result] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
 
     def start(
         self, benchmark: str, arguments: Mapping[str, Any], seed: int, machine: Mapping[str, Any]
@@ -170,6 +182,12 @@ class Recorder:
         self.failures.append(failure)
         self._write(Kind.FAILURE, _fields(failure))
         self._tell(f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}")
+
+    def skip(self, skip: Skip) -> None:
+        """Record and tell that a setting was left out, and why."""
+        self.skips.append(skip)
+        self._write(Kind.SKIP, _fields(skip))
+        self._tell(f"skipped: {skip.case}, {skip.setting}: {skip.reason}")
 
     def end(self, *, ok: bool, seconds: float) -> None:
         """Record that the program is done."""
@@ -225,5 +243,5 @@ def _end_last_line(stream: TextIO) -> None:
                 stream.write("\n")
 
 
-def _fields(value: Measured | Result | Comparison | Failure) -> dict[str, Any]:
+def _fields(value: Measured | Result | Comparison | Failure | Skip) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}

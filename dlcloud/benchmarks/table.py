@@ -50,6 +50,8 @@ def _notes(recorder: Recorder) -> Iterable[str]:
             yield f"warning: {result.case}, {result.setting}: {warning}"
     if any(result.facts.get("weights") == "random" for result in recorder.results):
         yield "The weights are random: speed, size and agreement are real, accuracy was not measured."
+    for skip in recorder.skips:
+        yield f"skipped: {skip.case}, {skip.setting}: {skip.reason}"
     for failure in recorder.failures:
         yield f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}"
 

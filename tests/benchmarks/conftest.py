@@ -27,9 +27,19 @@ def alone(tmp_path):
 @pytest.fixture(scope="session")
 def engine_python():
     """Give a Python with the pinned packages of the quantization benchmark, built once per set of pins."""
-    requirements = PACKAGE / "requirements" / "quantization.txt"
+    return _environment("quantization")
+
+
+@pytest.fixture(scope="session")
+def openvino_python():
+    """Give a Python with the pinned packages of the quantization benchmark on OpenVINO."""
+    return _environment("quantization_openvino")
+
+
+def _environment(name):
+    requirements = PACKAGE / "requirements" / f"{name}.txt"
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    folder = ENVIRONMENTS / f"quantization-{key}"
+    folder = ENVIRONMENTS / f"{name}-{key}"
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
     with (ENVIRONMENTS / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

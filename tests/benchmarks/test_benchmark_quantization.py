@@ -88,6 +88,7 @@ def test_without_the_engine_one_line_names_the_requirements(alone):
     ("arguments", "message"),
     [
         (["--network", "alexnet"], "invalid choice: 'alexnet'"),
+        (["--engine", "caffe"], "invalid choice: 'caffe'"),
         (["--batch", "0"], "argument --batch"),
         (["--batch", "one"], "argument --batch"),
         (["--threads", "-1"], "argument --threads"),
@@ -113,10 +114,16 @@ def test_help_needs_only_the_standard_library_and_names_every_parameter(alone, n
         assert f"--{parameter} " in done.stdout + " ", parameter
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_requirements_are_pinned_to_the_last_package(name):
-    benchmark = catalog.BENCHMARKS[name]
-    lines = benchmark.requirements_path.read_text().splitlines()
+def every_requirements_file():
+    for benchmark in catalog.BENCHMARKS.values():
+        yield benchmark.requirements_path
+        for choice in benchmark.choices:
+            yield benchmark.requirements_for([f"--{choice.parameter}", choice.value])
+
+
+@pytest.mark.parametrize("path", sorted(set(every_requirements_file())), ids=lambda path: path.stem)
+def test_requirements_are_pinned_to_the_last_package(path):
+    lines = path.read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert all(line.count("==") == 1 for line in pins)
     assert pins == sorted(pins)

@@ -1,0 +1,169 @@
+import json
+import re
+import subprocess
+import sys
+from io import StringIO
+
+import pytest
+
+from dlcloud.benchmarks import catalog, quantization, table
+from dlcloud.benchmarks.models import ModelCache
+from dlcloud.benchmarks.quantization_engines import ENGINES, Precision
+from dlcloud.benchmarks.records import Recorder
+
+SHORT = ["--network", "tiny", "--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1"]
+ENTRY = catalog.BENCHMARKS["quantization"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def run(alone, openvino_python, cache):
+    """Run the benchmark shortly and give its process and its records."""
+
+    def start(*arguments):
+        command = [openvino_python, "-m", "benchmarks.quantization", *SHORT, "--cache", cache]
+        done = subprocess.run(
+            [*command, "--output", "records.jsonl", *arguments],
+            cwd=alone, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        return done, [json.loads(line) for line in (alone / "records.jsonl").read_text().splitlines()]
+
+    return start
+
+
+def of_kind(records, kind):
+    return [record for record in records if record["record"] == kind]
+
+
+def possible_precisions():
+    return [
+        precision.value
+        for precision in Precision
+        if precision.lacking(quantization.hardware.cpu_flags()) is None
+    ]
+
+
+def test_every_setting_is_computed_in_its_own_precision(run):
+    done, records = run("--engine", "openvino", "--batch", "1", "3", "32")
+    assert done.returncode == 0, done.stderr
+    results = {(record["case"], record["setting"]): record for record in of_kind(records, "result")}
+    settings = [f"openvino {precision}" for precision in possible_precisions()]
+    assert list(results) == [(f"tiny batch {batch}", setting) for batch in (1, 3, 32) for setting in settings]
+    computed_in = {
+        setting: results["tiny batch 1", setting]["facts"]["layers_computed_in"] for setting in settings
+    }
+    assert computed_in["openvino fp32"] == {"f32": 9}
+    assert computed_in["openvino int8"] == {"u8": 9}
+    assert computed_in.get("openvino bf16", {"bf16": 9}) == {"bf16": 9}
+    fp32, int8 = results["tiny batch 3", "openvino fp32"], results["tiny batch 3", "openvino int8"]
+    assert fp32["baseline"]
+    assert fp32["facts"]["engine"] == "OpenVINO 2026.4.1"
+    assert 0.9 < int8["facts"]["cosine_similarity_centred"] < 1
+    by_batch = [
+        facts["cosine_similarity"]
+        for facts in (results[f"tiny batch {batch}", "openvino int8"]["facts"] for batch in (1, 3, 32))
+    ]
+    assert by_batch == pytest.approx([by_batch[0]] * 3, abs=1e-4)
+    assert {record["baseline"] for record in of_kind(records, "comparison")} == {"openvino fp32"}
+    (start,) = of_kind(records, "start")
+    assert start["software"]["packages"].keys() == {"openvino", "nncf", "onnx", "numpy"}
+
+
+def test_the_quantized_graph_holds_int8_weights_and_its_size_counts_both_files(run, cache):
+    done, records = run("--engine", "openvino", "--batch", "1")
+    assert done.returncode == 0, done.stderr
+    (model,) = cache.glob("*-int8-*-nncf*[0-9]")
+    assert sorted(path.name for path in model.iterdir()) == ["model.bin", "model.xml"]
+    (int8,) = [each for each in of_kind(records, "result") if each["setting"] == "openvino int8"]
+    assert int8["facts"]["model_bytes"] == sum(path.stat().st_size for path in model.iterdir())
+    assert int8["facts"]["times_smaller"] > 1.5
+    layers = re.findall(r'type="(Convolution|MatMul)"', (model / "model.xml").read_text())
+    weights = re.findall(r'element_type="i8"', (model / "model.xml").read_text())
+    assert len(weights) == len(layers) == 9
+
+
+def test_each_engine_has_its_own_baseline(run):
+    done, records = run("--engine", "onnxruntime", "openvino", "--batch", "1")
+    assert done.returncode == 0, done.stderr
+    pairs = {(record["baseline"], record["candidate"]) for record in of_kind(records, "comparison")}
+    assert {
+        ("onnxruntime fp32", "onnxruntime int8"),
+        ("openvino fp32", "openvino int8"),
+    } <= pairs
+    assert all(baseline.split()[0] == candidate.split()[0] for baseline, candidate in pairs)
+
+
+def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python, cache):
+    script = (
+        "import sys; from benchmarks.quantization_models import build_fp32;"
+        "from benchmarks.quantization_openvino import infer_int8;"
+        "model = build_fp32(network='tiny', seed=0, cache=sys.argv[1]).facts['model'];"
+        "infer_int8(model=model, network='tiny', batch=1, threads=1, seed=0)"
+    )
+    done = subprocess.run(
+        [openvino_python, "-c", script, cache], cwd=alone, capture_output=True, text=True, check=False
+    )
+    assert "layers are computed in {'f32': 9}, not in i8 or u8" in done.stderr
+
+
+def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
+    recorder = Recorder(output=StringIO(), messages=StringIO())
+    possible = quantization._possible("tiny", ENGINES["openvino"], recorder, ["avx512f", "avx512_vnni"])
+    assert possible == [Precision.FP32, Precision.INT8]
+    told = "skipped: tiny, openvino bf16: this processor has neither AVX512_BF16 nor AMX"
+    assert told in recorder.messages.getvalue()
+    assert told in table.render(recorder)
+    record = json.loads(recorder.output.getvalue())
+    assert (record["record"], record["setting"]) == ("skip", "openvino bf16")
+    assert not recorder.failures
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
+def test_bf16_runs_where_the_processor_has_it(flag):
+    recorder = Recorder(output=None, messages=StringIO())
+    assert Precision.BF16 in quantization._possible("tiny", ENGINES["openvino"], recorder, [flag])
+    assert not recorder.skips
+
+
+def test_without_openvino_one_line_names_its_requirements(alone):
+    command = [sys.executable, "-m", "benchmarks.quantization", "--engine", "openvino"]
+    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("openvino is not installed: pip install -r ")
+    assert line.endswith("benchmarks/requirements/quantization_openvino.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ([], "quantization.txt"),
+        (["--network", "vgg16", "--engine", "onnxruntime"], "quantization.txt"),
+        (["--engine", "openvino"], "quantization_openvino.txt"),
+        (["--engine", "onnxruntime", "openvino", "--batch", "1"], "quantization_openvino.txt"),
+        (["--engine=openvino"], "quantization_openvino.txt"),
+        (["--eng", "openvino"], "quantization_openvino.txt"),
+        (["--cache", "openvino"], "quantization.txt"),
+    ],
+)
+def test_the_requirements_suit_the_engines_that_are_asked_for(arguments, name):
+    assert ENTRY.requirements_for(arguments).name == name
+
+
+def test_a_folder_is_cached_like_a_file(tmp_path):
+    cache = ModelCache(tmp_path)
+    built = []
+
+    def build(path):
+        built.append(path)
+        path.mkdir()
+        (path / "model.bin").write_bytes(b"weights")
+
+    for _ in range(2):
+        assert (cache.get("model", build) / "model.bin").read_bytes() == b"weights"
+    assert len(built) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.lock"]
