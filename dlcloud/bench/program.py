@@ -53,7 +53,9 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
     return Program(
         name=name,
         arguments=tuple(arguments),
-        requirements="\n".join([BENCHMARKS[name].requirements_path.read_text(), *recipe.setup.requirements]),
+        requirements="\n".join(
+            [BENCHMARKS[name].requirements_for(arguments).read_text(), *recipe.setup.requirements]
+        ),
         package=Path(dlcloud.benchmarks.__file__).parent,
         files=_files(workload, recipe_folder),
     )
