@@ -47,6 +47,16 @@ def test_every_bundled_recipe_fits_the_schema_and_plans(user, recipe):
     assert plan["worst_case_usd"] is not None
 
 
+def test_the_recipe_in_the_readme_plans(user):
+    recipe = user.home / "readme.yaml"
+    recipe.write_text(
+        README.partition("```yaml\n")[2].partition("```")[0].replace("cloud: aws", "cloud: local")
+    )
+    (user.home / "src").mkdir(exist_ok=True)
+    plan = user.json("up", str(recipe), "--dry-run")["result"]["plan"]
+    assert plan["name"] == "my-training"
+
+
 def test_init_writes_a_recipe_that_plans_and_never_overwrites(user):
     user.run("init", "mine.yaml")
     user.run("up", "mine.yaml", "--dry-run")
