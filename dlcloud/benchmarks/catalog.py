@@ -82,7 +82,8 @@ BENCHMARKS = {
             summary="Compare fp32 with int8 inference of image networks on ONNX Runtime or OpenVINO: speed, "
             "latency, size, memory and agreement of the logits.",
             parameters={
-                "network": "vgg16, resnet50 or tiny",
+                "network": "vgg16, resnet50 or tiny with random weights, or digits: a small VGG trained on "
+                "real ones, judged by its accuracy",
                 "engine": "onnxruntime (default) or openvino, which adds bf16",
                 "batch": "images a step",
                 "threads": "threads of the engine; one per physical core unless given",
@@ -90,7 +91,10 @@ BENCHMARKS = {
                 "cache": "folder where built models are kept",
             },
             lists=("network", "engine", "batch"),
-            choices=(Choice(parameter="engine", value="openvino", requirements="quantization_openvino.txt"),),
+            choices=(
+                Choice(parameter="engine", value="openvino", requirements="quantization_openvino.txt"),
+                Choice(parameter="network", value="digits", requirements="quantization_openvino.txt"),
+            ),
         ),
         Benchmark(
             name="command",

@@ -48,7 +48,9 @@ class ModelCache:
         with tempfile.TemporaryDirectory(prefix=prefix, dir=self.folder) as folder:
             unfinished = Path(folder) / target.name
             build(unfinished)
-            for file in unfinished.iterdir() if unfinished.is_dir() else [unfinished]:
+            for file in unfinished.rglob("*") if unfinished.is_dir() else [unfinished]:
+                if file.is_dir():
+                    continue
                 with file.open("rb") as content:
                     os.fsync(content.fileno())
             unfinished.replace(target)

@@ -91,12 +91,13 @@ class GraphBuilder:
         """
         values = self.generator.standard_normal(shape, dtype=np.float32)
         values *= np.float32(gain * np.sqrt(2.0 / fan_in))
-        return self._constant(values)
+        return self.constant(values)
 
     def _bias(self, size: int) -> str:
-        return self._constant(self.generator.standard_normal(size, dtype=np.float32) * np.float32(0.05))
+        return self.constant(self.generator.standard_normal(size, dtype=np.float32) * np.float32(0.05))
 
-    def _constant(self, values: np.ndarray) -> str:
+    def constant(self, values: np.ndarray) -> str:
+        """Add weights and return their name."""
         name = f"weight_{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(values, name))
         return name
@@ -109,12 +110,19 @@ def build(network: Network, seed: int) -> onnx.ModelProto:
     """
     builder = GraphBuilder(np.random.default_rng(seed))
     logits = network.build(builder)
-    shape = ["batch", 3, network.size, network.size]
+    shape = (3, network.size, network.size)
+    return model_of(builder, logits, name=network.name, shape=shape, classes=CLASSES)
+
+
+def model_of(
+    builder: GraphBuilder, logits: str, *, name: str, shape: tuple[int, int, int], classes: int
+) -> onnx.ModelProto:
+    """Make a model of a graph from `images`, (batch, *shape) float32, to logits (batch, classes) float32."""
     graph = helper.make_graph(
         builder.nodes,
-        network.name,
-        [helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(logits, onnx.TensorProto.FLOAT, ["batch", CLASSES])],
+        name,
+        [helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, ["batch", *shape])],
+        [helper.make_tensor_value_info(logits, onnx.TensorProto.FLOAT, ["batch", classes])],
         builder.weights,
     )
     opset = [helper.make_opsetid("", OPSET)]

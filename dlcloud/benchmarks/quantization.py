@@ -1,15 +1,15 @@
 """Measure what int8 is worth: the same network in fp32 and quantized, on the same engine, side by side."""
 
 import argparse
-import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from . import catalog, hardware, program
+from .agreement import accuracy, agreement
 from .arm import WorkerArm
 from .harness import Case, Limits
 from .process import ArmFailedError
@@ -24,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     engines = [ENGINES[name] for name in arguments.engine]
     for missing in filter(None, (engine.missing() for engine in engines)):
-        requirements = ENTRY.requirements_for(["--engine", *arguments.engine])
+        asked = ["--engine", *arguments.engine, "--network", *arguments.network]
+        requirements = ENTRY.requirements_for(asked)
         sys.stderr.write(f"{missing} is not installed: pip install -r {requirements}\n")
         return program.FAILED
     limits = Limits(
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the arguments; a faulty one ends the program with status 2, as argparse does."""
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.quantization", description=ENTRY.summary)
-    networks = ("vgg16", "resnet50", "tiny")
+    networks = ("vgg16", "resnet50", "tiny", "digits")
     parser.add_argument(
         "--network", nargs="+", choices=networks, default=["vgg16"], help="what to run (default: vgg16)"
     )
@@ -83,6 +84,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 class _Model:
     path: str
     size_bytes: int
+    labels: list[int] | None
 
 
 def _cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
@@ -122,13 +124,14 @@ def _build(network: str, engine: Engine, precision: Precision, arguments: argpar
         unit="",
         factory=engine.build_factory(precision),
         arguments={**shared, **calibration},
-        environment=program.environment(dict(engine.environment)),
+        # The training's products are too small to share among threads, and alone it sums in one order.
+        environment=program.environment({**engine.environment, "OPENBLAS_NUM_THREADS": "1"}),
     )
     try:
         facts = arm.start()
     finally:
         arm.close()
-    return _Model(path=facts["model"], size_bytes=facts["model_bytes"])
+    return _Model(path=facts["model"], size_bytes=facts["model_bytes"], labels=facts["labels"])
 
 
 def _case(
@@ -157,49 +160,9 @@ def _case(
         )
         for precision, model in models.items()
     ]
-    return Case(name=f"{network} batch {batch}", arms=arms, compare=agreement)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cosines:
-    mean: float
-    worst: float
-
-
-def agreement(reference: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
-    """Return how alike two settings' logits are, over images.
-
-    `cosine_similarity` compares them as they are. `cosine_similarity_centred` takes away each setting's mean
-    over the images first: random weights answer nearly the same to every image, and what counts is how the
-    answers differ. Each is the mean over the images, with the worst image beside it.
-    """
-    plain = _cosines(reference, other)
-    centred = _cosines(_centred(reference), _centred(other))
-    return {
-        "cosine_similarity": round(plain.mean, 6),
-        "cosine_similarity_worst": round(plain.worst, 6),
-        "cosine_similarity_centred": round(centred.mean, 6),
-        "cosine_similarity_centred_worst": round(centred.worst, 6),
-    }
-
-
-def _cosines(reference: list[list[float]], other: list[list[float]]) -> _Cosines:
-    values = [_cosine(ours, theirs) for ours, theirs in zip(reference, other, strict=True)]
-    return _Cosines(mean=math.fsum(values) / len(values), worst=min(values))
-
-
-def _cosine(ours: list[float], theirs: list[float]) -> float:
-    inner = math.sumprod(ours, theirs) if hasattr(math, "sumprod") else _sum_of_products(ours, theirs)
-    return inner / (math.hypot(*ours) * math.hypot(*theirs) or 1.0)
-
-
-def _sum_of_products(ours: list[float], theirs: list[float]) -> float:
-    return math.fsum(one * other for one, other in zip(ours, theirs, strict=True))
-
-
-def _centred(rows: list[list[float]]) -> list[list[float]]:
-    means = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
-    return [[value - mean for value, mean in zip(row, means, strict=True)] for row in rows]
+    labels = models[Precision.FP32].labels
+    compare = agreement if labels is None else partial(accuracy, labels)
+    return Case(name=f"{network} batch {batch}", arms=arms, compare=compare)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ ResNet-50 ran at 3.2 times fp32 with it, at 1.4 with unsigned weights and at 0.8
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -25,15 +25,16 @@ from onnxruntime.quantization import (
 from . import hardware
 from .models import ModelCache
 from .quantization_models import (
-    AGREEMENT,
-    AGREEMENT_IMAGES,
-    CALIBRATION,
-    TIMING,
     Built,
+    Inference,
+    Run,
     built,
-    draw,
+    feed_of,
     fp32_model,
     model_bytes,
+    parts_of,
+    quantized,
+    weights_of,
 )
 
 # With these the product of an unsigned and a signed byte is summed without passing through 16 bits, where the
@@ -45,36 +46,6 @@ QUIET = 3
 """ONNX Runtime's log level for errors only."""
 
 
-class Inference:
-    """A network ready to run on a batch of synthetic images."""
-
-    def __init__(self, *, model: Path, network: str, batch: int, threads: int, seed: int) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = QUIET
-        self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-        self._feed = {"images": draw(network, batch, seed, TIMING)}
-        self._agreement = draw(network, AGREEMENT_IMAGES, seed, AGREEMENT)
-        self.items_per_step = batch
-        self.facts: Mapping[str, Any] = {
-            "model_bytes": model_bytes(model),
-            "weights": "random",
-            "engine": f"ONNX Runtime {onnxruntime.__version__}",
-            "threads": threads,
-        }
-
-    def step(self) -> None:
-        """Run one batch."""
-        self._session.run(None, self._feed)
-
-    def outputs(self) -> list[list[float]]:
-        """Return the logits of AGREEMENT_IMAGES images, one at a time."""
-        rows = (self._session.run(None, {"images": image[None]})[0][0] for image in self._agreement)
-        return [[float(value) for value in row] for row in rows]
-
-
 def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) -> Built:
     """Make sure that the int8 model is in the cache, quantized from the fp32 one."""
     models = ModelCache(Path(cache))
@@ -82,18 +53,47 @@ def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) 
     narrow = not EXACT_FLAGS & set(hardware.cpu_flags())
     kind = f"int8-minmax{calibration_images}-{'s7' if narrow else 's8'}-ort{onnxruntime.__version__}"
     name = f"{source.stem}-{kind}.onnx"
-    calibration = draw(network, calibration_images, seed, CALIBRATION)
-    return built(models.get(name, lambda target: _quantize(source, target, calibration, narrow=narrow)))
+    quantize = partial(_quantize, narrow=narrow)
+    quantize_all = partial(quantized, network=network, seed=seed, count=calibration_images, quantize=quantize)
+    path = models.get(name, lambda target: quantize_all(source, target))
+    return built(path, network, seed)
 
 
 def infer_fp32(*, model: str, network: str, batch: int, threads: int, seed: int) -> Inference:
     """Load the fp32 model for timing."""
-    return Inference(model=Path(model), network=network, batch=batch, threads=threads, seed=seed)
+    return _infer(Path(model), network, batch, threads, seed)
 
 
 def infer_int8(*, model: str, network: str, batch: int, threads: int, seed: int) -> Inference:
     """Load the int8 model for timing."""
-    return Inference(model=Path(model), network=network, batch=batch, threads=threads, seed=seed)
+    return _infer(Path(model), network, batch, threads, seed)
+
+
+def _infer(model: Path, network: str, batch: int, threads: int, seed: int) -> Inference:
+    parts = parts_of(model, network, seed)
+    facts = {
+        "model_bytes": model_bytes(model),
+        "weights": weights_of(network),
+        "engine": f"ONNX Runtime {onnxruntime.__version__}",
+        "threads": threads,
+    }
+    runs = [_run(part.model, threads) for part in parts]
+    return Inference(parts=parts, runs=runs, feed=feed_of(parts, network, batch, seed), facts=facts)
+
+
+def _run(model: Path, threads: int) -> Run:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = QUIET
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+    def run(images: np.ndarray) -> np.ndarray:
+        logits: np.ndarray = session.run(None, {"images": images})[0]
+        return logits
+
+    return run
 
 
 class _Images(CalibrationDataReader):  # type: ignore[misc]  # it ships no types

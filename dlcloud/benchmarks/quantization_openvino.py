@@ -6,7 +6,7 @@ on digits where the full range lost none; its quick correction of biases lost 0.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,16 @@ import openvino  # type: ignore[import-not-found]  # lies only in the benchmark'
 
 from .models import ModelCache
 from .quantization_models import (
-    AGREEMENT,
-    AGREEMENT_IMAGES,
-    CALIBRATION,
-    TIMING,
     Built,
+    Inference,
+    Run,
     built,
-    draw,
+    feed_of,
     fp32_model,
     model_bytes,
+    parts_of,
+    quantized,
+    weights_of,
 )
 
 GRAPH = "model.xml"
@@ -31,61 +32,6 @@ GRAPH = "model.xml"
 
 WEIGHTED = {"Convolution", "FullyConnected", "MatMul"}
 """The layers that do the work, as OpenVINO names them in the graph that it runs."""
-
-
-class Inference:
-    """A network ready to run on a batch of synthetic images.
-
-    Args:
-        model: An ONNX file, or a folder with an OpenVINO graph.
-        network: Whose images it takes.
-        batch: Images a step.
-        threads: Threads of the engine.
-        seed: Of the images.
-        precision: What layers that are not quantized are computed in: `f32` or `bf16`.
-    """
-
-    def __init__(
-        self, *, model: Path, network: str, batch: int, threads: int, seed: int, precision: str
-    ) -> None:
-        core = openvino.Core()
-        graph = core.read_model(model / GRAPH if model.is_dir() else model)
-        self._feed = draw(network, batch, seed, TIMING)
-        graph.reshape(self._feed.shape)
-        # Without the hint, OpenVINO takes bf16 for fp32 wherever the processor has it.
-        settings = {
-            "INFERENCE_PRECISION_HINT": precision,
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
-        }
-        compiled = core.compile_model(graph, "CPU", settings)
-        self._request = compiled.create_infer_request()
-        self._agreement = draw(network, AGREEMENT_IMAGES, seed, AGREEMENT)
-        self.items_per_step = batch
-        self.facts: Mapping[str, Any] = {
-            "model_bytes": model_bytes(model),
-            "weights": "random",
-            "engine": f"OpenVINO {openvino.__version__.partition('-')[0]}",
-            "threads": compiled.get_property("INFERENCE_NUM_THREADS"),
-            "layers_computed_in": _computed_in(compiled.get_runtime_model()),
-        }
-
-    def step(self) -> None:
-        """Run one batch."""
-        self._run(self._feed)
-
-    def outputs(self) -> list[list[float]]:
-        """Return the logits of AGREEMENT_IMAGES images, in batches of which the last is filled up."""
-        batch = len(self._feed)
-        batches = -(-AGREEMENT_IMAGES // batch)
-        filled = np.resize(self._agreement, (batches * batch, *self._agreement.shape[1:]))
-        logits = np.concatenate([self._run(part).copy() for part in np.split(filled, batches)])
-        rows: list[list[float]] = logits[:AGREEMENT_IMAGES].astype(float).tolist()
-        return rows
-
-    def _run(self, images: np.ndarray) -> np.ndarray:
-        """Return the logits (batch, CLASSES) float32; the next run overwrites them."""
-        return self._request.infer({0: images}, share_inputs=True, share_outputs=True)[0]
 
 
 def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) -> Built:
@@ -96,8 +42,11 @@ def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) 
     source = fp32_model(network, seed, models)
     version = openvino.__version__.partition("-")[0]
     name = f"{source.stem}-int8-minmax{calibration_images}-ov{version}-nncf{nncf.__version__}"
-    calibration = draw(network, calibration_images, seed, CALIBRATION)
-    return built(models.get(name, lambda target: _quantize(source, target, calibration)))
+    quantize_all = partial(
+        quantized, network=network, seed=seed, count=calibration_images, quantize=_quantize
+    )
+    path = models.get(name, lambda target: quantize_all(source, target))
+    return built(path, network, seed)
 
 
 def infer_fp32(*, model: str, network: str, batch: int, threads: int, seed: int) -> Inference:
@@ -123,13 +72,44 @@ def _infer(  # noqa: PLR0917 - what the three above pass on
     Raises:
         ValueError: A layer is not.
     """
-    inference = Inference(
-        model=Path(model), network=network, batch=batch, threads=threads, seed=seed, precision=precision
-    )
-    actual = inference.facts["layers_computed_in"]
+    parts = parts_of(Path(model), network, seed)
+    feed = feed_of(parts, network, batch, seed)
+    compiled = [_compiled(part.model, feed.shape, threads, precision) for part in parts]
+    actual = _computed_in(compiled[0].get_runtime_model())
     if not actual or set(actual) - computed_in:
         raise ValueError(f"layers are computed in {actual}, not in {' or '.join(sorted(computed_in))}")
-    return inference
+    facts = {
+        "model_bytes": model_bytes(Path(model)),
+        "weights": weights_of(network),
+        "engine": f"OpenVINO {openvino.__version__.partition('-')[0]}",
+        "threads": compiled[0].get_property("INFERENCE_NUM_THREADS"),
+        "layers_computed_in": actual,
+    }
+    return Inference(parts=parts, runs=[_run(each) for each in compiled], feed=feed, facts=facts)
+
+
+def _compiled(model: Path, shape: tuple[int, ...], threads: int, precision: str) -> Any:  # noqa: ANN401 - no types
+    """Compile a model, an ONNX file or a folder with an OpenVINO graph, for images of one shape."""
+    core = openvino.Core()
+    graph = core.read_model(model / GRAPH if model.is_dir() else model)
+    graph.reshape(shape)
+    # Without the first, OpenVINO takes bf16 for fp32 wherever the processor has it.
+    settings = {
+        "INFERENCE_PRECISION_HINT": precision,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+    }
+    return core.compile_model(graph, "CPU", settings)
+
+
+def _run(compiled: Any) -> Run:  # noqa: ANN401 - no types
+    request = compiled.create_infer_request()
+
+    def run(images: np.ndarray) -> np.ndarray:
+        logits: np.ndarray = request.infer({0: images}, share_inputs=True, share_outputs=True)[0]
+        return logits
+
+    return run
 
 
 def _computed_in(graph: Any) -> dict[str, int]:  # noqa: ANN401 - it ships no types that mypy sees here

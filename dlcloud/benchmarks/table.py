@@ -29,6 +29,9 @@ def _row(result: Result, comparison: Comparison | None) -> dict[str, str]:
         row["model (MiB)"] = f"{result.facts['model_bytes'] / MIB:.2f}"
     if "cosine_similarity" in result.facts:
         row["cosine to baseline"] = f"{result.facts['cosine_similarity']:.5f}"
+    if "accuracy_drop_points" in result.facts:
+        row["accuracy (%)"] = f"{result.facts['accuracy_percent']:.2f}"
+        row["drop (points)"] = f"{result.facts['accuracy_drop_points']:.2f}"
     row["speed-up"] = _speed_up(comparison) if comparison else ("baseline" if result.baseline else "")
     return row
 

@@ -148,6 +148,7 @@ def test_without_openvino_one_line_names_its_requirements(alone):
         (["--engine=openvino"], "quantization_openvino.txt"),
         (["--eng", "openvino"], "quantization_openvino.txt"),
         (["--cache", "openvino"], "quantization.txt"),
+        (["--network", "tiny", "digits"], "quantization_openvino.txt"),
     ],
 )
 def test_the_requirements_suit_the_engines_that_are_asked_for(arguments, name):
