@@ -153,9 +153,10 @@ class Runner:
                         remaining_s=record.get("remaining_s"),
                     )
                 )
-            elif record["record"] == "failure":
+            elif record["record"] in {"failure", "skip"}:
                 where = " ".join(str(record[key]) for key in ("case", "setting") if record.get(key))
-                self.emit(Warned(message=f"{where}: {record.get('message')}", instance_id=run.instance_id))
+                told = f"{where}: {record.get('message') or record.get('reason')}"
+                self.emit(Warned(message=told, instance_id=run.instance_id))
 
     def _reconnect(self, member: Member, run: Run) -> None:
         """Dial until the instance answers or is gone; a reclaimed one is not dialled for long."""
