@@ -12,23 +12,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from dlcloud.cli.console import console_for
 from dlcloud.core.errors import LocalCloudError, RecipeError
-from dlcloud.core.events import Emit
-from dlcloud.store.answers import StoredAnswers
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.paths import Paths
-from dlcloud.store.price_cache import StoredPrices
-from dlcloud.store.runs import Runs
 
 if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
     from dlcloud.cloud.account import Account
     from dlcloud.cloud.clients import Clients
     from dlcloud.cloud.ec2 import Ec2Cloud
     from dlcloud.core.cluster import Cluster
+    from dlcloud.core.events import Emit
     from dlcloud.local.site import LocalEndpoint, LocalSite
     from dlcloud.ssh.dial import Dialer
+    from dlcloud.store.runs import Runs
 
 LOGS_KEPT = 50
 LOCAL_CIDR = "127.0.0.1/32"
@@ -89,8 +86,10 @@ class Context:
         return paths
 
     @cached_property
-    def emit(self) -> Emit:
+    def emit(self) -> "Emit":
         """Where flows tell what they do."""
+        from dlcloud.cli.console import console_for
+
         return self._open.enter_context(console_for(sys.stderr)).emit
 
     @cached_property
@@ -99,8 +98,10 @@ class Context:
         return Clusters(self._database)
 
     @cached_property
-    def runs(self) -> Runs:
+    def runs(self) -> "Runs":
         """What is remembered of runs."""
+        from dlcloud.store.runs import Runs
+
         return Runs(self._database)
 
     @cached_property
@@ -123,10 +124,10 @@ class Context:
 
     def cloud(self, name: str, region: str) -> "Ec2Cloud":
         """Return EC2 in a region: AWS's, or the local one, which is started if it does not run."""
-        from dlcloud.cloud.address import own_cidr
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.cloud.ec2 import Ec2Cloud
         from dlcloud.cloud.prices import Prices
+        from dlcloud.store.price_cache import StoredPrices
 
         local = name == "local"
         clients = self._clients(name, region)
@@ -136,7 +137,7 @@ class Context:
             clients=clients,
             catalog=catalog,
             prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
-            own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
+            own_cidr=(lambda: LOCAL_CIDR) if local else _own_cidr,
             pause=self.clock.sleep,
         )
 
@@ -144,6 +145,7 @@ class Context:
         """Return what the account may and has in a region."""
         from dlcloud.cloud.account import Account
         from dlcloud.cloud.catalog import Catalog
+        from dlcloud.store.answers import StoredAnswers
 
         return Account(
             clients=self._clients(name, region),
@@ -213,6 +215,12 @@ class Context:
         # botocore and paramiko tell of requests, with headers and keys, below this level.
         for library in ("botocore", "boto3", "urllib3", "paramiko"):
             logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def _own_cidr() -> str:
+    from dlcloud.cloud.address import own_cidr
+
+    return own_cidr()
 
 
 def _interrupt(*_: object) -> NoReturn:
