@@ -63,7 +63,7 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
 
 def _refuse_bad(arguments: list[str], benchmark: Benchmark) -> None:
     """Let the program itself read its arguments, here, before anything is launched."""
-    module = import_module(f"dlcloud.{benchmark.module}")
+    module = import_module(f"dlcloud.{benchmark.module}.main")
     told = io.StringIO()
     try:
         with redirect_stderr(told), redirect_stdout(told):

@@ -1,7 +1,7 @@
 """What a run measured, as its program reported it: one JSON record a line.
 
-`dlcloud.benchmarks.records` documents the records; here they are read, leniently: unknown keys and kinds are
-kept in the raw line and otherwise ignored, so that an older dlcloud reads a newer program.
+`dlcloud.benchmarks.harness.records` documents the records; here they are read, leniently: unknown keys and
+kinds are kept in the raw line and otherwise ignored, so that an older dlcloud reads a newer program.
 """
 
 import json

@@ -10,11 +10,11 @@ import io
 import random
 import sys
 
-from benchmarks import program
-from benchmarks.arm import WorkerArm
-from benchmarks.harness import Case, Limits, Session, measure
-from benchmarks.load import ProcLoad
-from benchmarks.records import Recorder
+from benchmarks.harness import program
+from benchmarks.harness.arm import WorkerArm
+from benchmarks.harness.load import ProcLoad
+from benchmarks.harness.protocol import Case, Limits, Session, measure
+from benchmarks.harness.records import Recorder
 
 ALLOWED = 0.07
 

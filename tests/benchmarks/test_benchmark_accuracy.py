@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from dlcloud.benchmarks.agreement import accuracy
+from dlcloud.benchmarks.quantization.agreement import accuracy
 
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--batch", "8"]
 
@@ -36,7 +36,7 @@ def test_trained_digits_keep_their_accuracy_in_int8_on_every_engine(alone, openv
 def test_training_again_gives_the_same_weights_and_gradients_are_those_of_the_loss(alone, openvino_python):
     script = """
 import numpy as np
-from benchmarks import digits
+from benchmarks.quantization import digits
 fold = digits.folds(0)[0]
 few = digits.Fold(training=fold.training[:64], training_labels=fold.training_labels[:64],
                   held_out=fold.held_out, held_out_labels=fold.held_out_labels)
@@ -76,7 +76,7 @@ print("equal")
 
 def test_every_image_is_held_out_once(alone, openvino_python):
     script = (
-        "import numpy as np; from benchmarks import digits; folds = digits.folds(5);"
+        "import numpy as np; from benchmarks.quantization import digits; folds = digits.folds(5);"
         "print(sum(len(f.held_out) for f in folds), {len(f.held_out) + len(f.training) for f in folds});"
         "print(np.bincount(np.concatenate([f.held_out_labels for f in folds])).tolist())"
     )

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from dlcloud.benchmarks.command import read_settings
-from dlcloud.benchmarks.command_arm import CommandArm, Setting
-from dlcloud.benchmarks.command_output import JsonField, Pattern, after_warm_up
-from dlcloud.benchmarks.process import ArmFailedError
+from dlcloud.benchmarks.command.arm import CommandArm, Setting
+from dlcloud.benchmarks.command.main import read_settings
+from dlcloud.benchmarks.command.output import JsonField, Pattern, after_warm_up
+from dlcloud.benchmarks.harness.process import ArmFailedError
 
 JOB = """
 import json, os, sys

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dlcloud.benchmarks.arm import Finish, Slice, WarmUp
-from dlcloud.benchmarks.harness import Case, Limits, Session, measure
-from dlcloud.benchmarks.load import ProcLoad, Reading, disturbance
-from dlcloud.benchmarks.process import ArmFailedError
-from dlcloud.benchmarks.records import Metric, Recorder
+from dlcloud.benchmarks.harness.arm import Finish, Slice, WarmUp
+from dlcloud.benchmarks.harness.load import ProcLoad, Reading, disturbance
+from dlcloud.benchmarks.harness.process import ArmFailedError
+from dlcloud.benchmarks.harness.protocol import Case, Limits, Session, measure
+from dlcloud.benchmarks.harness.records import Metric, Recorder
 
 
 @dataclass

@@ -6,10 +6,12 @@ from io import StringIO
 
 import pytest
 
-from dlcloud.benchmarks import catalog, quantization, table
-from dlcloud.benchmarks.models import ModelCache
-from dlcloud.benchmarks.quantization_engines import ENGINES, Precision
-from dlcloud.benchmarks.records import Recorder
+from dlcloud.benchmarks import catalog
+from dlcloud.benchmarks.harness import table
+from dlcloud.benchmarks.harness.records import Recorder
+from dlcloud.benchmarks.quantization import main as quantization
+from dlcloud.benchmarks.quantization.cache import ModelCache
+from dlcloud.benchmarks.quantization.engines import ENGINES, Precision
 
 SHORT = ["--network", "tiny", "--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1"]
 ENTRY = catalog.BENCHMARKS["quantization"]
@@ -99,8 +101,8 @@ def test_each_engine_has_its_own_baseline(run):
 
 def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python, cache):
     script = (
-        "import sys; from benchmarks.quantization_models import build_fp32;"
-        "from benchmarks.quantization_openvino import infer_int8;"
+        "import sys; from benchmarks.quantization.models import build_fp32;"
+        "from benchmarks.quantization.openvino_engine import infer_int8;"
         "model = build_fp32(network='tiny', seed=0, cache=sys.argv[1]).facts['model'];"
         "infer_int8(model=model, network='tiny', batch=1, threads=1, seed=0)"
     )

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.models import ModelCache
-from dlcloud.benchmarks.quantization import agreement
+from dlcloud.benchmarks.quantization.agreement import agreement
+from dlcloud.benchmarks.quantization.cache import ModelCache
 
 PROGRAMS = sorted(catalog.BENCHMARKS)
 STANDARD_LIBRARY_ONLY = [sys.executable, "-I", "-S", "-c"]
@@ -104,7 +104,7 @@ def test_bad_arguments_exit_2_with_a_message(alone, arguments, message):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_help_needs_only_the_standard_library_and_names_every_parameter(alone, name):
     benchmark = catalog.BENCHMARKS[name]
-    script = f"import sys; sys.path.insert(0, '.'); from {benchmark.module} import main; main(['--help'])"
+    script = f"import sys; sys.path.insert(0, '.'); from {benchmark.module}.main import main; main(['--help'])"
     done = subprocess.run(
         [*STANDARD_LIBRARY_ONLY, script], cwd=alone, capture_output=True, text=True, timeout=60, check=False
     )

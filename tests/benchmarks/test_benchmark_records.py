@@ -2,8 +2,8 @@ import io
 import json
 from datetime import UTC, datetime
 
-from dlcloud.benchmarks import table
-from dlcloud.benchmarks.records import (
+from dlcloud.benchmarks.harness import table
+from dlcloud.benchmarks.harness.records import (
     Comparison,
     Failure,
     Measured,

@@ -4,9 +4,9 @@ import argparse
 import json
 import sys
 
-from . import program
-from .arm import WorkerArm
-from .harness import Case, Limits
+from .harness import program
+from .harness.arm import WorkerArm
+from .harness.protocol import Case, Limits
 
 
 def main():

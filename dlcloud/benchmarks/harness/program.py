@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import hardware, harness, table
-from .harness import Case, Limits, Session
+from . import hardware, protocol, table
 from .load import ProcLoad
 from .process import ArmFailedError
+from .protocol import Case, Limits, Session
 from .records import Failure, Recorder, RecordsFile
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -89,7 +89,7 @@ def run(
 
 def _status(name: str, cases: Callable[[Recorder], Sequence[Case]], session: Session) -> int:
     try:
-        harness.measure(cases(session.recorder), session)
+        protocol.measure(cases(session.recorder), session)
     except ArmFailedError as error:
         session.recorder.failure(Failure(case=name, setting=None, message=str(error)))
     except KeyboardInterrupt:

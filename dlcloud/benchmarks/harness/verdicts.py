@@ -12,7 +12,7 @@ from .records import Comparison, Measured, Metric, Result
 from .statistics import Interval
 
 if TYPE_CHECKING:
-    from .harness import Case, Session
+    from .protocol import Case, Session
 
 DISTURBED_SLICE = 0.08
 DISTURBED_SLICES = 0.25

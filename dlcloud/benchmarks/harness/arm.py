@@ -112,7 +112,7 @@ class WorkerArm:
     Args:
         name: The setting's name.
         unit: What throughput counts, such as images/s.
-        factory: `module:function` of this package that makes the workload.
+        factory: `module:function` of `benchmarks` that makes the workload.
         arguments: Its keyword arguments; must survive JSON.
         environment: The whole environment of the process.
         latencies: Whether the time of every step is wanted.

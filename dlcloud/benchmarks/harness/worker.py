@@ -1,8 +1,8 @@
-"""Run one setting in a process of its own: `python3 -m benchmarks.worker`, driven by JSON lines.
+"""Run one setting in a process of its own: `python3 -m benchmarks.harness.worker`, driven by JSON lines.
 
 One request a line on stdin, one reply a line on stdout; whatever a framework prints goes to stderr instead.
 
-prepare {factory: "module:function" of this package, arguments}   -> {facts}
+prepare {factory: "module:function" of `benchmarks`, arguments}   -> {facts}
 warm_up {seconds: at most}                                       -> {steps, seconds, settled}
 measure {seconds: at least, latencies: bool}                     -> {items, seconds, latencies_ms}
 finish  {}                                                       -> {resident_mib, peak_mib, outputs}
@@ -84,7 +84,7 @@ class Worker:
 
     def _prepare(self, factory: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         module, _, function = factory.partition(":")
-        make = getattr(importlib.import_module(f".{module}", __package__), function)
+        make = getattr(importlib.import_module(f"..{module}", __package__), function)
         self._workload = make(**arguments)
         return {"facts": dict(self._ready().facts)}
 

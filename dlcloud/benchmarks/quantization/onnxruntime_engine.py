@@ -22,9 +22,9 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from . import hardware
-from .models import ModelCache
-from .quantization_models import (
+from ..harness import hardware
+from .cache import ModelCache
+from .models import (
     Built,
     Inference,
     Run,

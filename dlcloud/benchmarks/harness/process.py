@@ -33,7 +33,7 @@ class ArmFailedError(Exception):
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """A running `benchmarks.worker`; between requests it is frozen so that it cannot disturb the others.
+    """A running worker; between requests it is frozen so that it cannot disturb the others.
 
     Args:
         environment: The whole environment of the process.
@@ -45,7 +45,7 @@ class WorkerProcess:
 
     def __post_init__(self) -> None:
         """Start the process."""
-        package = __package__ or "benchmarks"
+        package = __package__ or "benchmarks.harness"
         root = Path(__file__).resolve().parents[package.count(".") + 1]
         path = os.pathsep.join(part for part in (str(root), self.environment.get("PYTHONPATH", "")) if part)
         self._process = subprocess.Popen(

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from . import digits, images
-from .models import ModelCache
+from .cache import ModelCache
 from .networks import NETWORKS, OPSET, REVISION, build
 
 # Different images for calibration, agreement and timing, all from one seed of the user's.

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import catalog, program, statistics
-from .command_arm import CommandArm, Setting
-from .command_output import JsonField, Pattern, Reading
-from .harness import Case, Limits
+from .. import catalog
+from ..harness import program, statistics
+from ..harness.protocol import Case, Limits
+from .arm import CommandArm, Setting
+from .output import JsonField, Pattern, Reading
 
 ENTRY = catalog.BENCHMARKS["command"]
 SETTING_KEYS = {"name", "environment", "arguments"}
@@ -176,7 +177,3 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--unit", default="items", help="what is counted per second, such as images (default: %(default)s)"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

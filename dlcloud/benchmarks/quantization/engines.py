@@ -31,7 +31,7 @@ class Engine:
         name: As typed after `--engine`.
         needs: The modules without which it cannot run.
         packages: Distributions whose versions belong to the figures.
-        module: Module of this package that its workers load; has `build_int8` and `infer_PRECISION`.
+        module: Module of `benchmarks` that its workers load; has `build_int8` and `infer_PRECISION`.
         precisions: In which it runs, the baseline first.
         environment: Variables for its workers.
     """
@@ -50,7 +50,7 @@ class Engine:
     def build_factory(self, precision: Precision) -> str:
         """Return the factory that builds the model; all engines share the one that is not quantized."""
         quantized = precision is Precision.INT8
-        return f"{self.module}:build_int8" if quantized else "quantization_models:build_fp32"
+        return f"{self.module}:build_int8" if quantized else "quantization.models:build_fp32"
 
     def infer_factory(self, precision: Precision) -> str:
         """Return the factory that runs a model."""
@@ -66,14 +66,14 @@ ENGINES = {
             name=DEFAULT,
             needs=("onnxruntime",),
             packages=("onnxruntime", "onnx", "numpy"),
-            module="quantization_onnxruntime",
+            module="quantization.onnxruntime_engine",
             precisions=(Precision.FP32, Precision.INT8),
         ),
         Engine(
             name="openvino",
             needs=("openvino", "nncf"),
             packages=("openvino", "nncf", "onnx", "numpy"),
-            module="quantization_openvino",
+            module="quantization.openvino_engine",
             precisions=(Precision.FP32, Precision.BF16, Precision.INT8),
             # NNCF reports its use to its maker unless it believes that its own tests are running.
             environment={"NNCF_CI": "1"},

@@ -8,13 +8,14 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from . import catalog, hardware, program
+from .. import catalog
+from ..harness import hardware, program
+from ..harness.arm import WorkerArm
+from ..harness.process import ArmFailedError
+from ..harness.protocol import Case, Limits
+from ..harness.records import Failure, Recorder, Skip
 from .agreement import accuracy, agreement
-from .arm import WorkerArm
-from .harness import Case, Limits
-from .process import ArmFailedError
-from .quantization_engines import DEFAULT, ENGINES, Engine, Precision
-from .records import Failure, Recorder, Skip
+from .engines import DEFAULT, ENGINES, Engine, Precision
 
 ENTRY = catalog.BENCHMARKS["quantization"]
 
@@ -163,7 +164,3 @@ def _case(
     labels = models[Precision.FP32].labels
     compare = agreement if labels is None else partial(accuracy, labels)
     return Case(name=f"{network} batch {batch}", arms=arms, compare=compare)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import openvino  # type: ignore[import-not-found]  # lies only in the benchmark's own environment
 
-from .models import ModelCache
-from .quantization_models import (
+from .cache import ModelCache
+from .models import (
     Built,
     Inference,
     Run,

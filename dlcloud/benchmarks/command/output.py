@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from . import statistics
-from .process import ArmFailedError
+from ..harness import statistics
+from ..harness.process import ArmFailedError
 
 
 class Reading(Protocol):

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from .arm import Finish, Slice, WarmUp
-from .command_output import Reading, after_warm_up
-from .process import ArmFailedError, ending
-from .records import Measured, Metric
+from ..harness.arm import Finish, Slice, WarmUp
+from ..harness.process import ArmFailedError, ending
+from ..harness.records import Measured, Metric
+from .output import Reading, after_warm_up
 
 KIB_PER_MIB = 1024
 LAST_LINE_CHARACTERS = 200
