@@ -93,7 +93,7 @@ class Bench:
     output: io.StringIO = field(default_factory=io.StringIO)
     messages: io.StringIO = field(default_factory=io.StringIO)
 
-    def run(self, *arms, compare=lambda _ours, _theirs: {}):
+    def run(self, *arms, compare=lambda _ours, _theirs: {}, **case):
         recorder = Recorder(output=self.output, messages=self.messages)
         session = Session(
             limits=self.limits,
@@ -103,7 +103,7 @@ class Bench:
             own_cpu_s=lambda: 0.0,
             clock=lambda: self.machine.now,
         )
-        measure([Case(name="case", arms=arms, compare=compare)], session)
+        measure([Case(name="case", arms=arms, compare=compare, **case)], session)
         return recorder
 
     def records(self, kind):
@@ -229,6 +229,36 @@ def test_without_its_baseline_nothing_is_compared(bench, machine):
     assert [result.setting for result in recorder.results] == ["int8", "bf16"]
     assert not any(result.baseline for result in recorder.results)
     assert recorder.comparisons == []
+
+
+ENGINES = {"baselines": {"b int8": "b fp32", "b fp32": "b fp32"}, "contenders": {"a fp32", "b fp32"}}
+
+
+def of_two_engines(machine, **changes):
+    speeds = {"a fp32": 10.0, "a int8": 40.0, "b fp32": 16.0, "b int8": 48.0}
+    return [FakeArm(name, speed, machine, **changes.get(name, {})) for name, speed in speeds.items()]
+
+
+def test_each_setting_is_compared_with_its_own_baseline_and_with_the_best_of_all(bench, machine):
+    recorder = bench.run(*of_two_engines(machine), compare=lambda a, b: {"of": a[0][0] / b[0][0]}, **ENGINES)
+    compared = [(each.baseline, each.candidate, each.ratio) for each in recorder.comparisons]
+    assert compared == [("a fp32", "a int8", 4.0), ("b fp32", "b int8", 3.0)]
+    overall = [(each.baseline, each.candidate, each.ratio) for each in recorder.overall]
+    assert overall == [("b fp32", "a fp32", 0.625), ("b fp32", "a int8", 2.5), ("b fp32", "b int8", 3.0)]
+    assert [record["verdict"] for record in bench.records("overall")] == ["slower", "faster", "faster"]
+    assert [result.baseline for result in recorder.results] == [True, False, True, False]
+    facts = {result.setting: result.facts for result in recorder.results}
+    assert facts["b int8"] == {"model_bytes": 100, "of": 16 / 48}
+    assert facts["b fp32"] == {"model_bytes": 100, "of": 10 / 16, "compared_with": "a fp32"}
+
+
+def test_a_setting_is_compared_with_the_best_also_where_its_own_baseline_failed(bench, machine):
+    recorder = bench.run(*of_two_engines(machine, **{"b fp32": {"fails": "start"}}), **ENGINES)
+    assert [(each.baseline, each.candidate) for each in recorder.comparisons] == [("a fp32", "a int8")]
+    assert [(each.baseline, each.candidate) for each in recorder.overall] == [
+        ("a fp32", "a int8"),
+        ("a fp32", "b int8"),
+    ]
 
 
 def test_where_everything_fails_there_is_no_result(bench, machine):

@@ -108,5 +108,15 @@ def test_the_table_shows_results_comparisons_warnings_and_failures():
     assert lines[6] == "failed: resnet50, every setting: no room"
 
 
+def test_the_table_shows_how_settings_compare_with_the_best_baseline():
+    told = recorder()
+    told.result(result())
+    told.result(result("int8"))
+    told.compared_overall(comparison())
+    fp32, int8 = table.render(told).splitlines()[2:4]
+    assert fp32.endswith("the best")
+    assert int8.endswith("3.6 [3.5, 3.7] faster")
+
+
 def test_the_table_of_nothing_is_empty():
     assert table.render(recorder()) == ""

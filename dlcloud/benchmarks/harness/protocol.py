@@ -9,7 +9,7 @@ that was asked for, or when the time is up.
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,11 +61,20 @@ class Case:
         name: Such as `vgg16 batch 1`.
         arms: The settings, not yet started.
         compare: Facts about a candidate from the baseline's outputs and its own.
+        baselines: The setting that another is compared with, by names, where that is not the first; a
+            setting that is its own is a baseline.
+        contenders: Settings of which the best is what all the others are compared with, too.
     """
 
     name: str
     arms: Sequence[Arm]
     compare: Callable[[list[list[float]], list[list[float]]], Mapping[str, Any]] = lambda _ours, _theirs: {}
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    contenders: Collection[str] = ()
+
+    def baseline_of(self, setting: str) -> str:
+        """Return the name of the setting that this one is compared with; its own where it is a baseline."""
+        return self.baselines.get(setting, self.arms[0].name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +158,8 @@ class _CaseRun:
         return statistics.look_due(number, limits.rounds) and self._width() <= limits.width
 
     def _width(self) -> float:
-        """Return the widest relative interval of the candidates, or the baseline's own where it is alone."""
-        intervals = verdicts.intervals(self.tracks, self.session.generator, resamples=QUICK_RESAMPLES)
-        return max(interval.relative_width for interval in intervals)
+        """Return the widest relative interval of the candidates, or of what is left without its baseline."""
+        return verdicts.widest(self.case, self.tracks, self.session.generator, resamples=QUICK_RESAMPLES)
 
     def _slice(self, track: Track, number: int) -> None:
         """Measure one slice, again where it was disturbed, and record the one that is kept."""

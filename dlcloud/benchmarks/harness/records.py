@@ -14,6 +14,8 @@ result      case; setting; baseline: bool; metrics {NAME: {value, low, high, uni
             facts {NAME: value}; warnings [text]; stable: bool
 comparison  case; baseline; candidate; metric; ratio; low; high; confidence; verdict; samples.
             `ratio` is the speed-up: how many times as well the candidate does, however the metric counts
+overall     a comparison with the best of several baselines, as of several engines' fp32, all measured in
+            turn; keys as of `comparison`, `baseline` being the one that was best
 failure     case; setting (null where the whole case failed); message
 skip        case; setting; reason: what this machine lacks; no failure
 end         ok: bool, true where nothing failed; seconds: from start to end
@@ -60,6 +62,7 @@ class Kind(Enum):
     SAMPLE = "sample"
     RESULT = "result"
     COMPARISON = "comparison"
+    OVERALL = "overall"
     FAILURE = "failure"
     SKIP = "skip"
     END = "end"
@@ -138,6 +141,7 @@ class Recorder:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     results: list[Result] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
+    overall: list[Comparison] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
 
@@ -176,6 +180,11 @@ class Recorder:
         """Record how a candidate did against the baseline."""
         self.comparisons.append(comparison)
         self._write(Kind.COMPARISON, {**_fields(comparison), "metric": comparison.metric.value})
+
+    def compared_overall(self, comparison: Comparison) -> None:
+        """Record how a setting did against the best of several baselines."""
+        self.overall.append(comparison)
+        self._write(Kind.OVERALL, {**_fields(comparison), "metric": comparison.metric.value})
 
     def failure(self, failure: Failure) -> None:
         """Record and tell that something could not be measured."""

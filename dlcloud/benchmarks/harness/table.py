@@ -1,16 +1,19 @@
 """Render what was measured as a plain table for people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .records import Comparison, Measured, Metric, Recorder, Result
 
 MIB = 1 << 20
 
+_Compared = Mapping[tuple[str, str], Comparison]
+
 
 def render(recorder: Recorder) -> str:
     """Return the table of results, then the warnings and the failures where there are any."""
     compared = {(comparison.case, comparison.candidate): comparison for comparison in recorder.comparisons}
-    rows = [_row(result, compared.get((result.case, result.setting))) for result in recorder.results]
+    overall = {(comparison.case, comparison.candidate): comparison for comparison in recorder.overall}
+    rows = [_row(result, compared, overall) for result in recorder.results]
     parts = []
     if rows:
         names = ["case", "setting", *dict.fromkeys(name for row in rows for name in row)]
@@ -20,8 +23,9 @@ def render(recorder: Recorder) -> str:
     return "\n".join(parts) + ("\n" if parts else "")
 
 
-def _row(result: Result, comparison: Comparison | None) -> dict[str, str]:
+def _row(result: Result, compared: _Compared, overall: _Compared) -> dict[str, str]:
     """Return the cells of one setting by column."""
+    comparison = compared.get((result.case, result.setting))
     row = {"case": result.case, "setting": result.setting}
     for metric, measured in result.metrics.items():
         row[f"{metric.value.replace('_', ' ')} ({measured.unit})"] = _value(metric, measured)
@@ -33,6 +37,9 @@ def _row(result: Result, comparison: Comparison | None) -> dict[str, str]:
         row["accuracy (%)"] = f"{result.facts['accuracy_percent']:.2f}"
         row["drop (points)"] = f"{result.facts['accuracy_drop_points']:.2f}"
     row["speed-up"] = _speed_up(comparison) if comparison else ("baseline" if result.baseline else "")
+    if any(case == result.case for case, _ in overall):
+        best = overall.get((result.case, result.setting))
+        row["over the best baseline"] = _speed_up(best) if best else "the best"
     return row
 
 

@@ -53,11 +53,24 @@ class Track:
         return max(SMALLEST_LEFT, sum(shares) / len(shares))
 
 
-def intervals(tracks: Sequence[Track], generator: random.Random, *, resamples: int) -> list[Interval]:
-    """Return the speed-up of each candidate over the first setting, or its own value where it is alone."""
-    if len(tracks) == 1:
-        return [statistics.bootstrap(tracks[0].values, generator, resamples=resamples)]
-    return [_speed_up(tracks[0], track, generator, resamples) for track in tracks[1:]]
+def widest(case: "Case", tracks: Sequence[Track], generator: random.Random, *, resamples: int) -> float:
+    """Return the widest relative interval of the candidates, or of what is left without its baseline."""
+    pairs = _pairs(case, tracks)
+    intervals = [_speed_up(ours, theirs, generator, resamples) for ours, theirs in pairs]
+    if not intervals:
+        intervals = [statistics.bootstrap(track.values, generator, resamples=resamples) for track in tracks]
+    return max(interval.relative_width for interval in intervals)
+
+
+def _pairs(case: "Case", tracks: Sequence[Track]) -> list[tuple[Track, Track]]:
+    """Return every candidate that was measured, after its baseline, where that was measured as well."""
+    by_name = {track.arm.name: track for track in tracks}
+    baselines = {name: by_name.get(case.baseline_of(name)) for name in by_name}
+    return [
+        (baseline, by_name[name])
+        for name, baseline in baselines.items()
+        if baseline is not None and baseline is not by_name[name]
+    ]
 
 
 def _speed_up(baseline: Track, candidate: Track, generator: random.Random, resamples: int) -> Interval:
@@ -75,35 +88,50 @@ def _speed_up(baseline: Track, candidate: Track, generator: random.Random, resam
 
 
 def record(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
-    """Record the results of the settings that were measured, and how they compare with the baseline.
+    """Record the results of the settings that were measured, and how they compare with their baselines.
 
-    Where the baseline itself failed nothing is compared.
+    Where a baseline itself failed nothing is compared with it.
     """
     if not tracks:
         return
-    with_baseline = tracks[0].arm is case.arms[0]
-    speed_ups = intervals(tracks, session.generator, resamples=2000)
-    widest = max(interval.relative_width for interval in speed_ups)
-    for place, track in enumerate(tracks):
-        facts = _facts(case, tracks, place) if with_baseline else track.facts
-        warnings = [*_warnings(track), *_width_warnings(widest, session.limits.width, session.limits.fixed)]
+    width = widest(case, tracks, session.generator, resamples=2000)
+    for track in tracks:
+        warnings = [*_warnings(track), *_width_warnings(width, session.limits.width, session.limits.fixed)]
         result = Result(
             case=case.name,
             setting=track.arm.name,
-            baseline=with_baseline and place == 0,
+            baseline=case.baseline_of(track.arm.name) == track.arm.name,
             metrics=_metrics(track, session.generator),
-            facts=facts,
+            facts=_facts(case, tracks, track),
             warnings=tuple(warnings),
             stable=not warnings,
         )
         session.recorder.result(result)
-    if with_baseline:
-        for track, speed_up in zip(tracks[1:], speed_ups, strict=False):
-            session.recorder.comparison(_comparison(case.name, tracks[0], track, speed_up))
+    for baseline, candidate in _pairs(case, tracks):
+        session.recorder.comparison(_comparison(case.name, baseline, candidate, session.generator))
+    _record_overall(case, tracks, session)
 
 
-def _comparison(case: str, baseline: Track, candidate: Track, measured: Interval) -> Comparison:
+def _record_overall(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
+    """Record how every setting compares with the best of the contenders, where there is a choice of them."""
+    contenders = [track for track in tracks if track.arm.name in case.contenders]
+    if len(case.contenders) < 2 or not contenders:  # noqa: PLR2004 - a choice
+        return
+    best = max(contenders, key=_merit)
+    for track in tracks:
+        if track is not best:
+            compared = _comparison(case.name, best, track, session.generator)
+            session.recorder.compared_overall(compared)
+
+
+def _merit(track: Track) -> float:
+    middle = statistics.median(track.values)
+    return middle if track.arm.metric.higher_is_better else -middle
+
+
+def _comparison(case: str, baseline: Track, candidate: Track, generator: random.Random) -> Comparison:
     """Return how the settings compare, and not only the two processes that were measured for them."""
+    measured = _speed_up(baseline, candidate, generator, resamples=2000)
     spread = 1.0 + max(baseline.arm.process_spread, candidate.arm.process_spread)
     speed_up = replace(measured, low=measured.low / spread, high=measured.high * spread)
     return Comparison(
@@ -120,11 +148,19 @@ def _comparison(case: str, baseline: Track, candidate: Track, measured: Interval
     )
 
 
-def _facts(case: "Case", tracks: Sequence[Track], place: int) -> Mapping[str, Any]:
-    """Return an arm's facts, with those that come from comparing its outputs with the baseline's."""
-    ours, theirs = tracks[0].finish, tracks[place].finish
-    compared = case.compare(ours.outputs, theirs.outputs) if place and ours and theirs else {}
-    return {**tracks[place].facts, **compared}
+def _facts(case: "Case", tracks: Sequence[Track], track: Track) -> Mapping[str, Any]:
+    """Return an arm's facts, with those that come from comparing its outputs with its baseline's.
+
+    A baseline's own are compared with those of the case's first setting, where that is another.
+    """
+    name = track.arm.name
+    baseline = case.baseline_of(name)
+    reference = case.arms[0].name if baseline == name else baseline
+    found = next((each for each in tracks if each.arm.name == reference), None)
+    if found is None or found is track or not found.finish or not track.finish:
+        return track.facts
+    compared = case.compare(found.finish.outputs, track.finish.outputs)
+    return {**track.facts, **compared, **({"compared_with": reference} if reference != baseline else {})}
 
 
 def _metrics(track: Track, generator: random.Random) -> dict[Metric, Measured]:
