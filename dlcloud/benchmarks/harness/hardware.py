@@ -64,15 +64,20 @@ def usable_cpus() -> set[int]:
 
 
 def physical_cores() -> int:
-    """Count the cores behind the usable CPUs; hyper-threads of one core count once.
+    """Count the cores behind the usable CPUs; hyper-threads of one core count once."""
+    return max(1, len(one_cpu_per_core()))
+
+
+def one_cpu_per_core() -> list[int]:
+    """Return the first usable logical CPU of each core, sorted.
 
     Cores are told apart by their lists of siblings: virtual machines often give every CPU the core number 0.
     """
-    cores = set()
-    for cpu in usable_cpus():
+    first: dict[str, int] = {}
+    for cpu in sorted(usable_cpus()):
         siblings = _read(CPUS / f"cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings or f"alone {cpu}")
-    return max(1, len(cores))
+        first.setdefault(siblings or f"alone {cpu}", cpu)
+    return sorted(first.values())
 
 
 def memory_bytes() -> int:

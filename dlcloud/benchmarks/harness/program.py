@@ -73,6 +73,30 @@ def run(
         packages: Distributions whose versions belong to the figures.
         cases: Makes the cases; may record failures, and raise ArmFailedError where nothing can be measured.
     """
+
+    def work(session: Session) -> None:
+        protocol.measure(cases(session.recorder), session)
+
+    return run_work(name, arguments, limits=limits, packages=packages, work=work)
+
+
+def run_work(
+    name: str,
+    arguments: argparse.Namespace,
+    *,
+    limits: Limits,
+    packages: Iterable[str],
+    work: Callable[[Session], None],
+) -> int:
+    """Do the same for a benchmark whose next case depends on what the last one showed.
+
+    Args:
+        name: As for `run`, like the others.
+        arguments: As there.
+        limits: As there.
+        packages: As there.
+        work: Measures case after case with protocol.measure; may raise ArmFailedError.
+    """
     began = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
     with RecordsFile(arguments.output) as file:
@@ -81,15 +105,15 @@ def run(
         # The seed makes intervals repeatable; nothing here is secret.
         generator = random.Random(arguments.seed)  # noqa: S311
         session = Session(limits=limits, recorder=recorder, load=ProcLoad(), generator=generator)
-        status = _status(name, cases, session)
+        status = _status(name, work, session)
         recorder.end(ok=status == DONE, seconds=time.monotonic() - began)
     sys.stdout.write(table.render(recorder))
     return status
 
 
-def _status(name: str, cases: Callable[[Recorder], Sequence[Case]], session: Session) -> int:
+def _status(name: str, work: Callable[[Session], None], session: Session) -> int:
     try:
-        protocol.measure(cases(session.recorder), session)
+        work(session)
     except ArmFailedError as error:
         session.recorder.failure(Failure(case=name, setting=None, message=str(error)))
     except KeyboardInterrupt:

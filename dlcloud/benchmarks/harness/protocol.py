@@ -94,13 +94,22 @@ class Session:
     clock: Callable[[], float] = time.monotonic
 
 
-def measure(cases: Sequence[Case], session: Session) -> None:
-    """Measure one case after the other; what fails is recorded and the rest goes on."""
-    for done, case in enumerate(cases):
-        remaining_s = (len(cases) - done) * session.limits.max_s
-        session.recorder.progress(case.name, done=done, total=len(cases), remaining_s=remaining_s)
-        _CaseRun(case=case, session=session, done=done, total=len(cases)).run()
-    session.recorder.progress("done", done=len(cases), total=len(cases), remaining_s=0.0)
+def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: int = 0) -> None:
+    """Measure one case after the other; what fails is recorded and the rest goes on.
+
+    Args:
+        cases: What to measure.
+        session: What they share.
+        before: How many cases of the program have ended already; for the progress.
+        after: How many are still to come, as far as is known.
+    """
+    total = before + len(cases) + after
+    for done, case in enumerate(cases, before):
+        remaining_s = (total - done) * session.limits.max_s
+        session.recorder.progress(case.name, done=done, total=total, remaining_s=remaining_s)
+        _CaseRun(case=case, session=session, done=done, total=total).run()
+    if not after:
+        session.recorder.progress("done", done=total, total=total, remaining_s=0.0)
 
 
 @dataclass(slots=True, kw_only=True)
