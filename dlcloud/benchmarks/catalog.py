@@ -27,6 +27,8 @@ class Benchmark:
         parameters: Its own options without the dashes, with what each means; those of several values take a
             list. Options that every benchmark has are COMMON and, where `rounds` is set, ROUNDS.
         lists: Which of the parameters take several values.
+        selecting: Those of the lists that only say which cases there are: a case is the same whatever else
+            stands in the list, so that `--resume` need not repeat it.
         rounds: Whether settings run in slices of time.
         choices: Values of parameters that need other packages; the first that is asked for counts.
     """
@@ -37,6 +39,7 @@ class Benchmark:
     summary: str
     parameters: dict[str, str]
     lists: tuple[str, ...] = ()
+    selecting: tuple[str, ...] = ()
     rounds: bool = True
     choices: tuple[Choice, ...] = ()
 
@@ -91,6 +94,7 @@ BENCHMARKS = {
                 "cache": "folder where built models are kept",
             },
             lists=("network", "engine", "batch"),
+            selecting=("network", "batch"),
             choices=(
                 Choice(parameter="engine", value="openvino", requirements="quantization_openvino.txt"),
                 Choice(parameter="network", value="digits", requirements="quantization_openvino.txt"),

@@ -57,10 +57,11 @@ def test_every_record_is_a_line_of_json_with_its_kind_and_time():
     told.sample({"case": "vgg16 batch 1", "value": 10.0})
     told.result(result())
     told.comparison(comparison())
+    told.case_end("vgg16 batch 1", ["fp32"], seconds=5, complete=True)
     told.failure(Failure(case="vgg16 batch 1", setting="int8", message="no"))
     told.end(ok=False, seconds=1.23456)
     records = [json.loads(line) for line in output.getvalue().splitlines()]
-    kinds = ["start", "progress", "sample", "result", "comparison", "failure", "end"]
+    kinds = ["start", "progress", "sample", "result", "comparison", "case", "failure", "end"]
     assert [record["record"] for record in records] == kinds
     assert {(record["schema"], record["time"]) for record in records} == {
         (1, "2026-11-20T12:00:00.000+00:00")
@@ -69,7 +70,7 @@ def test_every_record_is_a_line_of_json_with_its_kind_and_time():
         "throughput": {"value": 10.0, "low": 9.0, "high": 11.0, "unit": "images/s", "samples": 7}
     }
     assert records[4]["metric"] == "throughput"
-    assert records[6] == {**records[6], "ok": False, "seconds": 1.235}
+    assert records[7] == {**records[7], "ok": False, "seconds": 1.235}
 
 
 def test_records_are_appended_after_a_line_that_a_crash_cut_off(tmp_path):

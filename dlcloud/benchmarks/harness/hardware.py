@@ -17,17 +17,28 @@ FLAGS = (
     "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
 
+STEERING = (
+    "OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "NUMEXPR_",
+    "TF_ENABLE_", "TF_NUM_", "TF_SET_", "TF_XLA_", "TF_USE_", "TF_DISABLE_", "XLA_", "KERAS_",
+    "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUDA_", "NVIDIA_", "OV_", "ORT_",
+    "MALLOC_", "LD_PRELOAD", "GLIBC_TUNABLES",
+)  # fmt: skip
+"""How the variables begin that change how fast frameworks run."""
+
 GIB = 1 << 30
 CPUS = Path("/sys/devices/system/cpu")
 
 
 def describe(packages: Iterable[str]) -> dict[str, Any]:
-    """Return `hardware` and `software` as records.py defines them.
+    """Return `environment`, `hardware` and `software` as records.py defines them.
 
     Args:
         packages: Distributions whose versions matter; one that is not installed is left out.
     """
     return {
+        "environment": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(STEERING)
+        },
         "hardware": {
             "cpu_model": cpu_model(),
             "physical_cores": physical_cores(),

@@ -1,7 +1,9 @@
 """What the benchmark programs share: arguments, the records around the cases, exit status, signals."""
 
 import argparse
+import json
 import os
+import platform
 import random
 import signal
 import sys
@@ -11,13 +13,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import hardware, protocol, table
+from .. import catalog
+from . import hardware, protocol, resume, table
 from .load import ProcLoad
 from .process import ArmFailedError
 from .protocol import Case, Limits, Session
 from .records import Failure, Recorder, RecordsFile
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
@@ -26,6 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
     group.add_argument(
         "--output", type=Path, metavar="FILE", help="append the records to FILE, as JSON lines"
     )
+    group.add_argument(
+        "--resume", action="store_true",
+        help="measure only the cases that FILE does not hold yet, as far as nothing has changed since",
+    )  # fmt: skip
+    group.add_argument(
+        "--host", default=platform.node(), metavar="NAME",
+        help="what to call this machine in the records (default: its name)",
+    )  # fmt: skip
     group.add_argument(
         "--width", type=fraction, default=limits.width, metavar="SHARE",
         help="stop when the interval of the speed-up is this narrow, relative to it (default: %(default)s)",
@@ -97,18 +108,43 @@ def run_work(
         packages: As there.
         work: Measures case after case with protocol.measure; may raise ArmFailedError.
     """
+    if arguments.resume and arguments.output is None:
+        sys.stderr.write("--resume needs --output FILE, which holds what was measured\n")
+        return USAGE
     began = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
+    machine = _machine(name, packages)
+    earlier = _earlier(name, arguments, machine) if arguments.resume else resume.Found()
     with RecordsFile(arguments.output) as file:
-        recorder = Recorder(output=file.stream, messages=sys.stderr)
-        recorder.start(name, _plain(arguments), arguments.seed, hardware.describe(packages))
+        recorder = Recorder(output=file.stream, messages=sys.stderr, host=arguments.host)
+        recorder.start(name, _plain(arguments), arguments.seed, machine)
         # The seed makes intervals repeatable; nothing here is secret.
         generator = random.Random(arguments.seed)  # noqa: S311
-        session = Session(limits=limits, recorder=recorder, load=ProcLoad(), generator=generator)
+        session = Session(
+            limits=limits, recorder=recorder, load=ProcLoad(), generator=generator, earlier=earlier.cases
+        )
         status = _status(name, work, session)
         recorder.end(ok=status == DONE, seconds=time.monotonic() - began)
     sys.stdout.write(table.render(recorder))
     return status
+
+
+def _machine(name: str, packages: Iterable[str]) -> dict[str, Any]:
+    """Return all that figures depend on beside the arguments."""
+    machine = hardware.describe(packages)
+    machine["software"]["code"] = resume.code_digest(name)
+    return machine
+
+
+def _earlier(name: str, arguments: argparse.Namespace, machine: dict[str, Any]) -> resume.Found:
+    """Return what the output file holds already, and say what of it does not count."""
+    entry = catalog.BENCHMARKS.get(name)
+    selecting = [each.replace("-", "_") for each in entry.selecting] if entry else ()
+    start = {"benchmark": name, "arguments": _plain(arguments), "seed": arguments.seed, **machine}
+    found = resume.find(arguments.output, json.loads(json.dumps(start)), selecting=selecting)
+    for refusal in found.refusals:
+        sys.stderr.write(f"{refusal}\n")
+    return found
 
 
 def _status(name: str, work: Callable[[Session], None], session: Session) -> int:

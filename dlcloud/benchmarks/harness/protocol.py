@@ -18,6 +18,7 @@ from .arm import Arm, Slice
 from .load import Disturbance, Load, disturbance
 from .process import ArmFailedError
 from .records import Failure, Recorder
+from .resume import Earlier
 from .verdicts import Kept, Track
 
 DISTURBED_SHARE = 0.08
@@ -82,16 +83,20 @@ class Session:
     """What the cases of one program share.
 
     Attributes:
+        earlier: Cases that were measured before, by name and settings; they are not measured again.
         own_cpu_s: CPU seconds of the coordinator itself.
         clock: Seconds from any start, never backwards.
+        took_s: How long each case took so far; what the rest is estimated from.
     """
 
     limits: Limits
     recorder: Recorder
     load: Load
     generator: random.Random
+    earlier: Mapping[tuple[str, tuple[str, ...]], Earlier] = field(default_factory=dict)
     own_cpu_s: Callable[[], float] = time.process_time
     clock: Callable[[], float] = time.monotonic
+    took_s: list[float] = field(default_factory=list)
 
 
 def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: int = 0) -> None:
@@ -105,23 +110,52 @@ def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: 
     """
     total = before + len(cases) + after
     for done, case in enumerate(cases, before):
-        remaining_s = (total - done) * session.limits.max_s
-        session.recorder.progress(case.name, done=done, total=total, remaining_s=remaining_s)
-        _CaseRun(case=case, session=session, done=done, total=total).run()
+        earlier = session.earlier.get(_key(case))
+        if earlier is not None:
+            session.recorder.measured_before(earlier.results, earlier.comparisons)
+            session.took_s.append(earlier.seconds)
+            message = f"{case.name}: measured before on {earlier.host}"
+            session.recorder.progress(message, done=done + 1, total=total)
+            continue
+        later = after + sum(_key(other) not in session.earlier for other in cases[done - before + 1 :])
+        expected_s = _mean(session.took_s) if session.took_s else session.limits.max_s
+        session.recorder.progress(case.name, done=done, total=total, remaining_s=(later + 1) * expected_s)
+        run = _CaseRun(case=case, session=session, done=done, total=total, later=later)
+        run.run()
+        session.took_s.append(run.elapsed_s)
     if not after:
         session.recorder.progress("done", done=total, total=total, remaining_s=0.0)
 
 
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _key(case: Case) -> tuple[str, tuple[str, ...]]:
+    return (case.name, tuple(arm.name for arm in case.arms))
+
+
 @dataclass(slots=True, kw_only=True)
 class _CaseRun:
-    """One case while it is measured."""
+    """One case while it is measured; `later` more are to be measured after it."""
 
     case: Case
     session: Session
     done: int
     total: int
+    later: int
     tracks: list[Track] = field(default_factory=list)
     redone: int = 0
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self.began = self.session.clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the seconds since it began, preparations included."""
+        return self.session.clock() - self.began
 
     def run(self) -> None:
         """Measure the case and record it; no process of it is left."""
@@ -133,6 +167,8 @@ class _CaseRun:
             for track in list(self.tracks):
                 self._guard(track, self._finish)
             verdicts.record(self.case, self.tracks, self.session)
+            complete = bool(self.tracks) and len(self.tracks) == len(self.case.arms)
+            self.session.recorder.case_end(*_key(self.case), seconds=self.elapsed_s, complete=complete)
         finally:
             for arm in self.case.arms:
                 arm.close()
@@ -220,11 +256,21 @@ class _CaseRun:
 
     def _tell(self, number: int, elapsed_s: float) -> None:
         """Tell how far the rounds are, at the looks only, so that telling costs nothing."""
-        limits = self.session.limits
-        if not statistics.look_due(number, limits.rounds):
+        if not statistics.look_due(number, self.session.limits.rounds):
             return
-        remaining_s = max(0.0, limits.max_s - elapsed_s) + (self.total - self.done - 1) * limits.max_s
-        self._progress(f"{number} rounds, interval {100 * self._width():.1f} % wide", remaining_s)
+        width = self._width()
+        rest_s = self._rest_s(number, width, elapsed_s)
+        each_s = _mean(took_s) if (took_s := self.session.took_s) else self.elapsed_s + rest_s
+        remaining_s = rest_s + self.later * each_s
+        self._progress(f"{number} rounds, interval {100 * width:.1f} % wide", remaining_s)
+
+    def _rest_s(self, number: int, width: float, elapsed_s: float) -> float:
+        """Estimate how long the rounds go on: an interval narrows with the root of their number."""
+        limits = self.session.limits
+        if limits.fixed:
+            return elapsed_s / number * max(0, limits.rounds - number)
+        needed_s = elapsed_s * ((width / limits.width) ** 2 - 1)
+        return max(0.0, min(needed_s, limits.max_s - elapsed_s))
 
     def _progress(self, message: str, remaining_s: float | None) -> None:
         self.session.recorder.progress(

@@ -3,10 +3,14 @@
 Every record has `schema` (1), `record` (its kind) and `time` (UTC, ISO 8601). A reader ignores keys and kinds
 that it does not know. By kind:
 
-start       benchmark; arguments {name: value}; seed; hardware {cpu_model, physical_cores, logical_cpus,
-            usable_cpus, cpu_flags [..], memory_gib, gpus [{name, memory_mib, driver}], governor, kernel,
-            virtualization}; software {python, packages {name: version}}
+start       benchmark; arguments {name: value}; seed; host: what the machine is called; environment
+            {NAME: value} of the variables that steer the frameworks; hardware {cpu_model, physical_cores,
+            logical_cpus, usable_cpus, cpu_flags [..], memory_gib, gpus [{name, memory_mib, driver}],
+            governor, kernel, virtualization}; software {python, packages {name: version}, code: digest
+            of the program}
 progress    message; done, total: cases ended and cases in all; remaining_s: an estimate, or null
+case        case; settings [..]; seconds; host; complete: bool, true where every setting was measured.
+            It ends a case, after its results: what `--resume` goes by
 sample      case; setting; metric; value; unit; items; seconds; round; disturbed_share; steal_share;
             redone: times the slice was thrown away for being disturbed; latencies_ms [..] (at most 250,
             evenly taken, batch 1 only)
@@ -27,7 +31,7 @@ Shares are 0 to 1. `verdict` is one of statistics.Verdict. An interval [low, hig
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -59,6 +63,7 @@ class Kind(Enum):
 
     START = "start"
     PROGRESS = "progress"
+    CASE = "case"
     SAMPLE = "sample"
     RESULT = "result"
     COMPARISON = "comparison"
@@ -133,11 +138,13 @@ class Recorder:
     Args:
         output: The file that records are appended to, or None.
         messages: Where progress is told.
+        host: What this machine is called.
         now: Tells the time, aware and in UTC.
     """
 
     output: TextIO | None
     messages: TextIO
+    host: str = ""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     results: list[Result] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
@@ -154,17 +161,28 @@ class Recorder:
             benchmark: The program's name.
             arguments: Its arguments.
             seed: What every random choice is drawn from.
-            machine: `hardware` and `software`, as hardware.describe gives them.
+            machine: `environment`, `hardware` and `software`, as hardware.describe gives them.
         """
-        self._write(Kind.START, {"benchmark": benchmark, "arguments": arguments, "seed": seed, **machine})
+        told = {"benchmark": benchmark, "arguments": arguments, "seed": seed, "host": self.host, **machine}
+        self._write(Kind.START, told)
 
     def progress(self, message: str, *, done: int, total: int, remaining_s: float | None = None) -> None:
         """Record and tell what is happening now."""
         self._write(
             Kind.PROGRESS, {"message": message, "done": done, "total": total, "remaining_s": remaining_s}
         )
-        left = f", about {remaining_s:.0f} s left" if remaining_s is not None else ""
+        left = f", about {duration(remaining_s)} left" if remaining_s is not None else ""
         self._tell(f"[{done}/{total}{left}] {message}")
+
+    def case_end(self, case: str, settings: Sequence[str], *, seconds: float, complete: bool) -> None:
+        """Record that a case has come to its end; `complete` where every setting was measured."""
+        told = {"case": case, "settings": list(settings), "seconds": round(seconds, 3)}
+        self._write(Kind.CASE, {**told, "host": self.host, "complete": complete})
+
+    def measured_before(self, results: Iterable[Result], comparisons: Iterable[Comparison]) -> None:
+        """Take results that the file holds already, for the final table."""
+        self.results.extend(results)
+        self.comparisons.extend(comparisons)
 
     def sample(self, values: Mapping[str, Any]) -> None:
         """Record one slice or one value of it."""
@@ -241,6 +259,15 @@ class RecordsFile:
     def stream(self) -> TextIO | None:
         """Return the open file, or None where no path was given."""
         return self._stream
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: `40 s`, `12 min`, `2 h 5 min`."""
+    minutes = round(seconds / 60)
+    if minutes < 2:  # noqa: PLR2004 - below that, seconds tell more
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def _end_last_line(stream: TextIO) -> None:

@@ -12,6 +12,7 @@ from .harness.protocol import Case, Limits
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--arms", type=json.loads, required=True)
+    parser.add_argument("--cases", type=int)
     limits = Limits(slice_s=0.05)
     program.add_arguments(parser, limits=limits)
     program.add_round_arguments(parser, limits=limits)
@@ -23,7 +24,13 @@ def main():
         slice_s=arguments.slice_seconds,
         warm_up_s=arguments.warm_up_seconds,
     )
-    arms = [
+    names = ["sample"] if arguments.cases is None else [f"sample {n}" for n in range(arguments.cases)]
+    cases = [Case(name=name, arms=_arms(arguments.arms)) for name in names]
+    return program.run("sample", arguments, limits=limits, packages=("pip",), cases=lambda _recorder: cases)
+
+
+def _arms(told):
+    return [
         WorkerArm(
             name=arm["name"],
             unit="items/s",
@@ -32,10 +39,8 @@ def main():
             environment=program.environment(arm.get("environment")),
             latencies=True,
         )
-        for arm in arguments.arms
+        for arm in told
     ]
-    case = Case(name="sample", arms=arms)
-    return program.run("sample", arguments, limits=limits, packages=("pip",), cases=lambda _recorder: [case])
 
 
 if __name__ == "__main__":
