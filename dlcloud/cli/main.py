@@ -15,6 +15,7 @@ COMMANDS = (
     "instances",
     "local",
     "logs",
+    "resize",
     "schema",
     "ssh",
     "status",

@@ -17,10 +17,11 @@ from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.core.events import Notice, Warned, stage
-from dlcloud.core.plan import Plan, make_plan
+from dlcloud.core.plan import NOTHING, Plan, make_plan
 from dlcloud.core.ports import Cloud
 from dlcloud.core.recipe import read_recipe
-from dlcloud.launch.claim import Claim, RecipeFile, claim_for, first_boot
+from dlcloud.launch.claim import Claim, RecipeFile, claim_for, earlier_cluster, first_boot
+from dlcloud.launch.living import look, present
 from dlcloud.launch.preflight import observe
 from dlcloud.launch.up import bring_up
 from dlcloud.report.cost import cost_report, lines_of
@@ -70,14 +71,22 @@ class Up:
 
     def plan(self) -> Plan:
         """Check everything that can be checked before anything is created, and decide."""
-        network = _network(self.cidr)
+        network = network_of(self.cidr)
         _ = self.program  # its faults, too, come before anything is asked of a cloud
         with stage(
             self.context.emit, self.context.clock, "looking at credentials, types, image, prices, network"
         ):
             account = self.context.account(self.file.recipe.cloud, self.file.recipe.region)
-            observed = observe(self.file.recipe, cloud=self.cloud, account=account, cidr=network)
-        return make_plan(self.file.recipe, observed)
+            clusters = self.context.clusters
+            earlier = earlier_cluster(self.file, name=self.name, clusters=clusters)
+            size = clusters.size(earlier.cluster_id) if earlier else None
+            recipe = self.file.recipe if size is None else self.file.recipe.resized(size)
+            observed = observe(recipe, cloud=self.cloud, account=account, cidr=network)
+            there = NOTHING
+            if earlier is not None:
+                members = look(earlier, cloud=self.cloud, clusters=clusters)
+                there = present(earlier, recipe, members, prices=observed.prices, clusters=clusters)
+        return make_plan(recipe, observed, there)
 
     def show(self, plan: Plan) -> None:
         """Print the plan as the result."""
@@ -86,7 +95,7 @@ class Up:
     def go(self, plan: Plan, *, yes: bool) -> None:
         """Carry the plan out, print the result, and take down what was launched, whatever happens."""
         click.echo(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        _ask(plan, yes=yes)
+        ask_to_spend(plan, yes=yes)
         claim = self._claim()
         try:
             with self._taken_down_after(claim, keep=plan.keep or claim.kept):
@@ -116,11 +125,8 @@ class Up:
         reached = bring_up(
             cluster,
             plan,
-            user_data=first_boot(
-                cluster,
-                life_minutes=plan.life_minutes,
-                idle_minutes=plan.idle_minutes,
-                paths=context.paths,
+            first_boot=lambda minutes: first_boot(
+                cluster, life_minutes=minutes, idle_minutes=plan.idle_minutes, paths=context.paths
             ),
             cloud=self.cloud,
             clusters=context.clusters,
@@ -192,15 +198,24 @@ class Up:
             self.context.emit(Warned(message=message))
 
 
-def _network(cidr: str) -> str:
+def network_of(cidr: str) -> str:
+    """Return the network that `--cidr` names, spelt as EC2 does; empty for none.
+
+    Raises:
+        RecipeError: It names none.
+    """
     try:
         return str(ipaddress.ip_network(cidr)) if cidr else ""
     except ValueError as error:
         raise RecipeError(f"--cidr: {error}", "for example 203.0.113.7/32") from error
 
 
-def _ask(plan: Plan, *, yes: bool) -> None:
-    """Ask before money is spent; a script says --yes."""
+def ask_to_spend(plan: Plan, *, yes: bool) -> None:
+    """Ask before money is spent; a script says --yes.
+
+    Raises:
+        BudgetError: Nobody can be asked.
+    """
     if yes or plan.rehearsal:
         return
     if not sys.stdin.isatty():

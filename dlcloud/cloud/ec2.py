@@ -196,6 +196,17 @@ class Ec2Cloud:
             answer = patiently(self._clients.launch().create_fleet, fleet(request), pause=self._pause)
         return launched(answer, request)
 
+    def fleets(self, cluster_id: str) -> list[str]:
+        """Return the cluster's fleets by their tags: EC2 lists no instant fleet unless asked for its id."""
+        wanted = {"key": [CLUSTER_TAG], "value": [cluster_id], "resource-type": ["fleet"]}
+        with translated("looking for fleets (ec2:DescribeTags)"):
+            pages = (
+                self._clients.read("ec2")
+                .get_paginator("describe_tags")
+                .paginate(Filters=[{"Name": name, "Values": values} for name, values in wanted.items()])
+            )
+            return sorted(tag["ResourceId"] for page in pages for tag in page["Tags"])
+
     def delete_fleets(self, fleet_ids: Sequence[str]) -> None:
         """Delete instant fleets, as many a call as EC2 takes."""
         for start in range(0, len(fleet_ids), FLEETS_A_CALL):

@@ -18,6 +18,7 @@ CAPACITY = {
 }
 QUOTA = {"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded"}
 THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"}
+SERVER_ERROR = 500  # HTTP: from here on it is the server's fault
 DENIED = {
     "AuthFailure",
     "UnauthorizedOperation",
@@ -50,11 +51,15 @@ def translated(what: str) -> Iterator[None]:
     except boto.ClientError as error:
         raise refusal(what, error) from error
     except (boto.HTTPClientError, boto.ConnectionError) as error:
-        raise CloudError(
+        unreached = CloudError(
             f"{what}: AWS cannot be reached ({error})", "check the network, then run it again"
-        ) from error
+        )
+        unreached.answered = False
+        raise unreached from error
     except boto.BotoCoreError as error:
-        raise CloudError(f"{what}: {error}") from error
+        unclear = CloudError(f"{what}: {error}")
+        unclear.answered = False
+        raise unclear from error
 
 
 def error_code(error: boto.ClientError) -> str:
@@ -74,4 +79,7 @@ def refusal(what: str, error: boto.ClientError) -> CloudError:
         return ThrottledError(text, "wait a minute, then run it again")
     if code in DENIED:
         return CredentialsError(text, "check the credentials and their policy (templates/iam_policy.json)")
-    return CloudError(text)
+    refused = CloudError(text)
+    # Of a failure on its own side EC2 does not say whether anything came of the request.
+    refused.answered = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < SERVER_ERROR
+    return refused

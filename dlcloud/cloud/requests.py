@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -16,6 +17,7 @@ from dlcloud.core.ports import FleetRequest, Launched, LaunchRequest, Refusal
 SSH_PORT = 22
 FLEET_TAG = "aws:ec2:fleet-id"
 """EC2 itself marks a fleet's instances so."""
+ENDED = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
 def tagged(resource: str, tags: Mapping[str, str]) -> dict[str, Any]:
@@ -130,6 +132,7 @@ def instance(answer: Mapping[str, Any]) -> Instance:
         host=answer.get("PublicIpAddress") or "",
         ssh_port=int(tags.get(SSH_PORT_TAG, SSH_PORT)),
         tags=tags,
+        ended_at=_ended_at(answer),
     )
 
 
@@ -141,6 +144,17 @@ def by_tag(key: str, values: Sequence[str]) -> list[dict[str, Any]]:
 def of_cluster(cluster_id: str) -> list[dict[str, Any]]:
     """Return the Filters that find what belongs to a cluster."""
     return by_tag(CLUSTER_TAG, [cluster_id])
+
+
+def _ended_at(answer: Mapping[str, Any]) -> datetime | None:
+    """Return when an instance ended, as EC2 tells in brackets: `User initiated (2026-09-01 12:00:00 GMT)`.
+
+    Source: EC2 API reference, Instance: StateTransitionReason; a stopped instance has one, too.
+    """
+    told = ENDED.search(answer.get("StateTransitionReason") or "")
+    if told is None or answer["State"]["Name"] not in {"shutting-down", "terminated"}:
+        return None
+    return datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
 
 def _machine(request: LaunchRequest) -> dict[str, Any]:

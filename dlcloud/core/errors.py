@@ -48,6 +48,8 @@ class CloudError(DlcloudError):
     """The cloud refused a request."""
 
     exit_code = 3
+    answered = True
+    """Whether the cloud itself refused, so that nothing came of the request; else nobody knows."""
 
 
 class CredentialsError(CloudError):

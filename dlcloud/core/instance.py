@@ -102,6 +102,8 @@ class Instance:
     host: str = ""
     ssh_port: int = 22
     tags: Mapping[str, str] = field(default_factory=dict)
+    ended_at: datetime | None = None
+    """When it ended, where EC2 tells; billing ends with it."""
 
     @property
     def fleet_id(self) -> str:

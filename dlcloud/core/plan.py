@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from dlcloud.core.cost import volume_usd
+from dlcloud.core.cost import rounded, volume_usd
 from dlcloud.core.errors import BudgetError, CapacityError, CloudError, QuotaError
 from dlcloud.core.instance import Image, InstanceType, Market, Price
 from dlcloud.core.ports import Identity
@@ -40,6 +40,21 @@ class Observed:
     """EC2's spot placement score, 1 to 10, by zone."""
     notes: tuple[str, ...] = ()
     """What could not be learned, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What the cluster has already: living instances, and how many of them are on-demand.
+
+    `committed_usd` is what its instances have cost and may yet cost, None where a price is not known.
+    """
+
+    count: int = 0
+    on_demand: int = 0
+    committed_usd: Decimal | None = Decimal(0)
+
+
+NOTHING = Present()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +110,13 @@ class Plan:
         return self.cloud == "local"
 
 
-def make_plan(recipe: Recipe, observed: Observed) -> Plan:
+def make_plan(recipe: Recipe, observed: Observed, present: Present = NOTHING) -> Plan:
     """Decide which pools to try in which order, for how long at most, and what that costs.
+
+    Args:
+        recipe: What is wanted, in all.
+        observed: What preflight saw.
+        present: What of it there is; quota and budget need only hold the rest.
 
     Raises:
         CapacityError: None of the recipe's types can be had in the region.
@@ -114,12 +134,13 @@ def make_plan(recipe: Recipe, observed: Observed) -> Plan:
             "\n".join(reasons), "dlcloud schema explains instances.types; change the recipe's types"
         )
     _refuse_wrong_driver(recipe, observed, reasons)
-    pools = _within_quota(offered, recipe, observed, reasons)
+    pools = _within_quota(offered, recipe, observed, present, reasons)
     if Market.SPOT in recipe.instances.markets and observed.scores:
         reasons.append(_scores(observed))
     dearest = _dearest(pools)
     hourly = None if dearest is None else dearest * recipe.instances.maximum
-    life_minutes = _life_minutes(recipe, hourly, reasons)
+    new = max(0, recipe.instances.maximum - present.count)
+    life_minutes = _life_minutes(recipe, dearest, new, present, reasons)
     return Plan(
         name=recipe.name,
         cloud=recipe.cloud,
@@ -134,7 +155,7 @@ def make_plan(recipe: Recipe, observed: Observed) -> Plan:
         workload=recipe.workload.benchmark or f"the command of {recipe.name}",
         life_minutes=life_minutes,
         hourly_usd=hourly,
-        worst_case_usd=None if hourly is None else _worst_case(recipe, hourly, life_minutes),
+        worst_case_usd=_worst_case(recipe, dearest, new, present, life_minutes),
         reasons=tuple(reasons),
         keep=recipe.keep.instances,
         rounds=recipe.instances.rounds,
@@ -162,7 +183,7 @@ def _pools(recipe: Recipe, observed: Observed, reasons: list[str]) -> tuple[Pool
 
 
 def _within_quota(
-    pools: tuple[Pool, ...], recipe: Recipe, observed: Observed, reasons: list[str]
+    pools: tuple[Pool, ...], recipe: Recipe, observed: Observed, present: Present, reasons: list[str]
 ) -> tuple[Pool, ...]:
     """Leave out what the account's limits forbid; it would only be refused.
 
@@ -175,11 +196,12 @@ def _within_quota(
         key = quota_key(pool.instance_type, pool.market)
         hardware, quota = observed.hardware.get(pool.instance_type), observed.quotas.get(key) if key else None
         # A base is a part of the instances in one market, the rest in the other: either part must fit.
-        count = _least(pool.market, recipe)
+        count = _least(pool.market, recipe, present)
         if hardware is None or quota is None or hardware.vcpus * count <= quota.left:
             kept.append(pool)
             continue
-        hint = hint or quota.increase(hardware.vcpus * recipe.instances.maximum, recipe.region)
+        new = recipe.instances.maximum - present.count
+        hint = hint or quota.increase(hardware.vcpus * new, recipe.region)
         need = f"{count} of {hardware.vcpus} vCPUs are needed"
         reasons.append(f"{pool.instance_type} {pool.market} is left out: {need}; {quota.told()}")
     if not kept:
@@ -187,11 +209,17 @@ def _within_quota(
     return tuple(kept)
 
 
-def _least(market: Market, recipe: Recipe) -> int:
-    base = recipe.instances.on_demand_base
+def _least(market: Market, recipe: Recipe, present: Present) -> int:
+    """Return how many more instances of a market there must be room for."""
+    wanted = recipe.instances
+    if present.count >= wanted.maximum:
+        return 0
+    base = wanted.on_demand_base
     if not base:
-        return recipe.instances.minimum
-    return base if market is Market.ON_DEMAND else max(1, recipe.instances.minimum - base)
+        return max(1, wanted.minimum - present.count)
+    if market is Market.ON_DEMAND:
+        return max(0, base - present.on_demand)
+    return max(1, wanted.minimum - base - (present.count - present.on_demand))
 
 
 def _refuse_wrong_driver(recipe: Recipe, observed: Observed, reasons: list[str]) -> None:
@@ -290,34 +318,50 @@ def _dearest(pools: Sequence[Pool]) -> Decimal | None:
     return max(known) if known and len(known) == len(prices) else None
 
 
-def _life_minutes(recipe: Recipe, hourly_usd: Decimal | None, reasons: list[str]) -> int:
-    """Return after how many minutes each instance ends itself, by the hours and the dollars of the budget."""
+def _life_minutes(
+    recipe: Recipe, dearest: Decimal | None, new: int, present: Present, reasons: list[str]
+) -> int:
+    """Return after how many minutes each new instance ends itself, by the hours and dollars of the budget.
+
+    Args:
+        recipe: With the budget.
+        dearest: What an hour of one instance can cost; None where that is not known.
+        new: How many instances are to come.
+        present: What those that there are have used up of the budget.
+        reasons: Is told if the dollars end first.
+    """
     budget = recipe.budget
     minutes = int(budget.max_hours * MINUTES_PER_HOUR)
-    if budget.max_usd is not None:
-        if hourly_usd is None:
+    if budget.max_usd is not None and new:
+        if dearest is None or present.committed_usd is None:
             raise BudgetError(
                 "budget.max_usd cannot be held: a price is unknown",
                 "give budget.max_hours instead, or other types",
             )
-        hourly = hourly_usd + volume_usd(recipe.instances.disk_gib, 3600) * recipe.instances.maximum
-        affordable = int(budget.max_usd / hourly * MINUTES_PER_HOUR)
+        hourly = (dearest + volume_usd(recipe.instances.disk_gib, 3600)) * new
+        left = max(Decimal(0), budget.max_usd - present.committed_usd)
+        affordable = int(left / hourly * MINUTES_PER_HOUR)
         if affordable < minutes:
             minutes = affordable
             reasons.append(
                 f"instances end themselves after {minutes} minutes: budget.max_usd is {budget.max_usd:f}"
+                + (f", {rounded(present.committed_usd, 2)} of it taken" if present.count else "")
             )
     if minutes < SHORTEST_LIFE_MINUTES:
         raise BudgetError(
-            f"the budget buys {minutes} minutes of {recipe.instances.maximum} instance(s); "
+            f"the budget buys {minutes} minutes of {new} instance(s); "
             f"at least {SHORTEST_LIFE_MINUTES} are needed",
             "raise budget.max_usd or budget.max_hours, or choose cheaper types",
         )
     return minutes
 
 
-def _worst_case(recipe: Recipe, hourly_usd: Decimal, life_minutes: int) -> Decimal:
-    """Return what the instances cost if nothing but their own timer ends them."""
+def _worst_case(
+    recipe: Recipe, dearest: Decimal | None, new: int, present: Present, life_minutes: int
+) -> Decimal | None:
+    """Return what the instances cost if nothing but their own timers ends them."""
+    if present.committed_usd is None or dearest is None:
+        return None
     seconds = life_minutes * 60
-    volumes = volume_usd(recipe.instances.disk_gib, seconds) * recipe.instances.maximum
-    return hourly_usd * life_minutes / MINUTES_PER_HOUR + volumes
+    one = dearest * life_minutes / MINUTES_PER_HOUR + volume_usd(recipe.instances.disk_gib, seconds)
+    return present.committed_usd + one * new

@@ -161,6 +161,9 @@ class Cloud(Protocol):
     def launch_fleet(self, request: FleetRequest) -> Launched:
         """Launch up to the counts from all pools at once; what a pool refuses is told, not raised."""
 
+    def fleets(self, cluster_id: str) -> list[str]:
+        """Return the ids of all fleets that carry the cluster's tag, those that are deleted included."""
+
     def delete_fleets(self, fleet_ids: Sequence[str]) -> None:
         """Delete fleets with their instances; no error for one that is gone."""
 

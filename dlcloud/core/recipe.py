@@ -220,6 +220,14 @@ class Recipe(_Part):
                 raise ValueError(f"zone {zone} is not in region {self.region}")
         return self
 
+    def resized(self, count: int) -> Self:
+        """Return the recipe of a cluster that has been given another size."""
+        wanted = {
+            "count": Count(min=min(self.instances.minimum, count), max=count),
+            "on_demand_base": min(self.instances.on_demand_base, count),
+        }
+        return self.model_copy(update={"instances": self.instances.model_copy(update=wanted)})
+
     @property
     def hash(self) -> str:
         """Return a digest of all that the recipe says, whatever its spelling."""

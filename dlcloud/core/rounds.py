@@ -16,7 +16,8 @@ class Ask:
     """One request for instances; stored as its intent, so that after a crash the very same can be repeated.
 
     `pools` are (instance type, zone), the most wanted first; `attempt` tells one request from a later one;
-    `max_usd`, by type, is the most that an hour of spot may cost.
+    `max_usd`, by type, is the most that an hour of spot may cost; `life_minutes` is after how long each
+    instance ends itself, which its user data says.
     """
 
     pools: tuple[tuple[str, str], ...]
@@ -25,6 +26,7 @@ class Ask:
     image: Image
     attempt: int
     max_usd: Mapping[str, Decimal] = field(default_factory=dict)
+    life_minutes: int = 0
 
     @property
     def count(self) -> int:
@@ -46,12 +48,13 @@ class Ask:
         image = [self.image.image_id, self.image.name, self.image.root_device]
         limits = {name: str(usd) for name, usd in sorted(self.max_usd.items())}
         values = [self.pools, self.spot_count, self.on_demand_count, image, self.attempt, limits]
+        values.append(self.life_minutes)
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> "Ask":
         """Read the text of an intent."""
-        pools, spot, on_demand, image, attempt, limits = json.loads(text)
+        pools, spot, on_demand, image, attempt, limits, *life = json.loads(text)
         return cls(
             pools=tuple((str(name), str(zone)) for name, zone in pools),
             spot_count=int(spot),
@@ -59,6 +62,7 @@ class Ask:
             image=Image(image_id=image[0], name=image[1], root_device=image[2]),
             attempt=int(attempt),
             max_usd={name: Decimal(usd) for name, usd in limits.items()},
+            life_minutes=int(life[0]) if life else 0,  # stored by a version that did not know it
         )
 
 
@@ -90,6 +94,7 @@ def ask_for(
         image=plan.image,
         attempt=attempt,
         max_usd=_limits(pools) if plan.max_usd is not None and base < missing else {},
+        life_minutes=plan.life_minutes,
     )
 
 

@@ -70,6 +70,19 @@ def claim_for(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, 
         return _claim_new(file, name=name, clusters=clusters, paths=paths, clock=clock)
 
 
+def earlier_cluster(file: RecipeFile, *, name: str, clusters: Clusters) -> Cluster | None:
+    """Return the cluster that `claim_for` would go on with if nobody is in charge of it, touching nothing."""
+    begun = (ClusterState.STARTING, ClusterState.RUNNING)
+    for cluster in clusters.active():
+        if (
+            cluster.name == name
+            if name
+            else cluster.recipe_hash == file.recipe.hash and cluster.state in begun
+        ):
+            return cluster
+    return None
+
+
 def claim_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> Claim:
     """Take charge of a cluster that exists.
 
@@ -87,12 +100,12 @@ def claim_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> Cla
 
 
 def first_boot(cluster: Cluster, *, life_minutes: int, idle_minutes: int | None = None, paths: Paths) -> str:
-    """Return the user data of the cluster's instances; the same text each time, as a repeated request needs.
+    """Return the user data of a cluster's instances; the same text each time, as a repeated request needs.
 
     Raises:
         StoreError: It cannot be written.
     """
-    path = paths.user_data(cluster.cluster_id)
+    path = paths.user_data(cluster.cluster_id, life_minutes)
     if not path.exists():
         text = user_data(
             public_key=public_key(paths.key(cluster.cluster_id)),

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import datetime
 
 from dlcloud.core.cluster import Cluster, ClusterState, Member
@@ -10,14 +9,14 @@ from dlcloud.core.errors import CloudError
 from dlcloud.core.events import Emit, stage
 from dlcloud.core.instance import Instance, InstanceState
 from dlcloud.core.ports import Clock, Cloud
-from dlcloud.launch.provision import LAUNCH
+from dlcloud.launch import living
+from dlcloud.launch.living import LAUNCH, UNSEEN
+from dlcloud.launch.shrink import ended_members
 from dlcloud.ssh.fanout import fan_out
 from dlcloud.store.clusters import Clusters
 
 TERMINATION_TIMEOUT_S = 600.0
 POLL_S = 1.0
-CONSISTENCY_WINDOW_S = 10.0
-"""For so long EC2 may not yet tell of an instance whose launch was asked for; only then is looked twice."""
 FLEET = re.compile(r"\bfleet-[0-9a-f-]+")
 
 
@@ -48,7 +47,7 @@ def take_down(
     with stage(emit, clock, f"deleting the security group of {cluster.name}"):
         if closed.error is not None:
             raise closed.error
-        cloud.delete_fleets(_fleets(cluster, instances, clusters))
+        cloud.delete_fleets(_fleets(cluster, instances, cloud, clusters))
         _delete_groups(cluster, cloud=cloud, clock=clock)
     clusters.set_state(cluster.cluster_id, ClusterState.DOWN, clock.now())
     return clusters.members(cluster.cluster_id)
@@ -61,13 +60,17 @@ def _close(cluster: Cluster, *, cloud: Cloud) -> list[Instance]:
     return []
 
 
-def _fleets(cluster: Cluster, instances: Iterable[Instance], clusters: Clusters) -> list[str]:
+def _fleets(cluster: Cluster, instances: Iterable[Instance], cloud: Cloud, clusters: Clusters) -> list[str]:
     """Return the cluster's fleets: those whose answer was stored, and those that marked an instance.
 
-    EC2 lists no instant fleets (EC2 API reference, DescribeFleets), so this is the only way to know them.
+    EC2 lists no instant fleets (EC2 API reference, DescribeFleets). Only where an answer was lost is looked
+    for them by tag: a fleet that had no instance is known in no other way.
     """
-    told = [intent.outcome or "" for intent in clusters.intents(cluster.cluster_id, LAUNCH)]
+    intents = clusters.intents(cluster.cluster_id, LAUNCH)
+    told = [intent.outcome or "" for intent in intents]
     told += [instance.fleet_id for instance in instances]
+    if any(intent.outcome in {None, UNSEEN} for intent in intents):
+        told += cloud.fleets(cluster.cluster_id)
     return sorted({fleet for text in told for fleet in FLEET.findall(text)})
 
 
@@ -97,23 +100,17 @@ def _unsure_s(cluster: Cluster, clusters: Clusters, clock: Clock) -> float:
     ]
     if not begun:
         return 0.0
-    return max(0.0, CONSISTENCY_WINDOW_S - (clock.now() - max(begun)).total_seconds())
+    return max(0.0, living.CONSISTENCY_WINDOW_S - (clock.now() - max(begun)).total_seconds())
 
 
 def _remember_ends(
     cluster: Cluster, instances: Iterable[Instance], *, clusters: Clusters, ended_at: datetime
 ) -> None:
     known = {member.instance.instance_id: member for member in clusters.members(cluster.cluster_id)}
-    gone = set(known) - {each.instance_id for each in instances}
-    ended = [
-        replace(member, ended_at=ended_at) for member in known.values() if member.instance.instance_id in gone
-    ]
     for each in instances:
-        member = known.get(each.instance_id)
-        if member is None:
-            member = Member(instance=each, hourly_usd=None, price_source="", price_as_of=None)
-        ended.append(replace(member, instance=each, ended_at=ended_at))
-    clusters.put_members(cluster.cluster_id, ended)
+        unpriced = Member(instance=each, hourly_usd=None, price_source="", price_as_of=None)
+        known.setdefault(each.instance_id, unpriced)
+    clusters.put_members(cluster.cluster_id, ended_members(list(known.values()), list(instances), ended_at))
 
 
 def _delete_groups(cluster: Cluster, *, cloud: Cloud, clock: Clock) -> None:

@@ -1,24 +1,30 @@
 """Get a plan's instances: round after round, each request under a token that makes it safe to repeat."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from dlcloud.core.cluster import Cluster, Member, client_token
-from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
+from dlcloud.core.errors import CapacityError, CloudError, QuotaError
 from dlcloud.core.events import Emit, Warned
 from dlcloud.core.instance import Instance, Market
 from dlcloud.core.plan import Plan
 from dlcloud.core.ports import Clock, Cloud, FleetRequest, Launched, LaunchRequest, Refusal
 from dlcloud.core.rounds import Ask, ask_for
+from dlcloud.launch.living import LAUNCH, UNSEEN, living
 from dlcloud.store.clusters import Clusters
-
-LAUNCH = "launch"
-"""The name of the intent that precedes each request for instances."""
 
 REPEATABLE = timedelta(minutes=15)
 """How long a request without an answer is repeated under its token; long before EC2 could forget the token,
 long after its lists have caught up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provisioned:
+    """The living instances of a cluster, found or launched, and what refused more of them."""
+
+    members: list[Member]
+    refusals: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +34,7 @@ class Provisioner:
     Args:
         cluster: Whose instances.
         plan: Which, how many, from which pools.
-        user_data: What they do at first boot.
+        first_boot: Returns what an instance does at first boot that ends itself after so many minutes.
         security_group_id: What guards them.
         cloud: Where.
         clusters: Where intents and instances are remembered.
@@ -38,7 +44,7 @@ class Provisioner:
 
     cluster: Cluster
     plan: Plan
-    user_data: str
+    first_boot: Callable[[int], str]
     security_group_id: str
     cloud: Cloud
     clusters: Clusters
@@ -52,12 +58,16 @@ class Provisioner:
             CapacityError: Fewer than the plan's minimum could be had; the message tells each pool's refusal.
             QuotaError: As above, and account limits were all that stood in the way.
         """
-        members = self._fill(self._found())
-        self.clusters.put_members(self.cluster.cluster_id, members)
-        return members
+        had = self.fill(self.found())
+        if len(had.members) < self.plan.min_count:
+            raise no_capacity(had, self.plan.min_count)
+        self.clusters.put_members(self.cluster.cluster_id, had.members)
+        for line in refusal_lines(had.refusals):
+            self.emit(Warned(message=line))
+        return had.members
 
-    def _found(self) -> list[Member]:
-        """Return what an earlier, unfinished `up` of this cluster has launched; a new cluster has nothing.
+    def found(self) -> list[Member]:
+        """Return what commands before this one have launched; a new cluster has nothing.
 
         A request whose answer was never seen is repeated, word for word, under its token: EC2 answers with
         the same instances, also where its lists do not tell of them yet. An old one is not repeated: no token
@@ -70,23 +80,20 @@ class Provisioner:
             if intent.outcome is None and self.clock.now() - intent.begun_at < REPEATABLE:
                 repeated += self._carry_out(Ask.from_text(intent.detail), intent.intent_id).instances
             elif intent.outcome is None:
-                self.clusters.end_intent(intent.intent_id, "its answer was not seen", self.clock.now())
-        listed = {each.instance_id: each for each in self.cloud.instances(self.cluster.cluster_id)}
-        found = {each.instance_id: each for each in repeated} | listed
-        return [self._member(each) for each in found.values() if each.alive]
+                self.clusters.end_intent(intent.intent_id, UNSEEN, self.clock.now())
+        members = living(
+            self.cluster, cloud=self.cloud, clusters=self.clusters, clock=self.clock, repeated=repeated
+        )
+        return [self._member(member.instance) if member.hourly_usd is None else member for member in members]
 
-    def _fill(self, members: list[Member]) -> list[Member]:
+    def fill(self, members: list[Member]) -> Provisioned:
         """Ask round after round until there is enough; each completes what was had before it."""
         refusals: list[Refusal] = []
         for market in self.plan.rounds:
             partial = self._round(members, market, refusals)
             if partial:
                 self._round(members, market, refusals, spread=True)
-        if len(members) < self.plan.min_count:
-            raise _no_capacity(self.plan, len(members), refusals)
-        for line in refusal_lines(refusals):
-            self.emit(Warned(message=line))
-        return members
+        return Provisioned(members=members, refusals=tuple(refusals))
 
     def _round(
         self,
@@ -127,8 +134,9 @@ class Provisioner:
             launched = Launched(
                 instances=(), refusals=(Refusal(pool=f"{name} {ask.market}", zone=zone, error=error),)
             )
-        except (ThrottledError, CredentialsError) as error:
-            self.clusters.end_intent(intent_id, type(error).__name__, self.clock.now())
+        except CloudError as error:
+            if error.answered:
+                self.clusters.end_intent(intent_id, type(error).__name__, self.clock.now())
             raise
         told = [launched.fleet_id, *(each.instance_id for each in launched.instances)]
         self.clusters.end_intent(intent_id, " ".join(filter(None, told)) or "refused", self.clock.now())
@@ -161,7 +169,7 @@ class Provisioner:
             image=ask.image,
             disk_gib=self.plan.disk_gib,
             security_group_id=self.security_group_id,
-            user_data=self.user_data,
+            user_data=self.first_boot(ask.life_minutes or self.plan.life_minutes),
             client_token=client_token(self.cluster, ask.to_text()),
             tags=self.cluster.tags,
             max_usd=ask.max_usd.get(name),
@@ -182,9 +190,11 @@ class Provisioner:
         )
 
 
-def _no_capacity(plan: Plan, had: int, refusals: Sequence[Refusal]) -> CloudError:
+def no_capacity(had: Provisioned, least: int) -> CloudError:
+    """Return the error that says that too few could be had, with each pool's refusal."""
+    refusals = had.refusals
     told = "\n".join(f"  {line}" for line in refusal_lines(refusals))
-    message = f"{had} of at least {plan.min_count} instance(s) could be had:\n{told}"
+    message = f"{len(had.members)} of at least {least} instance(s) could be had:\n{told}"
     only_quota = bool(refusals) and all(isinstance(refusal.error, QuotaError) for refusal in refusals)
     kind = QuotaError if only_quota else CapacityError
     hint = "add types, zones or market: spot-then-on-demand to the recipe, or try another region"

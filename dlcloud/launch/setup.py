@@ -2,18 +2,22 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 
-from dlcloud.core.errors import RemoteCommandError
+from dlcloud.core.errors import DlcloudError, RemoteCommandError
 from dlcloud.core.events import Emit, Notice, stage
 from dlcloud.core.ports import Clock
 from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Connection
 from dlcloud.resources.texts import template
+from dlcloud.ssh.fanout import fan_out
 
 FOLDER = "dlcloud"
 """Where dlcloud's files lie on an instance, below the home of its user."""
 
 JOB = f"{FOLDER}/job.py"
+PREPARED = f"{FOLDER}/prepared"
+"""Says with what an instance was last set up by `prepare_all`."""
 
 
 def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: Clock, emit: Emit) -> str:
@@ -54,6 +58,41 @@ def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: C
     if answer.get("reused"):
         emit(Notice(message=f"environment {key} was built before and is used again", instance_id=instance_id))
     return python
+
+
+def prepare_all(
+    connections: Mapping[str, Connection], setup: Setup, requirements: str, *, clock: Clock, emit: Emit
+) -> dict[str, DlcloudError]:
+    """Set up, all at once, the instances that are not set up just so; those that are go on undisturbed.
+
+    Returns:
+        What failed, by instance id.
+    """
+    outcomes = fan_out(
+        lambda name: _prepare_once(connections[name], setup, requirements, clock=clock, emit=emit),
+        list(connections),
+        width=max(1, len(connections)),
+    )
+    failed: dict[str, DlcloudError] = {}
+    for outcome in outcomes:
+        if isinstance(outcome.error, DlcloudError):
+            failed[outcome.item] = outcome.error
+        elif outcome.error is not None:
+            raise outcome.error
+    return failed
+
+
+def _prepare_once(
+    connection: Connection, setup: Setup, requirements: str, *, clock: Clock, emit: Emit
+) -> None:
+    """Set one instance up, and leave word of it there: whoever comes next knows, whatever became of us."""
+    said = json.dumps([setup.commands, packages_of(requirements)])
+    digest = hashlib.sha256(said.encode()).hexdigest()
+    known = connection.run(f"cat {PREPARED}").stdout.decode(errors="replace").strip()
+    if known == digest:
+        return
+    prepare(connection, setup, requirements, clock=clock, emit=emit)
+    connection.send_bytes(digest.encode(), PREPARED)
 
 
 def environment_key(requirements: str) -> str:

@@ -1,6 +1,6 @@
 """Bring a cluster up: from a plan to connections that are proven to lead to its instances."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dlcloud.core.cluster import Cluster, Member
@@ -8,9 +8,10 @@ from dlcloud.core.events import Emit, Notice, stage
 from dlcloud.core.plan import Plan
 from dlcloud.core.ports import Clock, Cloud
 from dlcloud.core.remote import Connection, Dial
+from dlcloud.core.resize import decide
 from dlcloud.launch.provision import Provisioner
-from dlcloud.launch.reach import await_addresses, connect
-from dlcloud.ssh.fanout import fan_out
+from dlcloud.launch.reach import arrive
+from dlcloud.launch.shrink import shrink
 from dlcloud.store.clusters import Clusters
 
 
@@ -26,7 +27,7 @@ def bring_up(
     cluster: Cluster,
     plan: Plan,
     *,
-    user_data: str,
+    first_boot: Callable[[int], str],
     cloud: Cloud,
     clusters: Clusters,
     dial: Dial,
@@ -47,26 +48,34 @@ def bring_up(
         members = Provisioner(
             cluster=cluster,
             plan=plan,
-            user_data=user_data,
+            first_boot=first_boot,
             security_group_id=group_id,
             cloud=cloud,
             clusters=clusters,
             clock=clock,
             emit=emit,
         ).provision()
+    # What a resize that was cut off has left too many.
+    surplus = decide(members, plan.max_count, base=plan.on_demand_base, rounds=plan.rounds).end
+    shrink(cluster, surplus, cloud=cloud, clusters=clusters, clock=clock, emit=emit)
+    members = [member for member in members if member not in surplus]
+    tell(members, emit)
+    with stage(emit, clock, f"connecting to {len(members)} instance(s), proving their host keys"):
+        members, connections = arrive(
+            cluster,
+            members,
+            group_id=group_id,
+            cidr=plan.cidr,
+            cloud=cloud,
+            clusters=clusters,
+            dial=dial,
+            clock=clock,
+        )
+    return Reached(members=members, connections=connections)
+
+
+def tell(members: Sequence[Member], emit: Emit) -> None:
+    """Tell what each instance is."""
     for member in members:
         told = f"{member.instance.instance_type} {member.instance.market} in {member.instance.zone}"
         emit(Notice(message=told, instance_id=member.instance.instance_id))
-    with stage(emit, clock, f"connecting to {len(members)} instance(s), proving their host keys"):
-        # The group's rule and the addresses do not wait for each other: a round trip less.
-        steps: list[Callable[[], list[Member] | None]] = [
-            lambda: await_addresses(cluster, members, cloud=cloud, clusters=clusters, clock=clock),
-            lambda: cloud.allow_ssh(group_id, plan.cidr),
-        ]
-        addressed, allowed = fan_out(lambda step: step(), steps)
-        for outcome in (addressed, allowed):
-            if outcome.error is not None:
-                raise outcome.error
-        members = addressed.value or []
-        connections = connect(cluster, members, cloud=cloud, dial=dial, clock=clock)
-    return Reached(members=members, connections=connections)

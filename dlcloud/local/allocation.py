@@ -32,7 +32,10 @@ class Same(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A pool as an override names it: what it costs, counts for and can still give."""
+    """A pool as an override names it: what it costs, counts for and can still give.
+
+    `left_of_type` is what all zones of its type together can still give.
+    """
 
     pool: Pool
     left: int
@@ -42,6 +45,7 @@ class Offer:
     subnet_id: str | None = None
     config: int = 0
     override: int = 0
+    left_of_type: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,29 +98,40 @@ def _fill(offers: Sequence[Offer], target: float, strategy: Strategy) -> Allocat
     refused: dict[int, None] = {}
     missing = target
     rounds = 1 if strategy is Strategy.DIVERSIFIED else math.inf
-    rooms = _rooms(ordered)
-    while missing > 0 and any(room > 0 for room in rooms.values()):
+    rooms = _Rooms(ordered)
+    while missing > 0 and any(rooms.left(offer) > 0 for offer in ordered):
         before = missing
         for index, offer in enumerate(ordered):
             if missing <= 0:
                 break
             wanted = min(math.ceil(missing / offer.weight), rounds)
-            given = int(min(wanted, rooms[offer.pool]))
+            given = int(min(wanted, rooms.left(offer)))
             if given < wanted:
                 refused[index] = None
             counts[index] += given
-            rooms[offer.pool] -= given
+            rooms.take(offer, given)
             missing -= given * offer.weight
         if missing == before:
             break
     if missing > 0:
-        refused |= {index: None for index, offer in enumerate(ordered) if rooms[offer.pool] <= 0}
+        refused |= {index: None for index, offer in enumerate(ordered) if rooms.left(offer) <= 0}
     grants = (Grant(offer=offer, count=count) for offer, count in zip(ordered, counts, strict=True) if count)
     return Allocation(grants=tuple(grants), refused=tuple(ordered[index] for index in sorted(refused)))
 
 
-def _rooms(offers: Sequence[Offer]) -> dict[Pool, int]:
-    return {offer.pool: offer.left for offer in offers}
+class _Rooms:
+    """What pools, and types over all their zones, can still give."""
+
+    def __init__(self, offers: Sequence[Offer]) -> None:
+        self._pools: dict[Pool, float] = {offer.pool: offer.left for offer in offers}
+        self._types = {offer.pool.instance_type: offer.left_of_type for offer in offers}
+
+    def left(self, offer: Offer) -> float:
+        return min(self._pools[offer.pool], self._types[offer.pool.instance_type])
+
+    def take(self, offer: Offer, count: int) -> None:
+        self._pools[offer.pool] -= count
+        self._types[offer.pool.instance_type] -= count
 
 
 def _key(offer: Offer, same: Same) -> str:

@@ -49,6 +49,14 @@ class Capacity:
         ]
         return max(0, min(rooms))
 
+    def left_of_type(self, instance_type: str) -> int:
+        """Return how many more instances of a type there can be in all zones together."""
+        with self._lock:
+            limit = self._limits.get((instance_type, None))
+        if limit is None:
+            return UNLIMITED
+        return max(0, limit - sum(other.instance_type == instance_type for other in self._occupied()))
+
     def report(self) -> list[dict[str, object]]:
         """Return the limits as plain values, for the status page."""
         with self._lock:

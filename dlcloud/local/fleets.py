@@ -193,6 +193,7 @@ class _Config:
             subnet_id=override.get("SubnetId") or self._template.get("SubnetId"),
             config=config,
             override=index,
+            left_of_type=self._responses.machines.capacity.left_of_type(kind),
         )
 
     def _zones(self, override: dict[str, Any]) -> list[str]:

@@ -10,6 +10,9 @@ from dlcloud.core.cluster import Cluster, ClusterState, Intent, Member
 from dlcloud.core.instance import Instance, InstanceState, Market
 from dlcloud.store.database import Database, optional_time
 
+RESIZE = "resize"
+"""The name of the intent that says which size a cluster was given."""
+
 
 class Clusters:
     """The tables clusters, members and intents.
@@ -93,6 +96,14 @@ class Clusters:
         """Return how many intents of a kind a cluster has whose end is known."""
         statement = "SELECT count(*) FROM intents WHERE cluster_id = ? AND action = ? AND outcome IS NOT NULL"
         return int(self._database.read(statement, cluster_id, action)[0][0])
+
+    def size(self, cluster_id: str) -> int | None:
+        """Return how many instances were last asked for by a resize; None: as many as the recipe says."""
+        statement = (
+            "SELECT detail FROM intents WHERE cluster_id = ? AND action = ? ORDER BY intent_id DESC LIMIT 1"
+        )
+        rows = self._database.read(statement, cluster_id, RESIZE)
+        return int(rows[0]["detail"]) if rows else None
 
     def known_to_cloud(self, cluster_id: str) -> bool:
         """Tell whether anything was ever asked for in this cluster's name."""

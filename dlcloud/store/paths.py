@@ -68,9 +68,9 @@ class Paths:
         """Return the one-time secret by which a cluster's instances prove their host keys."""
         return self.cluster(cluster_id) / "host-secret"
 
-    def user_data(self, cluster_id: str) -> Path:
-        """Return what a cluster's instances do at first boot."""
-        return self.cluster(cluster_id) / "user-data"
+    def user_data(self, cluster_id: str, life_minutes: int) -> Path:
+        """Return what those of a cluster's instances do at first boot that end themselves after so long."""
+        return self.cluster(cluster_id) / f"user-data-{life_minutes}"
 
     @property
     def claims_lock(self) -> Path:

@@ -16,13 +16,14 @@ from pathlib import Path
 from botocore.client import BaseClient
 
 from dlcloud.cli import main as cli
-from dlcloud.launch import claim, down
+from dlcloud.launch import claim, living
 from dlcloud.store.database import Database
 
 MODULES = (
     "dlcloud.cli.up_flow",
     "dlcloud.cli.down_flow",
     "dlcloud.cli.gc_flow",
+    "dlcloud.cli.resize_flow",
     "dlcloud.cloud.ec2",
     "dlcloud.ssh.dial",
     "dlcloud.local.site",
@@ -64,7 +65,7 @@ def child(order, trail, output):
     BaseClient._make_api_call = killer.around(BaseClient._make_api_call, lambda given: given[1])
     Database.write = killer.around(Database.write, lambda given: " ".join(given[1].split()[:3]))
     # The local EC2 tells of everything at once: nothing is gained by waiting for its lists as for AWS's.
-    down.CONSISTENCY_WINDOW_S = 0.5
+    living.CONSISTENCY_WINDOW_S = 0.5
     claim.SWEEP_AGE_S = 0.0
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -37,7 +37,7 @@ def test_neither_logs_nor_the_store_nor_process_lists_tell_a_secret(home):
         assert not any(word in content for word in words), file
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, check=True).stdout
     assert not any(word in listed for word in words)
-    for private in ("key", "host-secret", "user-data"):
+    for private in ("key", "host-secret", "user-data-240"):
         (there,) = (home.folder / "clusters").glob(f"*/{private}")
         assert Path(there).stat().st_mode & 0o077 == 0
     home.run("down", "--all", expect=0)

@@ -64,7 +64,7 @@ class FakeCloud:
     groups: dict = field(default_factory=dict)
     rules: set = field(default_factory=set)
     templates: dict = field(default_factory=dict)
-    fleets: set = field(default_factory=set)
+    fleets_made: set = field(default_factory=set)
 
     def __post_init__(self):
         self._lock = threading.RLock()
@@ -125,9 +125,13 @@ class FakeCloud:
     def launch_fleet(self, request):
         return self._call("launch_fleet", lambda: self._launch_fleet(request))
 
+    def fleets(self, cluster_id):
+        assert cluster_id
+        return self._call("fleets", lambda: sorted(self.fleets_made))
+
     def delete_fleets(self, fleet_ids):
         for fleet_id in fleet_ids:
-            self._call("delete_fleets", lambda fleet_id=fleet_id: self.fleets.discard(fleet_id))
+            self._call("delete_fleets", lambda fleet_id=fleet_id: self.fleets_made.discard(fleet_id))
 
     def delete_launch_templates(self, cluster_id):
         return self._call(
@@ -205,8 +209,8 @@ class FakeCloud:
                 instances=tuple(self._as_of(self._records[i.instance_id], now) for i in answer.instances),
             )
         template = self.templates[request.template]
-        fleet_id = f"fleet-{len(self.fleets) + 1:04x}"
-        self.fleets.add(fleet_id)
+        fleet_id = f"fleet-{len(self.fleets_made) + 1:04x}"
+        self.fleets_made.add(fleet_id)
         instances, refusals = [], []
         for market, count in (
             (Market.ON_DEMAND, request.on_demand_count),

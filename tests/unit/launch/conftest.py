@@ -37,7 +37,7 @@ class World:
         return Provisioner(
             cluster=self.cluster,
             plan=self.plan(text),
-            user_data="#cloud-config",
+            first_boot=lambda minutes: f"#cloud-config {minutes}",
             security_group_id=group,
             cloud=self.cloud,
             clusters=self.clusters,

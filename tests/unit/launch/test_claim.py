@@ -165,7 +165,7 @@ def test_the_first_boot_is_the_same_text_each_time_and_private(home):
     assert first_boot(claim.cluster, life_minutes=60, paths=home.paths) == text
     secret = home.paths.host_secret(claim.cluster.cluster_id).read_text()
     assert secret in text
-    assert stat.S_IMODE(home.paths.user_data(claim.cluster.cluster_id).stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.paths.user_data(claim.cluster.cluster_id, 60).stat().st_mode) == 0o600
 
 
 def test_the_secrets_of_a_cluster_that_is_down_are_forgotten(home):

@@ -36,7 +36,7 @@ def test_one_request_gives_all_where_there_is_capacity(world):
     assert {member.hourly_usd for member in members} == {Decimal("0.1785")}
     assert {member.price_source for member in members} == {"bundled table"}
     (request,) = world.cloud.requests
-    assert (request.min_count, request.max_count, request.user_data) == (1, 2, "#cloud-config")
+    assert (request.min_count, request.max_count, request.user_data) == (1, 2, "#cloud-config 240")
     assert request.tags == world.cluster.tags
     assert len(request.client_token) == 64
     assert world.clusters.open_intents("c0ffee") == []

@@ -164,3 +164,10 @@ def test_other_fleets_are_refused(rig, template):
             ],
             TargetCapacitySpecification={"TotalTargetCapacity": 1},
         )
+
+
+def test_a_limit_of_a_type_holds_over_all_its_zones_together(rig, template):
+    rig.control.set_capacity("r7i.large", 2)
+    reply = fleet(rig, template, [pool("r7i.large"), pool("r7i.large", "us-east-1b")], 3)
+    rig.control.set_capacity("r7i.large", None)
+    assert sum(count(reply).values()) == 2

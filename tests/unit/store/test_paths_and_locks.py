@@ -40,7 +40,7 @@ def test_every_path_lies_below_home_and_no_two_are_one(tmp_path):
     paths = Paths(tmp_path)
     all_of_them = [
         paths.database, paths.local_site, paths.logs, paths.key("c"), paths.known_hosts("c"),
-        paths.host_secret("c"), paths.user_data("c"), paths.cluster_lock("c"), paths.run_records("r"),
+        paths.host_secret("c"), paths.user_data("c", 60), paths.cluster_lock("c"), paths.run_records("r"),
         paths.run_log("r"), paths.run_files("r"),
     ]  # fmt: skip
     assert len(set(all_of_them)) == len(all_of_them)

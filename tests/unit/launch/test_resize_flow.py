@@ -1,0 +1,244 @@
+"""A cluster grows and shrinks while its other instances go on, whoever is killed meanwhile."""
+
+import pytest
+
+from dlcloud.core.errors import CapacityError, CloudError, HostKeyError, RemoteCommandError
+from dlcloud.core.instance import Market
+from dlcloud.core.recipe import Setup
+from dlcloud.core.resize import decide
+from dlcloud.launch.grow import grow
+from dlcloud.launch.living import CONSISTENCY_WINDOW_S, living, look, present, settle
+from dlcloud.launch.setup import PREPARED, prepare_all
+from dlcloud.launch.shrink import shrink
+from dlcloud.launch.up import bring_up
+from dlcloud.store.clusters import RESIZE
+from tests.fakes.cloud import Failure, Killed
+from tests.fakes.machine import FakeMachine
+from tests.fakes.samples import RECIPE, price, recipe
+from tests.unit.launch.conftest import ONE_TYPE
+
+A, B = "us-east-1a", "us-east-1b"
+
+
+def of_size(count, text=ONE_TYPE):
+    return text.replace("count: 2", f"count: {count}")
+
+
+def grown(world, count, text=ONE_TYPE, reached=()):
+    return grow(
+        world.cluster,
+        world.plan(of_size(count, text)),
+        first_boot=lambda minutes: f"#cloud-config {minutes}",
+        cloud=world.cloud,
+        clusters=world.clusters,
+        dial=world.dial,
+        clock=world.clock,
+        emit=world.told.append,
+        reached=reached,
+    )
+
+
+def alive(world):
+    return living(world.cluster, cloud=world.cloud, clusters=world.clusters, clock=world.clock)
+
+
+def shrunk(world, count):
+    """Shrink as a command does that begins now."""
+    settle(world.cluster, clusters=world.clusters, clock=world.clock)
+    end = decide(alive(world), count).end
+    return shrink(
+        world.cluster,
+        end,
+        cloud=world.cloud,
+        clusters=world.clusters,
+        clock=world.clock,
+        emit=world.told.append,
+    )
+
+
+def ids(members):
+    return sorted(member.instance.instance_id for member in members)
+
+
+def test_only_newcomers_are_launched_and_dialled(world):
+    world.provision()
+    result = grown(world, 4, reached={"i-0001", "i-0002"})
+    assert ids(result.members) == world.cloud.alive() == ["i-0001", "i-0002", "i-0003", "i-0004"]
+    assert sorted(result.connections) == ["i-0003", "i-0004"]
+    assert {endpoint.instance_id for endpoint, _ in world.dial.dialled} == {"i-0003", "i-0004"}
+    assert (world.cloud.requests[-1].max_count, len(set(world.tokens))) == (2, 2)
+
+
+def test_a_part_is_returned_with_the_refusal_of_every_pool(world):
+    world.provision()
+    world.cloud.capacity |= {("c7i.xlarge", A, Market.ON_DEMAND): 1, ("c7i.xlarge", B, Market.ON_DEMAND): 0}
+    result = grown(world, 5)
+    assert len(result.members) == 3
+    assert {(each.pool, each.zone) for each in result.refusals} >= {("c7i.xlarge on-demand", B)}
+    assert all(isinstance(each.error, CapacityError) for each in result.refusals)
+
+
+def test_no_capacity_at_all_is_no_error_of_grow(world):
+    world.provision()
+    world.cloud.capacity |= {("c7i.xlarge", zone, Market.ON_DEMAND): 0 for zone in (A, B)}
+    result = grown(world, 3)
+    assert ids(result.members) == ["i-0001", "i-0002"]
+    assert result.refusals
+
+
+@pytest.mark.parametrize("error", [HostKeyError("wrong proof"), None])
+def test_a_newcomer_that_cannot_be_used_is_ended_and_the_others_are_used(world, error):
+    world.provision()
+    world.dial.machines["i-0003"] = FakeMachine("i-0003", refuses_login=error, gone=error is None)
+    result = grown(world, 4, reached={"i-0001", "i-0002"})
+    assert ids(result.members) == world.cloud.alive() == ["i-0001", "i-0002", "i-0004"]
+    assert list(result.lost) == ["i-0003"]
+    (gone,) = [each for each in world.clusters.members("c0ffee") if each.instance.instance_id == "i-0003"]
+    assert gone.ended_at
+
+
+def test_a_newcomer_that_is_taken_away_while_it_boots_does_not_stop_the_others(world):
+    world.provision()
+    world.cloud.boot_s = 30
+    failures = iter([None])
+    told = world.told.append
+
+    def interrupting(event):
+        told(event)
+        if len(world.cloud.alive()) == 4 and next(failures, 1) is None:
+            world.cloud.interrupt("i-0004")
+
+    world.told = type("Emit", (), {"append": staticmethod(interrupting)})
+    result = grown(world, 4, reached={"i-0001", "i-0002"})
+    assert ids(result.members) == ["i-0001", "i-0002", "i-0003"]
+    assert "i-0004" in result.lost
+
+
+def test_one_that_was_there_before_is_never_ended_for_not_answering(world):
+    world.provision()
+    world.dial.machines["i-0001"] = FakeMachine("i-0001", gone=True)
+    result = grown(world, 3)
+    assert list(result.lost) == ["i-0001"]
+    assert "i-0001" in world.cloud.alive()
+
+
+def test_shrink_ends_just_these_and_remembers_when(world):
+    world.provision(of_size(4))
+    world.clock.advance(100)
+    members = shrunk(world, 2)
+    assert ids(members) == ["i-0003", "i-0004"]
+    assert world.cloud.alive() == ["i-0001", "i-0002"]
+    assert all(member.ended_at == world.clock.now() for member in members)
+    assert shrunk(world, 2) == []
+
+
+@pytest.mark.parametrize("method", ["terminate", "instances"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_shrink_that_was_killed_is_finished_and_no_more_end(world, method, after):
+    world.provision(of_size(4))
+    number = world.cloud.calls[method] + (2 if method == "instances" else 1)
+    world.cloud.failures.append(Failure(method, Killed(), number, after=after))
+    with pytest.raises(Killed):
+        shrunk(world, 2)
+    assert len(look(world.cluster, cloud=world.cloud, clusters=world.clusters)) == 2
+    shrunk(world, 2)
+    assert world.cloud.alive() == ["i-0001", "i-0002"]
+    assert world.clusters.open_intents("c0ffee") == []
+
+
+@pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "launch"), (RECIPE, "launch_fleet")])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("then", [3, 4, 5])
+def test_a_grow_that_was_killed_is_finished_by_the_next(world, text, method, after, then):
+    world.provision(text)
+    world.cloud.lag_s = 6.0
+    number = world.cloud.calls[method] + 1
+    world.cloud.failures.append(Failure(method, Killed(), number, after=after))
+    with pytest.raises(Killed):
+        grown(world, 4, text)
+    result = grown(world, then, text)
+    if then < 4:
+        shrunk(world, then)
+    assert len(world.cloud.alive()) == then
+    assert set(world.cloud.alive()) <= set(ids(result.members))
+    assert world.clusters.open_intents("c0ffee") == []
+
+
+def test_a_smaller_size_after_a_killed_grow_waits_for_what_may_yet_appear(world):
+    world.provision()
+    world.cloud.lag_s = CONSISTENCY_WINDOW_S - 1
+    world.cloud.failures.append(Failure("launch", Killed(), 2, after=True))
+    with pytest.raises(Killed):
+        grown(world, 4)
+    shrunk(world, 2)
+    assert world.cloud.alive() == ["i-0001", "i-0002"]
+    assert len(world.cloud.requests) == 2
+
+
+def test_up_ends_what_a_killed_shrink_left_too_many(world):
+    world.provision(of_size(4))
+    bring_up(
+        world.cluster,
+        world.plan(of_size(1)),
+        first_boot=str,
+        cloud=world.cloud,
+        clusters=world.clusters,
+        dial=world.dial,
+        clock=world.clock,
+        emit=world.told.append,
+    )
+    assert world.cloud.alive() == ["i-0001"]
+
+
+def test_a_refusal_of_another_kind_is_raised_and_its_intent_ended(world):
+    world.provision()
+    world.cloud.failures.append(Failure("launch", CloudError("UnsupportedOperation"), 2))
+    with pytest.raises(CloudError):
+        grown(world, 3)
+    assert world.clusters.open_intents("c0ffee") == []
+
+
+def test_a_request_that_nobody_answered_stays_open_and_is_repeated(world):
+    world.provision()
+    unanswered = CloudError("AWS cannot be reached")
+    unanswered.answered = False
+    world.cloud.failures.append(Failure("launch", unanswered, 2, after=True))
+    with pytest.raises(CloudError):
+        grown(world, 3)
+    assert world.clusters.open_intents("c0ffee") == ["launch"]
+    assert len(grown(world, 3).members) == len(world.cloud.alive()) == 3
+
+
+def test_the_size_asked_for_last_is_remembered(world):
+    assert world.clusters.size("c0ffee") is None
+    for size in (4, 3):
+        world.clusters.begin_intent("c0ffee", RESIZE, str(size), world.clock.now())
+    assert world.clusters.size("c0ffee") == 3
+
+
+def test_what_is_there_takes_its_part_of_the_budget(world):
+    members = world.provision()
+    there = present(world.cluster, recipe(), members, prices=[price()], clusters=world.clusters)
+    assert (there.count, there.on_demand) == (2, 2)
+    assert 1.42 < there.committed_usd < 1.5  # 2 x 4 h x 0.1785, and two disks
+
+
+def test_a_set_up_is_done_once_and_only_on_those_that_lack_it(world):
+    members = world.provision()
+    connections = {
+        name: world.dial.dial(m.instance.endpoint("ubuntu"))
+        for name, m in zip(ids(members), members, strict=True)
+    }
+    first, second = (world.dial.machines[name] for name in ids(members))
+    setup = Setup(commands="echo hello")
+
+    def prepare():
+        return prepare_all(connections, setup, "", clock=world.clock, emit=world.told.append)
+
+    assert prepare() == {}
+    first.answers[PREPARED] = first.files[PREPARED][0]
+    second.failing["setup.sh"] = (1, b"no such package")
+    failed = prepare()
+    assert [type(error) for error in failed.values()] == [RemoteCommandError]
+    assert list(failed) == [second.instance_id]
+    assert sum("setup.sh" in command for command in first.commands) == 1
