@@ -1,8 +1,8 @@
 """Say which benchmarks there are and what each needs; read by the launcher, so it imports no framework."""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -13,6 +13,31 @@ class Choice:
     parameter: str
     value: str
     requirements: str
+
+
+Parameters = Mapping[str, str | list[str]]
+"""Values of parameters, as in a recipe; a list for several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a machine must have for a benchmark, or for one of its settings.
+
+    Attributes:
+        setting: Which of its settings; empty for the whole benchmark.
+        gpu: Whether it takes an NVIDIA GPU.
+        flags: CPU flags, as in hardware.FLAGS, of which one is enough.
+        called: What people call the flags.
+        memory_gib: Memory, as instance types are sold with.
+        advice: Where it runs without, only worse: what to expect. Then nothing is left out.
+    """
+
+    setting: str = ""
+    gpu: bool = False
+    flags: tuple[str, ...] = ()
+    called: str = ""
+    memory_gib: float = 0.0
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +55,9 @@ class Benchmark:
         selecting: Those of the lists that only say which cases there are: a case is the same whatever else
             stands in the list, so that `--resume` need not repeat it.
         rounds: Whether settings run in slices of time.
+        needs: What a machine must have; `dlcloud bench` leaves out what does not fit.
+        sweep: The parameters that `dlcloud bench` runs it with; None where it cannot run it by itself.
+        tiny: What of these it runs with `--tiny`: the real engines, in seconds.
         choices: Values of parameters that need other packages; the first that is asked for counts.
     """
 
@@ -41,6 +69,9 @@ class Benchmark:
     lists: tuple[str, ...] = ()
     selecting: tuple[str, ...] = ()
     rounds: bool = True
+    needs: tuple[Need, ...] = ()
+    sweep: Parameters | None = None
+    tiny: Parameters = field(default_factory=dict)
     choices: tuple[Choice, ...] = ()
 
     @property
@@ -95,6 +126,25 @@ BENCHMARKS = {
             },
             lists=("network", "engine", "batch"),
             selecting=("network", "batch"),
+            needs=(
+                Need(memory_gib=4),
+                Need(setting="bf16", flags=("avx512_bf16", "amx_bf16"), called="AVX512_BF16 or AMX"),
+                Need(
+                    setting="int8",
+                    flags=("avx512_vnni", "avx_vnni", "amx_int8"),
+                    called="VNNI",
+                    advice="int8 gains about half as much there",
+                ),
+            ),
+            sweep={"network": ["vgg16", "resnet50"], "engine": "openvino", "batch": ["1", "8"]},
+            tiny={
+                "network": "tiny",
+                "engine": "onnxruntime",
+                "batch": "1",
+                "max-seconds": "2",
+                "slice-seconds": "0.05",
+                "warm-up-seconds": "1",
+            },
             choices=(
                 Choice(parameter="engine", value="openvino", requirements="quantization_openvino.txt"),
                 Choice(parameter="network", value="digits", requirements="quantization_openvino.txt"),

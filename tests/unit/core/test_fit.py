@@ -1,0 +1,85 @@
+"""Which benchmarks fit a machine, by what its type promises and by what the instance shows."""
+
+import dataclasses
+
+from dlcloud.benchmarks.catalog import BENCHMARKS, COMMON, ROUNDS, Benchmark, Need
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.fit import FLAGS_OF_ISA, Machine, fit, found, promised
+from dlcloud.core.result import Hardware
+
+BF16 = ("avx512_bf16", "amx_bf16")
+BIG = Machine(name="big", flags=frozenset({"avx512_vnni", *BF16}), memory_gib=64.0, gpus=1)
+
+
+def benchmark(name, *needs):
+    return Benchmark(
+        name=name, module="m", requirements="r", summary="s", parameters={}, needs=needs, sweep={}
+    )
+
+
+ALL = [
+    benchmark("plain"),
+    benchmark("gpu", Need(gpu=True)),
+    benchmark("large", Need(memory_gib=32)),
+    benchmark("mixed", Need(flags=BF16, called="AVX512_BF16 or AMX")),
+    benchmark(
+        "int8",
+        Need(setting="bf16", flags=BF16),
+        Need(setting="int8", flags=("avx512_vnni",), called="VNNI", advice="half the gain"),
+    ),
+]
+
+
+def test_a_machine_with_everything_runs_everything():
+    fits = fit(ALL, BIG)
+    assert fits.benchmarks == ("plain", "gpu", "large", "mixed", "int8")
+    assert fits.left_out == ()
+    assert fits.advice == ()
+
+
+def test_what_a_machine_lacks_is_said_for_benchmarks_and_for_settings():
+    small = Machine(name="t", flags=frozenset(), memory_gib=16.0, gpus=0)
+    fits = fit(ALL, small)
+    assert fits.benchmarks == ("plain", "int8")
+    assert [(each.benchmark, each.setting, each.reason) for each in fits.left_out] == [
+        ("gpu", "", "t has no NVIDIA GPU"),
+        ("large", "", "t has 16 GiB of memory, 32 are needed"),
+        ("mixed", "", "t has no AVX512_BF16 or AMX"),
+        ("int8", "bf16", "t has no avx512_bf16 or amx_bf16"),
+    ]
+    assert [each.reason for each in fits.advice] == ["t has no VNNI: half the gain"]
+
+
+def test_the_memory_that_the_kernel_keeps_is_not_missed():
+    assert fit(ALL, dataclasses.replace(BIG, memory_gib=30.6)).left_out == ()
+    assert fit(ALL, dataclasses.replace(BIG, memory_gib=None)).left_out == ()
+
+
+def test_the_types_of_the_articles_and_their_successors_promise_what_they_have():
+    catalog = Catalog()
+    skylake, ice_lake, sapphire, turing = (
+        promised(catalog.hardware(name))
+        for name in ("c5.18xlarge", "c6i.xlarge", "c7i.xlarge", "g4dn.xlarge")
+    )
+    assert not skylake.flags & {"avx512_vnni", *BF16}
+    assert "avx512_vnni" in ice_lake.flags
+    assert not ice_lake.flags & set(BF16)
+    assert set(BF16) <= sapphire.flags
+    assert (turing.gpus, sapphire.gpus) == (1, 0)
+
+
+def test_every_word_of_the_table_of_types_is_understood():
+    assert {isa for known in Catalog() for isa in known.cpu_isa} <= FLAGS_OF_ISA.keys()
+
+
+def test_an_instance_shows_what_it_has():
+    machine = found("i-1", Hardware(cpu_flags=("avx2",), memory_gib=7.6, gpus=("Tesla T4",)))
+    assert machine == Machine(name="i-1", flags=frozenset({"avx2"}), memory_gib=7.6, gpus=1)
+
+
+def test_what_the_catalog_sweeps_are_its_own_parameters():
+    for each in BENCHMARKS.values():
+        known = {*each.parameters, *COMMON, *(ROUNDS if each.rounds else ())}
+        assert {*(each.sweep or {}), *each.tiny, *each.lists, *each.selecting} <= known, each.name
+        assert set(each.selecting) <= set(each.lists)
+        assert each.sweep is None or each.tiny
