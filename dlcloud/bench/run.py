@@ -5,11 +5,13 @@ import logging
 import secrets
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from dlcloud.bench.program import RECORDS, Program, travels
+from dlcloud.bench.quotes import Quotes
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
 from dlcloud.core.events import Emit, Progress, Warned, stage
@@ -57,6 +59,11 @@ class Runner:
     paths: Paths
     clock: Clock
     emit: Emit
+    _quotes: Quotes = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Ask for prices once, for all runs."""
+        object.__setattr__(self, "_quotes", Quotes(self.cloud))
 
     def run_all(self, members: Sequence[Member]) -> list[Run]:
         """Run on every instance at once; a run that an earlier `up` left behind is followed, not repeated.
@@ -72,14 +79,17 @@ class Runner:
         connection = self._dial(member)
         run = self._unfinished(member)
         if run is None:
+            setup_at = self.clock.now()
             python = prepare(
                 connection, self.recipe.setup, self.program.requirements, clock=self.clock, emit=self.emit
             )
-            run = self._new_run(member)
+            run = self._new_run(member, setup_at)
             self._send(connection, run, python)
             self.runs.add(run)
         # A start that was asked for before does nothing: after a crash in between, none is started twice.
         connection.check(f"python3 {JOB} start {_folder(run)}")
+        # The program is at work meanwhile: nothing waits for prices.
+        self.runs.put_prices(run.run_id, self._quotes.of(run.instance_type, run.zone))
         with stage(self.emit, self.clock, f"running {self.program.name}", instance_id=run.instance_id):
             ended = self._follow(member, run)
         return self._finish(member, ended)
@@ -88,7 +98,7 @@ class Runner:
         mine = [run for run in self.runs.of_cluster(self.cluster.cluster_id) if run.state is RunState.RUNNING]
         return next((run for run in mine if run.instance_id == member.instance.instance_id), None)
 
-    def _new_run(self, member: Member) -> Run:
+    def _new_run(self, member: Member, setup_at: datetime) -> Run:
         instance = member.instance
         return Run(
             run_id=f"{self.cluster.name}-{secrets.token_hex(4)}",
@@ -107,6 +117,7 @@ class Runner:
             price_as_of=member.price_as_of,
             state=RunState.RUNNING,
             started_at=self.clock.now(),
+            setup_at=setup_at,
         )
 
     def _send(self, connection: Connection, run: Run, python: str) -> None:

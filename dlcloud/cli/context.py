@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.core.events import Emit
     from dlcloud.local.site import LocalEndpoint, LocalSite
     from dlcloud.ssh.dial import Dialer
+    from dlcloud.store.measurements import Measurements
     from dlcloud.store.runs import Runs
 
 LOGS_KEPT = 50
@@ -103,6 +104,13 @@ class Context:
         from dlcloud.store.runs import Runs
 
         return Runs(self._database)
+
+    @cached_property
+    def measurements(self) -> "Measurements":
+        """What was measured, as reports read it."""
+        from dlcloud.store.measurements import Measurements
+
+        return Measurements(self._database)
 
     @cached_property
     def local_site(self) -> "LocalSite":

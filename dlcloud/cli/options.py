@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
@@ -8,6 +9,27 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 FORMATS = ("table", "json", "csv", "markdown")
+
+
+class Day(click.ParamType[datetime]):
+    """A day, or a time, in UTC where it does not say otherwise."""
+
+    name = "date"
+
+    def convert(
+        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Return it as an aware time, at the day's beginning where only a day is told."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no date such as 2026-09-01 or 2026-09-01T12:00", param, ctx)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+DAY = Day()
 
 
 def output_option(command: Command) -> Command:
@@ -25,3 +47,26 @@ def output_option(command: Command) -> Command:
 def verbose_option(command: Command) -> Command:
     """Add --verbose."""
     return click.option("-v", "--verbose", is_flag=True, help="Diagnosis on stderr, too.")(command)
+
+
+def selection_options(command: Command) -> Command:
+    """Add what selects results: --type, --benchmark, --setting and so on."""
+    options = (
+        click.option("--type", "types", multiple=True, help="Of this instance type, or family (c7i)."),
+        click.option("--benchmark", "benchmarks", multiple=True, help="Of this benchmark, or recipe."),
+        click.option("--case", "cases", multiple=True, help="Of this case (`vgg16 batch 1`)."),
+        click.option("--setting", "settings", multiple=True, help="Of this setting (fp32, int8)."),
+        click.option("--cluster", "clusters", multiple=True, help="Of this cluster."),
+        click.option(
+            "--cloud",
+            "clouds",
+            multiple=True,
+            type=click.Choice(["aws", "local"]),
+            help="Real, or rehearsed.",
+        ),
+        click.option("--since", type=DAY, help="Begun on this day (UTC) or later: 2026-09-01."),
+        click.option("--until", type=DAY, help="Begun before this day (UTC)."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command

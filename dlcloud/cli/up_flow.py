@@ -13,6 +13,7 @@ import click
 from dlcloud.bench.program import Program, program_of
 from dlcloud.bench.run import Runner
 from dlcloud.cli.context import Context
+from dlcloud.cli.cost_lines import lines_of_runs
 from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
@@ -24,7 +25,7 @@ from dlcloud.launch.claim import Claim, RecipeFile, claim_for, earlier_cluster, 
 from dlcloud.launch.living import look, present
 from dlcloud.launch.preflight import observe
 from dlcloud.launch.up import bring_up
-from dlcloud.report.cost import cost_report, lines_of
+from dlcloud.report.cost import cost_report
 from dlcloud.report.plan import plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import recipe_text
@@ -157,9 +158,8 @@ class Up:
 
     def _print_results(self, cluster: Cluster, before: set[str]) -> bool:
         """Print what was measured by this `up`; tell whether there was anything."""
-        runs = self.context.runs
-        mine = [run for run in runs.of_cluster(cluster.cluster_id) if run.run_id not in before]
-        lines = lines_of(mine, runs.results(), runs.comparisons(), runs.hardware())
+        runs = self.context.runs.of_cluster(cluster.cluster_id)
+        lines = lines_of_runs(self.context, [run.run_id for run in runs if run.run_id not in before])
         if lines:
             report = replace(cost_report(lines, command="up", details=True), extra={"cluster": cluster.name})
             click.echo(render(report, Format(self.output)))

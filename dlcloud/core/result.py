@@ -109,6 +109,8 @@ class Run:
     started_at: datetime
     ended_at: datetime | None = None
     exit_status: int | None = None
+    setup_at: datetime | None = None
+    """When the instance answered and its set-up began; None for a run of an older dlcloud."""
 
     @property
     def rehearsal(self) -> bool:

@@ -1,247 +1,224 @@
-"""Cost per throughput: what each run measured, beside what its instance type costs."""
+"""The cost table: what each type and setting measured, beside what that costs, and which is best."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import groupby
 
-from dlcloud.core.cost import rounded, usd_per_million
-from dlcloud.core.result import Comparison, Hardware, Metric, Result, Run
-from dlcloud.report.table import Cell, Report, Section
+from dlcloud.core.cost import rounded
+from dlcloud.core.instance import Market
+from dlcloud.core.line import Line
+from dlcloud.core.ranking import Best, By, Group, best_of, grouped, natural_group, ranked
+from dlcloud.core.result import Metric
+from dlcloud.report.cost_details import bill_section, detail_sections, price_section
+from dlcloud.report.cost_record import record_of
+from dlcloud.report.cost_wide import wide_section
+from dlcloud.report.table import Report, Section, fitted
 
 REHEARSAL_NOTE = "* rehearsal: the price is of {type}, the speed is of this machine's {hardware}"
 WON = frozenset({"faster", "slower"})
 EMPTY = "nothing has been measured yet: dlcloud up quickstart"
+_SUPERLATIVE = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shortest latency"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One setting of one case of one run, with its comparison to the baseline where there is one."""
+class Column:
+    """A column of the cost table; `least` is the width to which it may be wrapped where 80 are too few."""
 
-    run: Run
-    hardware: Hardware
-    result: Result
-    comparison: Comparison | None
-
-    @property
-    def throughput(self) -> Metric | None:
-        """Return items a second; for a workload that reports none, runs a second by its wall time."""
-        duration = self.result.metrics.get("duration")
-        if "throughput" in self.result.metrics or duration is None or not duration.value:
-            return self.result.metrics.get("throughput")
-        return Metric(
-            value=1 / duration.value,
-            low=1 / duration.high if duration.high else None,
-            high=1 / duration.low if duration.low else None,
-            unit="runs/s",
-            samples=duration.samples,
-        )
-
-    @property
-    def usd_per_million(self) -> Decimal | None:
-        """Return what a million items cost on the run's instance type."""
-        if self.throughput is None or self.run.hourly_usd is None:
-            return None
-        return usd_per_million(self.run.hourly_usd, self.throughput.value)
+    title: str
+    cell: Callable[[Line], str]
+    numeric: bool = False
+    least: int | None = None
 
 
-def lines_of(
-    runs: Iterable[Run],
-    results: Mapping[str, Sequence[Result]],
-    comparisons: Mapping[str, Sequence[Comparison]],
-    hardware: Mapping[str, Hardware],
-) -> list[Line]:
-    """Join what the store holds of each run, in the order of the runs."""
-    compared = {
-        (run_id, each.case, each.candidate): each for run_id, of_run in comparisons.items() for each in of_run
-    }
-    return [
-        Line(
-            run=run,
-            hardware=hardware.get(run.run_id, Hardware()),
-            result=result,
-            comparison=compared.get((run.run_id, result.case, result.setting)),
-        )
-        for run in runs
-        for result in results.get(run.run_id, ())
-    ]
+def cost_report(
+    lines: Sequence[Line],
+    *,
+    command: str = "cost-report",
+    by: By | None = None,
+    market: Market = Market.ON_DEMAND,
+    group: Group | None = None,
+    details: bool = False,
+    wide: bool = False,
+    empty: str = EMPTY,
+) -> Report:
+    """Return the cost report.
 
-
-def cost_report(lines: Sequence[Line], *, command: str = "cost-report", details: bool = False) -> Report:
-    """Return the cost table: one section a run; with `details`, one more of latency, size and agreement."""
+    Args:
+        lines: What was measured.
+        command: Whose result it is.
+        by: What comes first; None leaves the lines in their order, as measured.
+        market: Whose price decides what is cheapest.
+        group: What the lines of a table share; None for what suits them.
+        details: Tables of latency, size and agreement, and every price and bill, too.
+        wide: Everything in one table, as wide as that needs.
+        empty: What is said where there are no lines.
+    """
+    ordered = list(lines) if by is None else ranked(lines, by, market)
     sections: list[Section] = []
-    for _, grouped in groupby(lines, key=lambda line: line.run.run_id):
-        of_run = list(grouped)
-        sections.append(_cost_section(of_run))
+    for of_group in grouped(ordered, group or natural_group(ordered)):
+        best = best_of(of_group, by or By.COST, market)
+        if wide:
+            sections.append(wide_section(of_group, heading(of_group), _notes(of_group, best, by, market)))
+            continue
+        sections.append(_cost_section(of_group, best, by, market))
         if details:
-            sections += _detail_section(of_run)
-    return Report(command=command, records=[_record(line) for line in lines], sections=sections, empty=EMPTY)
+            sections += detail_sections(of_group)
+    if ordered and not wide:
+        sections += [price_section(ordered), *bill_section(ordered, whole=details)]
+    records = [record_of(line) for line in ordered]
+    return Report(command=command, records=records, sections=sections, empty=empty)
 
 
-def _cost_section(lines: Sequence[Line]) -> Section:
-    run, hardware = lines[0].run, lines[0].hardware
+def _cost_section(lines: Sequence[Line], best: Sequence[Best], by: By | None, market: Market) -> Section:
+    columns = _columns(lines, "*" if lines[0].rehearsal else "")
+    section = Section(
+        heading=heading(lines),
+        titles=[column.title for column in columns],
+        rows=[[column.cell(line) for column in columns] for line in lines],
+        notes=_notes(lines, best, by, market),
+        numeric=frozenset(place for place, column in enumerate(columns) if column.numeric),
+    )
+    return fitted(
+        section, {place: column.least for place, column in enumerate(columns) if column.least is not None}
+    )
+
+
+def _columns(lines: Sequence[Line], mark: str) -> list[Column]:
     unit = next((line.throughput.unit for line in lines if line.throughput), "items/s")
-    items = unit.removesuffix("/s")
-    mark = "*" if run.rehearsal else ""
-    notes = [REHEARSAL_NOTE.format(type=run.instance_type, hardware=hardware.label)] if run.rehearsal else []
-    notes.append(f"USD/M: USD per million {items}; speed-up with its 95 % interval")
+    columns = [*_identity(lines)]
+    columns += [
+        Column(title="setting", cell=setting, least=8),
+        Column(title=f"{unit}{mark}", cell=lambda line: number(line.throughput), numeric=True),
+        Column(title="interval", cell=lambda line: interval(line.throughput), numeric=True),
+        Column(title="speed-up", cell=speed_up, least=13),
+        Column(title=f"USD/M{mark}", cell=lambda line: usd(line, Market.ON_DEMAND, mark), numeric=True),
+    ]
+    if any(line.quote.spot for line in lines):
+        title = f"spot{mark}"
+        columns.append(Column(title=title, cell=lambda line: usd(line, Market.SPOT, mark), numeric=True))
+    return columns
+
+
+def _identity(lines: Sequence[Line]) -> list[Column]:
+    """Return the columns by which the lines of a table differ; what they share is in the heading."""
+    kinds = [
+        Column(title="type", cell=lambda line: line.run.instance_type, least=8),
+        Column(title="benchmark", cell=lambda line: line.run.workload, least=9),
+        Column(title="case", cell=lambda line: line.result.case, least=9),
+    ]
+    columns = [kind for kind in kinds if len({kind.cell(line) for line in lines}) > 1]
+    if not any(column.title == "case" for column in columns) and not lines[0].result.case:
+        columns = [column for column in columns if column.title != "case"]
+    told = [(*(kind.cell(line) for kind in kinds), line.result.setting) for line in lines]
+    if len(set(told)) < len(told):
+        columns.append(Column(title="run", cell=lambda line: line.run.run_id, least=9))
+    return columns
+
+
+def heading(lines: Sequence[Line]) -> str:
+    """Return what the lines of a table share."""
+    runs = {line.run.run_id: line.run for line in lines}
+    hardware = {line.hardware.label for line in lines}
+    told = _shared(line.run.workload for line in lines)
+    case = _shared(line.result.case for line in lines)
+    told = ", ".join(part for part in (told, case) if part) or "several benchmarks"
+    instance_type = _shared(line.run.instance_type for line in lines)
+    label = hardware.pop() if len(hardware) == 1 else ""
+    told += f" on {instance_type}" if instance_type else ""
+    if lines[0].rehearsal:
+        told += f" (rehearsal{f', measured on {label}' if label else ''})"
+    elif instance_type and label:
+        told += f" ({label})"
+    first = min(run.started_at for run in runs.values())
+    if len(runs) == 1:
+        (run,) = runs.values()
+        return f"{run.run_id}: {told}\n{run.state}, {run.market}, {run.zone or run.region}, {_when(first)}"
+    last = max(run.started_at for run in runs.values())
+    return f"{told}\n{len(runs)} runs, {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+
+
+def _when(time: object) -> str:
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+def _shared(names: Iterable[str]) -> str:
+    found = set(names)
+    return found.pop() if len(found) == 1 else ""
+
+
+def _notes(lines: Sequence[Line], best: Sequence[Best], by: By | None, market: Market) -> list[str]:
+    notes = []
+    if lines[0].rehearsal:
+        types = ", ".join(dict.fromkeys(line.run.instance_type for line in lines))
+        labels = ", ".join(dict.fromkeys(line.hardware.label for line in lines))
+        notes.append(REHEARSAL_NOTE.format(type=types, hardware=labels))
+    spot = ", on demand and spot" if any(line.quote.spot for line in lines) else ""
+    notes.append(f"USD/M: USD per million {lines[0].items}{spot}; intervals of 95 %")
     if any(line.comparison and line.comparison.verdict not in WON for line in lines):
         notes.append("≈: no difference seen")
-    notes += _warnings(lines)
-    return Section(
-        heading=_heading(run, hardware),
-        titles=("case", "setting", f"{unit}{mark}", "95 % interval", "speed-up", f"USD/M{mark}"),
-        rows=[_cost_row(line, mark) for line in lines],
-        notes=notes,
-        numeric=frozenset({2, 3, 5}),
-    )
+    named = len({line.result.case for line in lines}) > 1
+    notes += [_told(each, by or By.COST, market, named=named) for each in best]
+    warnings = [
+        f"~ {line.result.case} {line.result.setting}: {text}"
+        for line in lines
+        for text in line.result.warnings
+    ]
+    if any(not line.result.stable and not line.result.warnings for line in lines):
+        warnings.append("~: not stable")
+    return notes + list(dict.fromkeys(warnings))
 
 
-def _heading(run: Run, hardware: Hardware) -> str:
-    measured = f"{run.workload} on {run.instance_type}"
-    measured += f" (rehearsal, measured on {hardware.label})" if run.rehearsal else f" ({hardware.label})"
-    if run.hourly_usd is None:
-        price = "price unknown"
-    else:
-        dated = f", {run.price_as_of:%Y-%m-%d}" if run.price_as_of else ""
-        price = f"{run.hourly_usd.normalize():f} USD/h {run.market}, {run.region} ({run.price_source}{dated})"
-    return f"{run.run_id}: {measured}\n{price}; {run.state}, {run.started_at:%Y-%m-%d %H:%M} UTC"
+def _told(best: Best, by: By, market: Market, *, named: bool) -> str:
+    """Say who is best, or why nobody may be called so."""
+    what = _SUPERLATIVE[by] + (f" ({market})" if by is By.COST and market is Market.SPOT else "")
+    where = f"{best.case}: " if named else ""
+    if best.line is None:
+        return f"{where}no {what} is named: {best.reason}"
+    run, mark = best.line.run, "" if best.line.result.stable else " ~"
+    return f"{where}{what}: {run.instance_type} {best.line.result.setting}{mark}; {best.reason}"
 
 
-def _cost_row(line: Line, mark: str) -> tuple[str, ...]:
-    throughput, usd, comparison = line.throughput, line.usd_per_million, line.comparison
-    unstable = "" if line.result.stable else " ~"
-    if comparison is not None:
-        # A winner is named only where the interval excludes 1; the program says so.
-        unclear = "" if comparison.verdict in WON else "≈ "
-        bounds = f"{_ratio(comparison.low)}–{_ratio(comparison.high)}"
-        speed_up = f"{unclear}{_ratio(comparison.ratio)}x ({bounds})"
-    else:
-        speed_up = "baseline" if line.result.baseline else ""
-    return (
-        line.result.case,
-        line.result.setting + unstable,
-        f"{throughput.value:.4g}" if throughput else "",
-        interval(throughput),
-        speed_up,
-        f"{rounded(usd, 3 if usd < 1 else 2)}{mark}" if usd is not None else "unknown",
-    )
+def setting(line: Line) -> str:
+    """Return a setting's name, marked where its figure did not settle."""
+    return line.result.setting + ("" if line.result.stable else " ~")
 
 
-def _ratio(value: float) -> str:
+def number(metric: Metric | None) -> str:
+    """Return a value with four digits; empty where there is none."""
+    return "" if metric is None else f"{metric.value:.4g}" if metric.value < 10000 else f"{metric.value:.0f}"  # noqa: PLR2004  digits
+
+
+def speed_up(line: Line) -> str:
+    """Return a comparison with its interval; a winner is named only where the interval excludes 1."""
+    comparison = line.comparison
+    if comparison is None:
+        return "baseline" if line.result.baseline else ""
+    unclear = "" if comparison.verdict in WON else "≈ "
+    return f"{unclear}{ratio(comparison.ratio)}x ({ratio(comparison.low)}–{ratio(comparison.high)})"
+
+
+def ratio(value: float) -> str:
+    """Return a ratio with three digits."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"  # noqa: PLR2004  three digits are enough
+
+
+def usd(line: Line, market: Market, mark: str) -> str:
+    """Return the USD a million items cost in a market."""
+    amount = line.usd_per_million(market)
+    return "unknown" if amount is None else f"{money(amount)}{mark}"
+
+
+def money(amount: Decimal) -> str:
+    """Return an amount in cents, below a dollar in tenths of them."""
+    return str(rounded(amount, 3 if amount < 1 else 2))
 
 
 def interval(metric: Metric | None) -> str:
     """Return `low–high`; empty where there is no interval."""
     if metric is None or metric.low is None or metric.high is None or metric.low == metric.high:
         return ""
-    return f"{metric.low:.4g}–{metric.high:.4g}"
+    return f"{_digits(metric.low)}–{_digits(metric.high)}"
 
 
-def _detail_section(lines: Sequence[Line]) -> list[Section]:
-    """Return the section of all other metrics and facts that any line has; none where there are none."""
-    metrics = _union(line.result.metrics for line in lines)
-    shown = [name for name in metrics if name in _SHORT]
-    facts = [name for name in _union(line.result.facts for line in lines) if name in _FACTS]
-    if not shown and not facts:
-        return []
-    units = {name: metric.unit for line in lines for name, metric in line.result.metrics.items()}
-    mark = "*" if lines[0].run.rehearsal else ""
-    titles = [f"{_SHORT[name]} {units[name]}{mark}" for name in shown]
-    titles += [_FACTS[name] for name in facts]
-    rows = [
-        [
-            line.result.case,
-            line.result.setting,
-            *(
-                _number(line.result.metrics[name].value if name in line.result.metrics else None)
-                for name in shown
-            ),
-            *(_fact(name, line.result.facts.get(name)) for name in facts),
-        ]
-        for line in lines
-    ]
-    random = any(line.result.facts.get("weights") == "random" for line in lines)
-    notes = (
-        ["weights are random: speed and size are real, agreement says nothing of accuracy"] if random else []
-    )
-    return [
-        Section(
-            heading="",
-            titles=("case", "setting", *titles),
-            rows=rows,
-            notes=notes,
-            numeric=frozenset(range(2, 2 + len(titles))),
-        )
-    ]
-
-
-# What fits beside the facts in 80 columns; the JSON and CSV forms carry every metric.
-_SHORT = {"latency_p50": "p50", "latency_p99": "p99", "peak_memory": "peak"}
-_FACTS = {"model_bytes": "model MB", "cosine_similarity": "cosine"}
-_BYTES_PER_MB = 1e6
-
-
-def _fact(name: str, value: str | float | bool | None) -> str:  # noqa: FBT001  a cell
-    if name == "model_bytes" and isinstance(value, int | float):
-        return f"{value / _BYTES_PER_MB:.1f}"
-    return _number(value) if isinstance(value, int | float) else str(value or "")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _union(mappings: Iterable[Mapping[str, object]]) -> list[str]:
-    names: dict[str, None] = {}
-    for mapping in mappings:
-        names.update(dict.fromkeys(mapping))
-    return list(names)
-
-
-def _warnings(lines: Sequence[Line]) -> list[str]:
-    told = [
-        f"~ {line.result.case} {line.result.setting}: {text}"
-        for line in lines
-        for text in line.result.warnings
-    ]
-    return list(dict.fromkeys(told))
-
-
-def _record(line: Line) -> dict[str, Cell]:
-    run, throughput, comparison = line.run, line.throughput, line.comparison
-    return {
-        "run": run.run_id,
-        "cluster": run.cluster_name,
-        "workload": run.workload,
-        "instance_type": run.instance_type,
-        "rehearsal": run.rehearsal,
-        "measured_on": line.hardware.label,
-        "cloud": run.cloud,
-        "region": run.region,
-        "zone": run.zone,
-        "market": str(run.market),
-        "case": line.result.case,
-        "setting": line.result.setting,
-        "baseline": line.result.baseline,
-        "throughput": throughput.value if throughput else None,
-        "throughput_low": throughput.low if throughput else None,
-        "throughput_high": throughput.high if throughput else None,
-        "unit": throughput.unit if throughput else None,
-        "samples": throughput.samples if throughput else None,
-        "speed_up": comparison.ratio if comparison else None,
-        "speed_up_low": comparison.low if comparison else None,
-        "speed_up_high": comparison.high if comparison else None,
-        "verdict": comparison.verdict if comparison else None,
-        "hourly_usd": run.hourly_usd,
-        "price_as_of": run.price_as_of,
-        "price_source": run.price_source,
-        "usd_per_million": None if line.usd_per_million is None else rounded(line.usd_per_million, 6),
-        "stable": line.result.stable,
-        "warnings": "; ".join(line.result.warnings),
-        **{name: metric.value for name, metric in line.result.metrics.items() if name != "throughput"},
-        **{f"fact_{name}": value for name, value in line.result.facts.items()},
-        "state": str(run.state),
-        "started_at": run.started_at,
-    }
+def _digits(value: float) -> str:
+    return f"{value:.4g}" if value < 10000 else f"{value:.0f}"  # noqa: PLR2004  no exponents

@@ -5,7 +5,7 @@ import io
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -20,6 +20,8 @@ SCHEMA = 1
 tabulate_module.MIN_PADDING = 0
 WIDTH = 80
 """What headings and notes are broken at."""
+GAP = 2
+"""Between two columns."""
 MARKDOWN_STYLE = "github"
 
 Cell = str | int | float | bool | Decimal | datetime | None
@@ -38,7 +40,8 @@ class Format(StrEnum):
 class Section:
     """A table for people: `rows` of text under `titles`, below a `heading`, above `notes`.
 
-    `wrapped` gives, by column, the width beyond which cells go on in the next line.
+    `wrapped` gives, by column, the width beyond which cells go on in the next line. A `wide` one may be wider
+    than a terminal.
     """
 
     heading: str
@@ -47,6 +50,7 @@ class Section:
     notes: Sequence[str] = ()
     numeric: frozenset[int] = frozenset()
     wrapped: Mapping[int, int] = field(default_factory=dict)
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,26 @@ def render(report: Report, form: Format) -> str:
         case _:
             style = MARKDOWN_STYLE if form is Format.MARKDOWN else "simple"
             return "\n\n".join(_section(section, style) for section in report.sections) or report.empty
+
+
+def fitted(section: Section, least: Mapping[int, int]) -> Section:
+    """Return the section with its widest columns wrapped until it is no wider than a terminal.
+
+    Args:
+        section: What may be too wide.
+        least: The columns that may be wrapped, with the width below which none of them is.
+    """
+    columns = zip(section.titles, *section.rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    wrapped: dict[int, int] = {}
+    while sum(widths) + GAP * (len(widths) - 1) > WIDTH:
+        narrower = [place for place in least if widths[place] > max(least[place], len(section.titles[place]))]
+        if not narrower:
+            break
+        widest = max(narrower, key=lambda place: widths[place])
+        widths[widest] -= 1
+        wrapped[widest] = widths[widest]
+    return replace(section, wrapped={**section.wrapped, **wrapped})
 
 
 def envelope(command: str, content: Mapping[str, Any]) -> str:

@@ -1,31 +1,15 @@
 """What is remembered of runs: how each went, and every record its program wrote."""
 
-import json
-import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any
 
-from dlcloud.core.instance import Market
-from dlcloud.core.result import (
-    Comparison,
-    Hardware,
-    Result,
-    Run,
-    RunState,
-    comparison_of,
-    hardware_of,
-    parse_record,
-    result_of,
-)
+from dlcloud.core.instance import Market, Price
+from dlcloud.core.result import Run, RunState, parse_record
 from dlcloud.store.database import Database, optional_time
-
-Parsed = TypeVar("Parsed")
-
-log = logging.getLogger(__name__)
 
 
 class Runs:
@@ -54,12 +38,12 @@ class Runs:
 
     def all(self) -> list[Run]:
         """Return every run, the oldest first."""
-        return [_run(row) for row in self._database.read("SELECT * FROM runs ORDER BY started_at, run_id")]
+        return [run_of(row) for row in self._database.read("SELECT * FROM runs ORDER BY started_at, run_id")]
 
     def of_cluster(self, cluster_id: str) -> list[Run]:
         """Return a cluster's runs, the oldest first."""
         statement = "SELECT * FROM runs WHERE cluster_id = ? ORDER BY started_at, run_id"
-        return [_run(row) for row in self._database.read(statement, cluster_id)]
+        return [run_of(row) for row in self._database.read(statement, cluster_id)]
 
     def stored_bytes(self, run_id: str) -> int:
         """Return how many bytes of a run's records are stored: where to read on after a broken connection."""
@@ -83,6 +67,8 @@ class Runs:
                 if position >= known and record is not None:
                     row = {"run_id": run_id, "position": position, "kind": record["record"], "line": text}
                     self._database.insert("records", row)
+                    if record["record"] == "result":
+                        index_result(self._database, run_id, position, record)
                     new.append(record)
                 position += len(line)
             self._database.write(
@@ -95,33 +81,35 @@ class Runs:
         statement = "SELECT line FROM records WHERE run_id = ? AND kind = ? ORDER BY position"
         return [row["line"] for row in self._database.read(statement, run_id, kind)]
 
-    def results(self) -> dict[str, list[Result]]:
-        """Return the results of every run, by run id."""
-        return self._parsed("result", result_of)
-
-    def comparisons(self) -> dict[str, list[Comparison]]:
-        """Return the comparisons of every run, by run id."""
-        return self._parsed("comparison", comparison_of)
-
-    def hardware(self) -> dict[str, Hardware]:
-        """Return what each run really ran on, by run id."""
-        return {run_id: told[0] for run_id, told in self._parsed("start", hardware_of).items()}
-
-    def _parsed(self, kind: str, read: Callable[[Mapping[str, Any]], Parsed]) -> dict[str, list[Parsed]]:
-        found: dict[str, list[Parsed]] = {}
-        statement = "SELECT run_id, line FROM records WHERE kind = ? ORDER BY run_id, position"
-        for row in self._database.read(statement, kind):
-            try:
-                told = read(json.loads(row["line"]))
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                # One broken record must not hide what all others say.
-                log.warning("a %s record of %s cannot be read: %r", kind, row["run_id"], error)
-                continue
-            found.setdefault(row["run_id"], []).append(told)
-        return found
+    def put_prices(self, run_id: str, prices: Sequence[Price]) -> None:
+        """Remember what an hour of a run's instance type costs, a price a market."""
+        with self._database.transaction():
+            for price in prices:
+                row = {
+                    "run_id": run_id,
+                    "market": price.market,
+                    "zone": price.zone,
+                    "hourly_usd": price.hourly_usd,
+                    "as_of": price.as_of,
+                    "source": price.source,
+                }
+                self._database.insert("run_prices", row, replace=True)
 
 
-def _run(row: sqlite3.Row) -> Run:
+def index_result(database: Database, run_id: str, position: int, record: Mapping[str, Any]) -> None:
+    """Store what a result is of, by which reports find the newest of each."""
+    database.write(
+        "INSERT OR REPLACE INTO results SELECT run_id, ?, workload, instance_type, cloud, ?, ?, started_at"
+        " FROM runs WHERE run_id = ?",
+        position,
+        str(record.get("case", "")),
+        str(record.get("setting", "")),
+        run_id,
+    )
+
+
+def run_of(row: sqlite3.Row) -> Run:
+    """Read a row of the table runs."""
     return Run(
         run_id=row["run_id"],
         cluster_id=row["cluster_id"],
@@ -141,4 +129,5 @@ def _run(row: sqlite3.Row) -> Run:
         started_at=datetime.fromisoformat(row["started_at"]),
         ended_at=optional_time(row["ended_at"]),
         exit_status=row["exit_status"],
+        setup_at=optional_time(row["setup_at"]),
     )

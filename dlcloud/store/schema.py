@@ -55,6 +55,38 @@ MIGRATIONS = (
         subject TEXT PRIMARY KEY, content TEXT NOT NULL, as_of TEXT NOT NULL
     ) WITHOUT ROWID
     """,
+    # What a cost report needs: the prices of both markets, when set-up began, and results by what they are
+    # of. Such keys never change, so they may stand beside the record; the index finds the newest of each.
+    """
+    ALTER TABLE runs ADD COLUMN setup_at TEXT;
+    CREATE INDEX runs_by_instance ON runs (instance_id, started_at);
+    CREATE INDEX runs_by_cluster_name ON runs (cluster_name);
+
+    CREATE TABLE run_prices (
+        run_id TEXT NOT NULL REFERENCES runs, market TEXT NOT NULL, zone TEXT NOT NULL,
+        hourly_usd TEXT NOT NULL, as_of TEXT NOT NULL, source TEXT NOT NULL,
+        PRIMARY KEY (run_id, market)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE leases (
+        instance_id TEXT PRIMARY KEY, launched_at TEXT NOT NULL, ended_at TEXT, disk_gib INTEGER NOT NULL
+    ) WITHOUT ROWID;
+
+    CREATE TABLE results (
+        run_id TEXT NOT NULL REFERENCES runs, position INTEGER NOT NULL,
+        workload TEXT NOT NULL, instance_type TEXT NOT NULL, cloud TEXT NOT NULL,
+        case_name TEXT NOT NULL, setting TEXT NOT NULL, started_at TEXT NOT NULL,
+        PRIMARY KEY (run_id, position)
+    ) WITHOUT ROWID;
+    CREATE INDEX results_newest ON results
+        (workload, instance_type, cloud, case_name, setting, started_at, run_id, position);
+
+    INSERT INTO results
+        SELECT run_id, position, workload, instance_type, cloud,
+            coalesce(json_extract(line, '$.case'), ''), coalesce(json_extract(line, '$.setting'), ''),
+            started_at
+        FROM records JOIN runs USING (run_id) WHERE kind = 'result' AND json_valid(line)
+    """,
 )
 
 

@@ -11,9 +11,11 @@ from dlcloud.bench.run import Runner, log_tail
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import CloudError, InstanceError, PartialError, RemoteCommandError
 from dlcloud.core.events import Progress, StageDone, Warned
+from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
+from dlcloud.store.measurements import Measurements
 from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
@@ -292,7 +294,7 @@ def test_files_asked_for_are_brought_home(world):
     one = machine()
     there = world(one)
     runner = there.runner(text="keep: {files: [model.pt, missing.pt]}\n" + RECIPE)
-    one_run = runner._new_run(there.members[0])
+    one_run = runner._new_run(there.members[0], there.clock.now())
     there.runs.add(one_run)
     one.kept[f"dlcloud/runs/{one_run.run_id}/work"] = {"model.pt": b"weights", "other": b"x"}
     (run,) = runner.run_all(there.members)
@@ -332,3 +334,25 @@ def test_the_tail_of_a_log(tmp_path):
     assert log_tail(tmp_path / "missing") == ""
     (tmp_path / "log").write_bytes(b"\xff\n" + b"x\n" * 100)
     assert log_tail(tmp_path / "log") == "\n".join("x" * 15)
+
+
+def test_the_prices_of_both_markets_are_stored_with_a_run_and_its_set_up_dated(world):
+    there = world(machine())
+    there.cloud.known_prices = [
+        price(),
+        replace(price(usd="0.07", market=Market.SPOT), zone="us-east-1a"),
+        replace(price(usd="0.05", market=Market.SPOT), zone="us-east-1b"),
+    ]
+    (run,) = there.runner().run_all(there.members)
+    quote = Measurements(there.database).quotes([run.run_id])[run.run_id]
+    assert (str(quote.on_demand.hourly_usd), str(quote.spot.hourly_usd)) == ("0.1785", "0.07")
+    assert run.setup_at <= run.started_at
+    assert there.runs.all() == [run]
+
+
+def test_prices_that_cannot_be_had_stop_no_run(world):
+    there = world(machine())
+    there.cloud.failures = [Failure("prices", CloudError("denied"))]
+    (run,) = there.runner().run_all(there.members)
+    assert run.state is RunState.DONE
+    assert Measurements(there.database).quotes([run.run_id]) == {}

@@ -1,8 +1,14 @@
 """Lines as a store would give them: two settings of one case, with a comparison."""
 
+from dataclasses import replace
+from decimal import Decimal
+
+from dlcloud.core.bill import Bill
+from dlcloud.core.instance import Market
+from dlcloud.core.line import lines_of
+from dlcloud.core.quote import Quote, quote_of
 from dlcloud.core.result import Comparison, Hardware, Metric, Result
-from dlcloud.report.cost import lines_of
-from tests.fakes.samples import run
+from tests.fakes.samples import price, run
 
 HARDWARE = Hardware(cpu_model="Xeon 8488C", physical_cores=2)
 
@@ -32,12 +38,34 @@ def comparison(**other):
     return Comparison(**{**values, **other})
 
 
-def lines(*results, of=None, compared=(), hardware=HARDWARE):
+BILL = Bill(
+    boot_s=30,
+    setup_s=40,
+    run_s=100,
+    rest_s=5,
+    instance_usd=Decimal("0.0087"),
+    volume_usd=Decimal("0.0003"),
+    final=True,
+)
+
+
+def quote(on_demand="0.1785", spot="0.0714"):
+    in_zone = replace(price(usd=spot, market=Market.SPOT), zone="us-east-1a")
+    return Quote(on_demand=price(usd=on_demand), spot=in_zone)
+
+
+def lines(*results, of=None, compared=(), hardware=HARDWARE, quoted=None, bill=None, peak=None):
     of = of or run()
     results = results or (
         result(baseline=True),
         result("int8", throughput=metric(34.56, 34.1, 35.0)),
     )
     return lines_of(
-        [of], {of.run_id: results}, {of.run_id: compared}, {of.run_id: hardware} if hardware else {}
+        [of],
+        {of.run_id: results},
+        {of.run_id: compared},
+        {of.run_id: hardware} if hardware else {},
+        quotes={of.run_id: quote_of(of, quoted, None)},
+        bills={of.run_id: bill} if bill else {},
+        peaks={of.instance_type: peak},
     )

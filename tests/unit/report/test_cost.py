@@ -11,19 +11,39 @@ from dlcloud.core.result import Hardware
 from dlcloud.report.cost import cost_report, interval
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import run
-from tests.unit.report.conftest import comparison, lines, metric, result
+from tests.unit.report.conftest import BILL, comparison, lines, metric, quote, result
 
 GOLDEN = """\
-sample-1a2b-0001: quantization on c7i.xlarge (Xeon 8488C, 2 cores)
-0.1785 USD/h on-demand, us-east-1 (bundled table, 2026-07-20); done, 2026-09-01
-  12:00 UTC
+sample-1a2b-0001: quantization, vgg16 batch 1 on c7i.xlarge (Xeon 8488C, 2
+  cores)
+done, on-demand, us-east-1a, 2026-09-01 12:00 UTC
 
-case           setting  images/s  95 % interval  speed-up           USD/M
--------------  -------  --------  -------------  -----------------  -----
-vgg16 batch 1  fp32           10      9.8–10.25  baseline            4.96
-vgg16 batch 1  int8        34.56        34.1–35  3.46x (3.30–3.61)   1.43
+setting  images/s   interval  speed-up           USD/M   spot
+-------  --------  ---------  -----------------  -----  -----
+fp32           10  9.8–10.25  baseline            4.96   1.98
+int8        34.56    34.1–35  3.46x (3.30–3.61)   1.43  0.574
 
-USD/M: USD per million images; speed-up with its 95 % interval"""
+USD/M: USD per million images, on demand and spot; intervals of 95 %
+cheapest: c7i.xlarge int8; its interval overlaps with no other
+
+what an hour costs
+
+type        zone         USD/h  as of         spot  as of       TFLOPS/USD
+----------  ----------  ------  ----------  ------  ----------  ----------
+c7i.xlarge  us-east-1a  0.1785  2026-07-20  0.0714  2026-07-20         2.2
+
+on-demand prices: bundled table
+spot prices: bundled table
+TFLOPS/USD: peak of the data sheet, of the tensor cores if any, by the on-demand
+  hour
+
+what the runs cost
+
+run               type        billed s  boot  set-up  run  rest     USD
+----------------  ----------  --------  ----  ------  ---  ----  ------
+sample-1a2b-0001  c7i.xlarge       175    30      40  100     5  0.0090
+
+billed by the second from launch to end, at least 60 s, its EBS volume included"""
 
 
 def table(*args, details=False, **kwargs):
@@ -35,13 +55,13 @@ def records(*args, **kwargs):
 
 
 def rows(*args, **kwargs):
-    """Return the cells of the table's rows."""
-    (section,) = cost_report(lines(*args, **kwargs)).sections
+    """Return the cells of the first table's rows."""
+    section = cost_report(lines(*args, **kwargs)).sections[0]
     return [dict(zip(section.titles, row, strict=True)) for row in section.rows]
 
 
 def test_the_golden_table():
-    told = table(compared=[comparison()])
+    told = table(compared=[comparison()], quoted=quote(), bill=BILL, peak=0.4)
     assert told == GOLDEN
 
 
@@ -102,7 +122,7 @@ def test_what_ran_on_aws_is_not_marked():
 
 def test_an_unknown_price_is_said_and_is_no_number():
     of = run(hourly_usd=None, price_as_of=None, price_source="")
-    assert "price unknown; done" in table(of=of)
+    assert "unknown" in table(of=of).partition("what an hour costs")[2]
     assert [row["USD/M"] for row in rows(of=of)] == ["unknown", "unknown"]
     assert [each["usd_per_million"] for each in records(of=of)] == [None, None]
 
@@ -112,7 +132,7 @@ def test_a_single_sample_has_no_interval():
     assert interval(metric(3.0, 3.0, 3.0)) == ""
     assert interval(None) == ""
     assert interval(metric(3.0, 2.9, 3.123456)) == "2.9–3.123"
-    assert rows(result(throughput=metric(3.0)))[0]["95 % interval"] == ""
+    assert rows(result(throughput=metric(3.0)))[0]["interval"] == ""
 
 
 @pytest.mark.parametrize("verdict", ["no difference seen", "", "undecided"])
@@ -140,7 +160,7 @@ def test_wall_time_stands_in_for_a_throughput():
     timed = result(metrics={"duration": metric(4.0, 2.0, 8.0, unit="s")})
     (row,) = rows(timed)
     assert row["runs/s"] == "0.25"
-    assert row["95 % interval"] == "0.125–0.5"
+    assert row["interval"] == "0.125–0.5"
     # A million runs of 4 s at 0.1785 USD/h.
     assert row["USD/M"] == "198.33"
 

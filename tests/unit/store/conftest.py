@@ -8,6 +8,7 @@ import pytest
 
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
+from dlcloud.store.measurements import Measurements
 from dlcloud.store.runs import Runs
 
 WRITER = Path(__file__).with_name("writer.py")
@@ -29,6 +30,11 @@ def clusters(database):
 @pytest.fixture
 def runs(database):
     return Runs(database)
+
+
+@pytest.fixture
+def measurements(database):
+    return Measurements(database)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.core.result import RunState
+from dlcloud.core.result import RunState, hardware_of
+from dlcloud.store.selection import Selection
 from tests.fakes.samples import THEN, run
 
 LINES = [json.dumps({"record": "sample", "value": number, "text": "é" * number}) for number in range(40)]
@@ -90,7 +91,7 @@ def test_nothing_is_stored_of_an_unknown_run(runs):
     assert runs.stored_bytes("missing") == 0
 
 
-def test_results_come_back_by_run(stored):
+def test_results_come_back_by_run(stored, measurements):
     stored.add(run("other", cluster_id="2"))
     metric = {"throughput": {"value": 5, "low": 4, "high": 6, "unit": "images/s", "samples": 9}}
     result = {"record": "result", "case": "a", "setting": "int8", "metrics": metric}
@@ -99,10 +100,12 @@ def test_results_come_back_by_run(stored):
     content = "".join(json.dumps(record) + "\n" for record in (start, result, comparison))
     feed(stored, 0, content.encode())
     stored.add_records("other", 0, (json.dumps(result) + "\n").encode())
-    assert stored.results()["sample-1a2b-0001"][0].metrics["throughput"].high == 6.0
-    assert set(stored.results()) == {"sample-1a2b-0001", "other"}
-    assert stored.comparisons()["sample-1a2b-0001"][0].ratio == 2.0
-    assert stored.hardware()["sample-1a2b-0001"].label == "Xeon, 2 cores"
+    every = measurements.chosen(Selection(), newest=False)
+    assert set(every) == {"sample-1a2b-0001", "other"}
+    assert set(measurements.results(every)) == {"sample-1a2b-0001", "other"}
+    assert measurements.results(every)["sample-1a2b-0001"][0].metrics["throughput"].high == 6.0
+    assert measurements.comparisons(every)["sample-1a2b-0001"][0].ratio == 2.0
+    assert hardware_of(measurements.starts(every)["sample-1a2b-0001"]).label == "Xeon, 2 cores"
 
 
 @pytest.mark.parametrize(
@@ -115,9 +118,10 @@ def test_results_come_back_by_run(stored):
         {"warnings": 3},
     ],
 )
-def test_one_record_that_cannot_be_read_hides_no_other(stored, broken):
+def test_one_record_that_cannot_be_read_hides_no_other(stored, measurements, broken):
     good = {"record": "result", "case": "a", "setting": "b", "metrics": {}}
     content = "".join(json.dumps(record) + "\n" for record in (good, good | broken, good))
     feed(stored, 0, content.encode())
-    assert len(stored.results()["sample-1a2b-0001"]) == 2
+    every = measurements.chosen(Selection(), newest=False)
+    assert len(measurements.results(every)["sample-1a2b-0001"]) == 2
     assert len(lines(stored, "result")) == 3

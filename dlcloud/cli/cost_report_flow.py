@@ -1,0 +1,66 @@
+"""The walk of `dlcloud cost-report`: select, price, rank, show."""
+
+from dataclasses import dataclass
+
+import click
+
+from dlcloud.cli.context import Context
+from dlcloud.cli.cost_lines import cost_lines
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.instance import Market
+from dlcloud.core.ranking import By, Group
+from dlcloud.report.cost import EMPTY, cost_report
+from dlcloud.report.table import Format, render
+from dlcloud.store.selection import Selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How the report is shown; see the options of `dlcloud cost-report`."""
+
+    by: By
+    market: Market
+    group: Group | None
+    newest: bool
+    details: bool
+    wide: bool
+    output: Format
+
+
+def show(context: Context, selection: Selection, view: View) -> None:
+    """Print the report.
+
+    Raises:
+        RecipeError: A run or cluster that was named is not stored.
+    """
+    refuse_unknown(context, selection)
+    lines = cost_lines(context, selection, newest=view.newest)
+    report = cost_report(
+        lines,
+        by=view.by,
+        market=view.market,
+        group=view.group,
+        details=view.details,
+        wide=view.wide,
+        empty=_empty(context) if not lines else "",
+    )
+    click.echo(render(report, view.output))
+
+
+def refuse_unknown(context: Context, selection: Selection) -> None:
+    """Refuse names of runs and clusters that are not stored."""
+    wanted = {*selection.names, *selection.clusters}
+    missing = wanted - context.measurements.names(wanted) if wanted else set()
+    if missing:
+        raise RecipeError(f"no run or cluster {', '.join(sorted(missing))} is stored", "dlcloud cost-report")
+
+
+def _empty(context: Context) -> str:
+    """Say what there is, where nothing of it was selected."""
+    store = context.measurements
+    columns = {"types": "instance_type", "benchmarks": "workload", "settings": "setting"}
+    known = {word: store.known(column) for word, column in columns.items()}
+    if not any(known.values()):
+        return EMPTY
+    there = "\n".join(f"{word}: {', '.join(names)}" for word, names in known.items())
+    return f"nothing that was measured fits; there are\n{there}"

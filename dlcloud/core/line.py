@@ -1,0 +1,122 @@
+"""One line of the cost report: what a setting of a run measured, and what that costs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from dlcloud.core.bill import Bill
+from dlcloud.core.cost import usd_per_million
+from dlcloud.core.instance import Market
+from dlcloud.core.quote import Quote, tflops_per_usd
+from dlcloud.core.result import Comparison, Hardware, Metric, Result, Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One setting of one case of one run, with its comparison to the baseline where there is one.
+
+    `quote` has the prices of both markets, `bill` what the whole run cost, `peak_tflops` is of the type.
+    """
+
+    run: Run
+    hardware: Hardware
+    result: Result
+    comparison: Comparison | None
+    quote: Quote = field(default_factory=Quote)
+    bill: Bill | None = None
+    peak_tflops: float | None = None
+
+    @property
+    def throughput(self) -> Metric | None:
+        """Return items a second; for a workload that reports none, runs a second by its wall time."""
+        duration = self.result.metrics.get("duration")
+        if "throughput" in self.result.metrics or duration is None or not duration.value:
+            return self.result.metrics.get("throughput")
+        return Metric(
+            value=1 / duration.value,
+            low=1 / duration.high if duration.high else None,
+            high=1 / duration.low if duration.low else None,
+            unit="runs/s",
+            samples=duration.samples,
+        )
+
+    @property
+    def items(self) -> str:
+        """Return what a throughput counts: images, samples, tokens, runs."""
+        return self.throughput.unit.removesuffix("/s") if self.throughput else "items"
+
+    @property
+    def has_interval(self) -> bool:
+        """Tell whether the throughput has an interval; a single sample has none."""
+        throughput = self.throughput
+        return (
+            throughput is not None
+            and throughput.low is not None
+            and throughput.high is not None
+            and throughput.low < throughput.high
+        )
+
+    @property
+    def rehearsal(self) -> bool:
+        """Tell whether the type was only rehearsed."""
+        return self.run.rehearsal
+
+    def usd_per_million(self, market: Market) -> Decimal | None:
+        """Return what a million items cost on the run's instance type in a market."""
+        return self._usd_at(market, self.throughput.value if self.throughput else None)
+
+    def usd_interval(self, market: Market) -> tuple[Decimal, Decimal] | None:
+        """Return the interval of the cost of a million items: the price is certain, the throughput is not."""
+        if not self.has_interval or self.throughput is None:
+            return None
+        low, high = self._usd_at(market, self.throughput.high), self._usd_at(market, self.throughput.low)
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def tflops_per_usd(self) -> Decimal | None:
+        """Return the peak TFLOPS that an hour's dollar buys on demand."""
+        return tflops_per_usd(self.peak_tflops, self.quote.hourly_usd(Market.ON_DEMAND))
+
+    def _usd_at(self, market: Market, per_second: float | None) -> Decimal | None:
+        hourly = self.quote.hourly_usd(market)
+        return None if hourly is None or per_second is None else usd_per_million(hourly, per_second)
+
+
+def lines_of(
+    runs: Iterable[Run],
+    results: Mapping[str, Sequence[Result]],
+    comparisons: Mapping[str, Sequence[Comparison]],
+    hardware: Mapping[str, Hardware],
+    *,
+    quotes: Mapping[str, Quote] | None = None,
+    bills: Mapping[str, Bill] | None = None,
+    peaks: Mapping[str, float | None] | None = None,
+) -> list[Line]:
+    """Join what the store holds of each run, in the order of the runs.
+
+    Args:
+        runs: Which.
+        results: By run id, as are the comparisons, the hardware, the quotes and the bills.
+        comparisons: Each with the baseline of its case.
+        hardware: What each run really ran on.
+        quotes: The prices of both markets.
+        bills: What each run cost.
+        peaks: The peak TFLOPS by instance type.
+    """
+    quotes, bills, peaks = quotes or {}, bills or {}, peaks or {}
+    compared = {
+        (run_id, each.case, each.candidate): each for run_id, of_run in comparisons.items() for each in of_run
+    }
+    return [
+        Line(
+            run=run,
+            hardware=hardware.get(run.run_id, Hardware()),
+            result=result,
+            comparison=compared.get((run.run_id, result.case, result.setting)),
+            quote=quotes.get(run.run_id) or Quote(),
+            bill=bills.get(run.run_id),
+            peak_tflops=peaks.get(run.instance_type),
+        )
+        for run in runs
+        for result in results.get(run.run_id, ())
+    ]

@@ -1,0 +1,172 @@
+"""What stands below the cost table: prices with their dates, what the runs cost, and further metrics."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+
+from dlcloud.core.cost import rounded
+from dlcloud.core.instance import Market, Price
+from dlcloud.core.line import Line
+from dlcloud.report.table import Section, fitted
+
+MOST_ROWS = 10
+"""More runs or prices than this are shown with the details only."""
+
+
+def price_section(lines: Sequence[Line]) -> Section:
+    """Return what an hour costs: the newest prices of each type and zone, with dates and sources."""
+    newest: dict[tuple[str, str, bool], Line] = {}
+    for line in sorted(lines, key=lambda line: line.run.started_at):
+        newest[line.run.instance_type, line.run.zone or line.run.region, line.rehearsal] = line
+    rows = [_price_row(line, zone) for (_, zone, _), line in newest.items()]
+    section = Section(
+        heading="what an hour costs",
+        titles=("type", "zone", "USD/h", "as of", "spot", "as of", "TFLOPS/USD"),
+        rows=rows,
+        notes=_sources(newest.values()),
+        numeric=frozenset({2, 4, 6}),
+    )
+    return fitted(section, {0: 8, 1: 10, 6: 6})
+
+
+def _price_row(line: Line, zone: str) -> tuple[str, ...]:
+    buys = line.tflops_per_usd
+    return (
+        line.run.instance_type,
+        zone,
+        *_priced(line.quote.on_demand),
+        *_priced(line.quote.spot),
+        "" if buys is None else f"{buys:.1f}",
+    )
+
+
+def _priced(price: Price | None) -> tuple[str, str]:
+    return (
+        ("unknown", "") if price is None else (f"{price.hourly_usd.normalize():f}", f"{price.as_of:%Y-%m-%d}")
+    )
+
+
+def _sources(lines: Iterable[Line]) -> list[str]:
+    notes = []
+    told = list(lines)
+    for market in Market:
+        sources = dict.fromkeys(price.source for line in told if (price := line.quote.price(market)))
+        if sources:
+            notes.append(f"{market} prices: {', '.join(sources)}")
+    if any(line.tflops_per_usd is not None for line in told):
+        notes.append("TFLOPS/USD: peak of the data sheet, of the tensor cores if any, by the on-demand hour")
+    return notes
+
+
+def bill_section(lines: Sequence[Line], *, whole: bool) -> list[Section]:
+    """Return what the runs cost, a row each; no section where no run's instance is known."""
+    billed = [line for line in {line.run.run_id: line for line in lines}.values() if line.bill]
+    if not billed:
+        return []
+    shown = billed if whole else billed[:MOST_ROWS]
+    notes = ["billed by the second from launch to end, at least 60 s, its EBS volume included"]
+    if any(line.bill and line.bill.setup_s is None for line in shown):
+        notes.append("set-up of runs of an older dlcloud is in their boot")
+    if any(line.bill and not line.bill.final for line in shown):
+        notes.append("+: the instance is still up")
+    if any(line.rehearsal for line in shown):
+        notes.append("* rehearsal: not billed, at the type's price")
+    if len(shown) < len(billed):
+        notes.append(f"and {len(billed) - len(shown)} more runs: --details")
+    titles = ("run", "type", "billed s", "boot", "set-up", "run", "rest", "USD")
+    section = Section(
+        heading="what the runs cost",
+        titles=titles,
+        rows=[_bill_row(line) for line in shown],
+        notes=notes,
+        numeric=frozenset(range(2, len(titles))),
+    )
+    return [fitted(section, {0: 12, 1: 8})]
+
+
+def _bill_row(line: Line) -> tuple[str, ...]:
+    bill = line.bill
+    if bill is None:
+        return ()
+    mark = ("" if bill.final else "+") + ("*" if line.rehearsal else "")
+    return (
+        line.run.run_id,
+        line.run.instance_type + (" spot" if line.run.market is Market.SPOT else ""),
+        str(bill.seconds),
+        str(bill.boot_s),
+        "" if bill.setup_s is None else str(bill.setup_s),
+        str(bill.run_s),
+        str(bill.rest_s),
+        f"{rounded(bill.usd)}{mark}" if bill.usd is not None else "unknown",
+    )
+
+
+def total_usd(lines: Iterable[Line]) -> Decimal | None:
+    """Return what all runs of the lines cost together; None where a bill or a price is not known."""
+    bills = [line.bill for line in {line.run.run_id: line for line in lines}.values()]
+    amounts = [bill.usd if bill else None for bill in bills]
+    if not amounts or None in amounts:
+        return None
+    return sum((amount for amount in amounts if amount is not None), Decimal(0))
+
+
+def detail_sections(lines: Sequence[Line]) -> list[Section]:
+    """Return the section of all other metrics and facts that any line has; none where there are none."""
+    metrics = _union(line.result.metrics for line in lines)
+    shown = [name for name in metrics if name in _SHORT]
+    facts = [name for name in _union(line.result.facts for line in lines) if name in _FACTS]
+    if not shown and not facts:
+        return []
+    units = {name: metric.unit for line in lines for name, metric in line.result.metrics.items()}
+    mark = "*" if lines[0].rehearsal else ""
+    several = len({line.run.instance_type for line in lines}) > 1
+    titles = [f"{_SHORT[name]} {units[name]}{mark}" for name in shown]
+    titles += [_FACTS[name] for name in facts]
+    rows = [[*_names(line, several=several), *_figures(line, shown, facts)] for line in lines]
+    random = any(line.result.facts.get("weights") == "random" for line in lines)
+    notes = (
+        ["weights are random: speed and size are real, agreement says nothing of accuracy"] if random else []
+    )
+    names = (*(("type",) if several else ()), "case", "setting")
+    section = Section(
+        heading="",
+        titles=(*names, *titles),
+        rows=rows,
+        notes=notes,
+        numeric=frozenset(range(len(names), len(names) + len(titles))),
+    )
+    return [fitted(section, dict.fromkeys(range(len(names)), 9))]
+
+
+# What fits beside the facts in 80 columns; the JSON and CSV forms carry every metric.
+_SHORT = {"latency_p50": "p50", "latency_p99": "p99", "peak_memory": "peak"}
+_FACTS = {"model_bytes": "model MB", "cosine_similarity": "cosine"}
+_BYTES_PER_MB = 1e6
+
+
+def _names(line: Line, *, several: bool) -> list[str]:
+    return [*((line.run.instance_type,) if several else ()), line.result.case, line.result.setting]
+
+
+def _figures(line: Line, metrics: Sequence[str], facts: Sequence[str]) -> list[str]:
+    told = line.result.metrics
+    return [
+        *(_number(told[name].value if name in told else None) for name in metrics),
+        *(_fact(name, line.result.facts.get(name)) for name in facts),
+    ]
+
+
+def _fact(name: str, value: str | float | bool | None) -> str:  # noqa: FBT001  a cell
+    if name == "model_bytes" and isinstance(value, int | float):
+        return f"{value / _BYTES_PER_MB:.1f}"
+    return _number(value) if isinstance(value, int | float) else str(value or "")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _union(mappings: Iterable[Mapping[str, object]]) -> list[str]:
+    names: dict[str, None] = {}
+    for mapping in mappings:
+        names.update(dict.fromkeys(mapping))
+    return list(names)

@@ -1,0 +1,124 @@
+"""What reports read: the newest of each, selected in the store, and what old stores lack."""
+
+import json
+import sqlite3
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.instance import Market
+from dlcloud.store.database import Database
+from dlcloud.store.measurements import Measurements
+from dlcloud.store.schema import MIGRATIONS
+from dlcloud.store.selection import Selection
+from tests.fakes.samples import THEN, cluster, instance, price, run
+
+LATER = THEN + timedelta(days=1)
+
+
+def store(runs, one, *results):
+    runs.add(one)
+    lines = [
+        json.dumps({"record": "result", "case": case, "setting": setting, "metrics": {}})
+        for case, setting in results
+    ]
+    runs.add_records(one.run_id, 0, "".join(line + "\n" for line in lines).encode())
+
+
+@pytest.fixture
+def filled(runs, measurements):
+    store(runs, run("a"), ("vgg16", "fp32"), ("vgg16", "int8"))
+    store(runs, run("b", started_at=LATER, cluster_name="other"), ("vgg16", "fp32"))
+    store(runs, run("c", instance_type="c5.large", workload="tensorflow"), ("vgg16", "fp32"))
+    store(runs, run("d", cloud="local", started_at=LATER), ("vgg16", "int8"))
+    return measurements
+
+
+def test_the_newest_of_each_type_benchmark_case_and_setting_real_and_rehearsed_apart(filled):
+    newest = filled.chosen(Selection(), newest=True)
+    assert {name: len(places) for name, places in newest.items()} == {"a": 1, "b": 1, "c": 1, "d": 1}
+    assert [each.setting for each in filled.results(newest)["a"]] == ["int8"]
+    every = filled.chosen(Selection(), newest=False)
+    assert {name: len(places) for name, places in every.items()} == {"a": 2, "b": 1, "c": 1, "d": 1}
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(types=("c5",)), "c"),
+        (Selection(types=("c5.large", "c7i")), "abcd"),
+        (Selection(types=("c",)), ""),
+        (Selection(benchmarks=("tensorflow",)), "c"),
+        (Selection(settings=("int8",)), "ad"),
+        (Selection(cases=("resnet50",)), ""),
+        (Selection(clusters=("other",)), "b"),
+        (Selection(names=("other", "c")), "bc"),
+        (Selection(clouds=("local",)), "d"),
+        (Selection(since=LATER), "bd"),
+        (Selection(until=LATER), "ac"),
+        (Selection(run_ids=("a", "d"), settings=("fp32",)), "a"),
+        (Selection(settings=("'; DROP TABLE runs; --",)), ""),
+    ],
+)
+def test_a_selection_takes_what_it_names(filled, selection, expected):
+    assert "".join(sorted(filled.chosen(selection, newest=False))) == expected
+
+
+def test_names_are_of_runs_and_clusters(filled):
+    assert filled.names({"a", "other", "nobody"}) == {"a", "other"}
+    assert filled.known("setting") == ["fp32", "int8"]
+
+
+def test_the_newest_is_found_by_the_index_alone(database):
+    statement = "SELECT run_id, position, max(started_at) FROM results WHERE 1"
+    statement += " GROUP BY workload, instance_type, cloud, case_name, setting"
+    plan = " ".join(row["detail"] for row in database.read("EXPLAIN QUERY PLAN " + statement))
+    assert "COVERING INDEX results_newest" in plan
+    assert "TEMP B-TREE" not in plan
+
+
+def test_prices_of_both_markets_come_back_with_date_source_and_zone(runs, measurements):
+    runs.add(run("a"))
+    spot = price(usd="0.07", market=Market.SPOT)
+    runs.put_prices("a", [price(), spot])
+    runs.put_prices("a", [price(), spot])
+    quote = measurements.quotes(["a", "b"])["a"]
+    assert quote.on_demand == price()
+    assert (quote.spot.hourly_usd, quote.spot.source) == (Decimal("0.07"), "bundled table")
+
+
+def test_the_lease_of_an_instance_is_that_of_its_member(clusters, measurements):
+    clusters.add(cluster(ended_at=LATER))
+    one = Member(instance=instance(), hourly_usd=None, price_source="", price_as_of=None)
+    clusters.put_members("c0ffee", [one])
+    lease = measurements.leases(["i-0001", "i-0002"])["i-0001"]
+    assert (lease.launched_at, lease.ended_at, lease.disk_gib) == (THEN, None, 50)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_from_before_results_were_indexed_keeps_what_it_holds(tmp_path, version):
+    path = tmp_path / "old.sqlite"
+    raw = sqlite3.connect(path)
+    for step in MIGRATIONS[:version]:
+        raw.executescript(step)
+    raw.execute(f"PRAGMA user_version = {version}")
+    columns = "run_id, cluster_id, cluster_name, instance_id, workload, cloud, region, zone, instance_type,"
+    columns += " market, image_id, hourly_usd, price_source, price_as_of, state, started_at, ended_at"
+    values = ["a", "1", "one", "i-1", "quantization", "aws", "us-east-1", "us-east-1a", "c5.large", "spot"]
+    values += ["ami-1", "0.05", "spot", None, "done", "2026-09-01T12:00:00+00:00", None]
+    marks = ", ".join("?" * len(values))
+    raw.execute(f"INSERT INTO runs ({columns}) VALUES ({marks})", values)
+    good = json.dumps({"record": "result", "case": "vgg16", "setting": "int8", "metrics": {}})
+    for position, line in enumerate((good, "torn {", good.replace("int8", "fp32"))):
+        raw.execute("INSERT INTO records VALUES ('a', ?, 'result', ?)", (position, line))
+    raw.commit()
+    raw.close()
+    database = Database(path)
+    measurements = Measurements(database)
+    (one,) = measurements.runs(["a"])
+    assert (one.run_id, one.setup_at) == ("a", None)
+    found = measurements.results(measurements.chosen(Selection(), newest=True))
+    assert sorted(each.setting for each in found["a"]) == ["fp32", "int8"]
+    database.close()
