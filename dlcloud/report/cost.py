@@ -121,7 +121,7 @@ def heading(lines: Sequence[Line]) -> str:
     hardware = {line.hardware.label for line in lines}
     told = _shared(line.run.workload for line in lines)
     case = _shared(line.result.case for line in lines)
-    told = ", ".join(part for part in (told, case) if part) or "several benchmarks"
+    told = ", ".join(dict.fromkeys(part for part in (told, case) if part)) or "several benchmarks"
     instance_type = _shared(line.run.instance_type for line in lines)
     label = hardware.pop() if len(hardware) == 1 else ""
     told += f" on {instance_type}" if instance_type else ""
