@@ -188,6 +188,11 @@ def test_a_sweep_killed_and_resumed_measures_each_case_once_and_shows_all(alone)
     assert f"[{len(done)}/3, about " in err
     assert all(f"sample {number}" in out for number in range(3))
     assert out.count("baseline") == 3
+    again = sweep(alone, "--output", "new.jsonl", "--resume", "out.jsonl", "--host", "there")
+    again.communicate(timeout=60)
+    ends = records_of(alone / "new.jsonl", "case")
+    assert [(end["case"], end["host"]) for end in ends] == [(f"sample {n}", "here") for n in range(3)]
+    assert len(records_of(alone / "new.jsonl", "result")) == 6
 
 
 def test_resume_without_a_file_is_refused(alone):

@@ -22,6 +22,9 @@ from .records import Failure, Recorder, RecordsFile
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
+OUTPUT_ITSELF = Path()
+"""What `--resume` stands for without a file."""
+
 
 def add_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
     """Add the arguments that every benchmark has."""
@@ -30,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
         "--output", type=Path, metavar="FILE", help="append the records to FILE, as JSON lines"
     )
     group.add_argument(
-        "--resume", action="store_true",
-        help="measure only the cases that FILE does not hold yet, as far as nothing has changed since",
+        "--resume", type=Path, nargs="?", const=OUTPUT_ITSELF, metavar="EARLIER",
+        help="measure only the cases that EARLIER, records of a run that was cut off, does not hold; "
+        "default: the output itself",
     )  # fmt: skip
     group.add_argument(
         "--host", default=platform.node(), metavar="NAME",
@@ -108,20 +112,25 @@ def run_work(
         packages: As there.
         work: Measures case after case with protocol.measure; may raise ArmFailedError.
     """
-    if arguments.resume and arguments.output is None:
-        sys.stderr.write("--resume needs --output FILE, which holds what was measured\n")
+    if arguments.resume == OUTPUT_ITSELF and arguments.output is None:
+        sys.stderr.write("--resume needs --output FILE, or a file of its own\n")
         return USAGE
     began = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
     machine = _machine(name, packages)
-    earlier = _earlier(name, arguments, machine) if arguments.resume else resume.Found()
+    earlier = _earlier(name, arguments, machine)
     with RecordsFile(arguments.output) as file:
         recorder = Recorder(output=file.stream, messages=sys.stderr, host=arguments.host)
         recorder.start(name, _plain(arguments), arguments.seed, machine)
         # The seed makes intervals repeatable; nothing here is secret.
         generator = random.Random(arguments.seed)  # noqa: S311
         session = Session(
-            limits=limits, recorder=recorder, load=ProcLoad(), generator=generator, earlier=earlier.cases
+            limits=limits,
+            recorder=recorder,
+            load=ProcLoad(),
+            generator=generator,
+            earlier=earlier.cases,
+            record_earlier=arguments.resume != OUTPUT_ITSELF,
         )
         status = _status(name, work, session)
         recorder.end(ok=status == DONE, seconds=time.monotonic() - began)
@@ -137,11 +146,14 @@ def _machine(name: str, packages: Iterable[str]) -> dict[str, Any]:
 
 
 def _earlier(name: str, arguments: argparse.Namespace, machine: dict[str, Any]) -> resume.Found:
-    """Return what the output file holds already, and say what of it does not count."""
+    """Return what was measured before, and say what of it does not count."""
+    if arguments.resume is None:
+        return resume.Found()
+    path = arguments.output if arguments.resume == OUTPUT_ITSELF else arguments.resume
     entry = catalog.BENCHMARKS.get(name)
     selecting = [each.replace("-", "_") for each in entry.selecting] if entry else ()
     start = {"benchmark": name, "arguments": _plain(arguments), "seed": arguments.seed, **machine}
-    found = resume.find(arguments.output, json.loads(json.dumps(start)), selecting=selecting)
+    found = resume.find(path, json.loads(json.dumps(start)), selecting=selecting)
     for refusal in found.refusals:
         sys.stderr.write(f"{refusal}\n")
     return found

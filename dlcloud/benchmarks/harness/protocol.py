@@ -84,6 +84,7 @@ class Session:
 
     Attributes:
         earlier: Cases that were measured before, by name and settings; they are not measured again.
+        record_earlier: Whether they are recorded again: not where the records are in the same file.
         own_cpu_s: CPU seconds of the coordinator itself.
         clock: Seconds from any start, never backwards.
         took_s: How long each case took so far; what the rest is estimated from.
@@ -94,6 +95,7 @@ class Session:
     load: Load
     generator: random.Random
     earlier: Mapping[tuple[str, tuple[str, ...]], Earlier] = field(default_factory=dict)
+    record_earlier: bool = True
     own_cpu_s: Callable[[], float] = time.process_time
     clock: Callable[[], float] = time.monotonic
     took_s: list[float] = field(default_factory=list)
@@ -112,8 +114,7 @@ def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: 
     for done, case in enumerate(cases, before):
         earlier = session.earlier.get(_key(case))
         if earlier is not None:
-            session.recorder.measured_before(earlier.results, earlier.comparisons)
-            session.took_s.append(earlier.seconds)
+            _take_over(earlier, session)
             message = f"{case.name}: measured before on {earlier.host}"
             session.recorder.progress(message, done=done + 1, total=total)
             continue
@@ -125,6 +126,23 @@ def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: 
         session.took_s.append(run.elapsed_s)
     if not after:
         session.recorder.progress("done", done=total, total=total, remaining_s=0.0)
+
+
+def _take_over(earlier: Earlier, session: Session) -> None:
+    """Take a case as it was measured; it keeps the name of the machine that it ran on."""
+    recorder = session.recorder
+    if session.record_earlier:
+        for result in earlier.results:
+            recorder.result(result)
+        for comparison in earlier.comparisons:
+            recorder.comparison(comparison)
+        recorder.case_end(
+            earlier.case, earlier.settings, seconds=earlier.seconds, complete=True, host=earlier.host
+        )
+    else:
+        recorder.results.extend(earlier.results)
+        recorder.comparisons.extend(earlier.comparisons)
+    session.took_s.append(earlier.seconds)
 
 
 def _mean(values: Sequence[float]) -> float:

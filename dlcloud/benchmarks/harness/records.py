@@ -9,8 +9,9 @@ start       benchmark; arguments {name: value}; seed; host: what the machine is 
             governor, kernel, virtualization}; software {python, packages {name: version}, code: digest
             of the program}
 progress    message; done, total: cases ended and cases in all; remaining_s: an estimate, or null
-case        case; settings [..]; seconds; host; complete: bool, true where every setting was measured.
-            It ends a case, after its results: what `--resume` goes by
+case        case; settings [..]; seconds; host: where it ran, which need not be where this program runs;
+            complete: bool, true where every setting was measured. It follows the case's results, and is
+            what `--resume` goes by
 sample      case; setting; metric; value; unit; items; seconds; round; disturbed_share; steal_share;
             redone: times the slice was thrown away for being disturbed; latencies_ms [..] (at most 250,
             evenly taken, batch 1 only)
@@ -31,7 +32,7 @@ Shares are 0 to 1. `verdict` is one of statistics.Verdict. An interval [low, hig
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -174,15 +175,20 @@ class Recorder:
         left = f", about {duration(remaining_s)} left" if remaining_s is not None else ""
         self._tell(f"[{done}/{total}{left}] {message}")
 
-    def case_end(self, case: str, settings: Sequence[str], *, seconds: float, complete: bool) -> None:
-        """Record that a case has come to its end; `complete` where every setting was measured."""
-        told = {"case": case, "settings": list(settings), "seconds": round(seconds, 3)}
-        self._write(Kind.CASE, {**told, "host": self.host, "complete": complete})
+    def case_end(
+        self, case: str, settings: Sequence[str], *, seconds: float, complete: bool, host: str = ""
+    ) -> None:
+        """Record that a case has come to its end.
 
-    def measured_before(self, results: Iterable[Result], comparisons: Iterable[Comparison]) -> None:
-        """Take results that the file holds already, for the final table."""
-        self.results.extend(results)
-        self.comparisons.extend(comparisons)
+        Args:
+            case: Its name.
+            settings: Their names.
+            seconds: How long it took.
+            complete: Whether every setting was measured.
+            host: Where it ran, if that was not here.
+        """
+        told = {"case": case, "settings": list(settings), "seconds": round(seconds, 3)}
+        self._write(Kind.CASE, {**told, "host": host or self.host, "complete": complete})
 
     def sample(self, values: Mapping[str, Any]) -> None:
         """Record one slice or one value of it."""
