@@ -87,6 +87,9 @@ def _command_arguments(name: str, workload: Workload) -> list[str]:
     arguments += ["--repeats", str(workload.repeats)]
     if workload.throughput:
         arguments += ["--throughput", workload.throughput]
+    if workload.json_field:
+        arguments += ["--json-field", workload.json_field]
+    arguments += [f"--{flag}" for flag in ("reported", "final") if getattr(workload, flag)]
     if workload.settings:
         arguments += ["--settings", json.dumps([setting.model_dump() for setting in workload.settings])]
     return arguments

@@ -161,6 +161,7 @@ BENCHMARKS = {
                 "settings": "JSON: a list of {name, environment, arguments}, the baseline first",
                 "throughput": "regular expression whose one group is a throughput in the command's output",
                 "json-field": "field of JSON lines in the output that holds the throughput",
+                "reported": "the command reports its throughputs by calling dlcloud_report",
                 "final": "take only the last value of a run",
                 "unit": "what the throughput counts",
                 "repeats": "runs of each setting at least",

@@ -151,6 +151,15 @@ class Workload(_Part):
         default=None,
         description="A regular expression whose one group is the throughput in a line.",
     )
+    json_field: str | None = Field(
+        default=None,
+        description="The field that holds the throughput in lines that are JSON objects; a.b for nested.",
+    )
+    reported: bool = Field(
+        default=False,
+        description="The command reports its throughput: import dlcloud_report; dlcloud_report.step(images).",
+    )
+    final: bool = Field(default=False, description="Take only the last throughput of each run.")
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
     repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
     settings: list[Setting] = Field(default_factory=list)
@@ -162,15 +171,25 @@ class Workload(_Part):
         if self.benchmark is None and self.parameters:
             raise ValueError("parameters belong to a benchmark; a command has settings")
         if self.command is None:
-            own = [key for key in ("files", "throughput", "settings") if getattr(self, key)]
+            keys = ("files", "throughput", "json_field", "reported", "final", "settings")
+            own = [key for key in keys if getattr(self, key)]
             if own:
                 raise ValueError(f"{own[0]} belongs to a command, not to a bundled benchmark")
-        if self.throughput is not None:
-            _one_group(self.throughput)
+        self._one_reading()
         names = [setting.name for setting in self.settings]
         if len(set(names)) != len(names):
             raise ValueError("two settings have the same name")
         return self
+
+    def _one_reading(self) -> None:
+        """Refuse two ways of reading the throughput, and a last value of none."""
+        ways = [key for key in ("throughput", "json_field", "reported") if getattr(self, key)]
+        if len(ways) > 1:
+            raise ValueError(f"{' and '.join(ways)} exclude each other")
+        if self.final and not ways:
+            raise ValueError("final needs throughput, json_field or reported")
+        if self.throughput is not None:
+            _one_group(self.throughput)
 
 
 class Budget(_Part):

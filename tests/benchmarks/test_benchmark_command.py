@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+from dlcloud.benchmarks.command import reporting
 from dlcloud.benchmarks.command.arm import CommandArm, Setting
 from dlcloud.benchmarks.command.main import read_settings
 from dlcloud.benchmarks.command.output import JsonField, Pattern, after_warm_up
+from dlcloud.benchmarks.harness import redaction
 from dlcloud.benchmarks.harness.process import ArmFailedError
 
 JOB = """
@@ -209,3 +211,79 @@ def test_arguments_are_quoted_and_units_named(tmp_path):
         arm.warm_up(1.0)
         arm.close()
     assert (tmp_path / "echo").read_text() == "two words|$HOME|"
+
+
+REPORTING = """
+import time, dlcloud_report
+for step in range(9):
+    time.sleep(0.001)
+    dlcloud_report.step(100)
+"""
+
+
+def test_a_program_reports_its_throughput_in_one_line(alone):
+    (alone / "job.py").write_text(REPORTING)
+    done = run(alone, "--run", f"{sys.executable} job.py", "--reported", "--repeats", "2")
+    assert done.returncode == 0, done.stderr
+    (result,) = records(alone, "result")
+    assert 1_000 < result["metrics"]["throughput"]["value"] < 100_000
+    assert len(records(alone, "sample")) > 2
+
+
+def test_any_language_reports_through_a_file(alone):
+    shell = 'echo 50 >> "$DLCLOUD_REPORT"; echo 200 >> "$DLCLOUD_REPORT"'
+    done = run(alone, "--run", shell, "--reported", "--final", "--repeats", "2")
+    assert done.returncode == 0, done.stderr
+    (result,) = records(alone, "result")
+    assert result["metrics"]["throughput"]["value"] == 200
+
+
+@pytest.mark.parametrize(
+    ("shell", "message"),
+    [
+        ("true", "there was none"),
+        ('echo fast >> "$DLCLOUD_REPORT"', "reads 'fast', not a number above 0"),
+        (f'{sys.executable} -c "import dlcloud_report; dlcloud_report.throughput(-1)"', "above 0, not -1.0"),
+    ],
+)
+def test_a_report_that_is_none_fails_the_setting(alone, shell, message):
+    done = run(alone, "--run", shell, "--reported", "--repeats", "1")
+    assert done.returncode == 1
+    (failure,) = records(alone, "failure")
+    assert message in failure["message"]
+
+
+def test_a_report_outside_of_a_benchmark_does_nothing(monkeypatch):
+    monkeypatch.delenv("DLCLOUD_REPORT", raising=False)
+    reporting.throughput(3)
+    reporting.step(3)
+
+
+def test_no_secret_is_recorded(alone):
+    done = run(
+        alone,
+        "--run", "MY_TOKEN=run-secret true --password hunter2 --seed 1 s3://user:address-secret@host",
+        "--repeats", "1",
+        plain={},
+        other={
+            "environment": {"API_KEY": "env-secret", "MAX_TOKENS": "512"},
+            "arguments": ["--token", "arg"],
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    written = (alone / "records.jsonl").read_text()
+    for secret in ("run-secret", "hunter2", "address-secret", "env-secret", '"arg"', "arg "):
+        assert secret not in written
+    environment = records(alone, "result")[1]["facts"]["environment"]
+    assert environment == {"API_KEY": "(hidden)", "MAX_TOKENS": "512"}
+    assert "--seed 1" in written
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "hf-token", "DB_PASSWORD", "CLIENT_SECRET", "apiKey"])
+def test_what_looks_secret(name):
+    assert redaction.looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "OMP_NUM_THREADS", "KEYBOARD"])
+def test_what_does_not_look_secret(name):
+    assert not redaction.looks_secret(name)

@@ -6,16 +6,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
+from ..harness import redaction
 from ..harness.arm import Finish, Slice, WarmUp
 from ..harness.process import ArmFailedError, ending
 from ..harness.records import Measured, Metric
-from .output import Reading, after_warm_up
+from . import reporting
+from .output import Reading, Reported, after_warm_up
+
+REPORT_MODULE = "dlcloud_report.py"
 
 KIB_PER_MIB = 1024
 LAST_LINE_CHARACTERS = 200
@@ -88,10 +94,10 @@ class CommandArm:
         return 0.0
 
     def start(self) -> Mapping[str, Any]:
-        """Return the facts; the command itself is started for each slice."""
+        """Return the facts, without secrets; the command itself is started for each slice."""
         return {
-            "command": self._line(),
-            "environment": dict(self.setting.environment),
+            "command": redaction.text(self._line()),
+            "environment": redaction.variables(self.setting.environment),
             "warm_up_runs": self.warm_up_runs,
         }
 
@@ -140,8 +146,24 @@ class CommandArm:
         Raises:
             ArmFailedError: It ended with a status other than 0.
         """
+        if not isinstance(self.reading, Reported):
+            return self._run_with({}, self.reading)
+        with tempfile.TemporaryDirectory(prefix="dlcloud-report-") as folder:
+            report = Path(folder, "values")
+            shutil.copy(reporting.__file__, Path(folder, REPORT_MODULE))
+            run = self._run_with(self._found_in(folder) | {reporting.VARIABLE: str(report)}, None)
+            lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
+        run.values.extend(value for line in lines for value in self.reading.values(line))
+        return run
+
+    def _found_in(self, folder: str) -> dict[str, str]:
+        """Return the variable that lets Python find modules in a folder beside where it looks anyway."""
+        known = self.setting.environment.get("PYTHONPATH", self.environment.get("PYTHONPATH"))
+        return {"PYTHONPATH": os.pathsep.join(filter(None, (known, folder)))}
+
+    def _run_with(self, variables: Mapping[str, str], reading: Reading | None) -> _Run:
         began = time.perf_counter()
-        self._process = self._started()
+        self._process = self._started(variables)
         assert self._process.stdout is not None  # noqa: S101 - asked for as a pipe
         values: list[float] = []
         last = ""
@@ -149,8 +171,8 @@ class CommandArm:
             self.echo.write(line)
             self.echo.flush()
             last = line.strip() or last
-            if self.reading is not None:
-                values.extend(self.reading.values(line))
+            if reading is not None:
+                values.extend(reading.values(line))
         status = self._reap()
         seconds = time.perf_counter() - began
         self.close()
@@ -159,9 +181,9 @@ class CommandArm:
             raise ArmFailedError(f"the command {ending(status)}{said}")
         return _Run(seconds=seconds, values=values)
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self, variables: Mapping[str, str]) -> subprocess.Popen[str]:
         """Start the command in a process group of its own, so that all of it can be ended."""
-        changed = {**self.environment, **self.setting.environment}
+        changed = {**self.environment, **self.setting.environment, **variables}
         return subprocess.Popen(
             [shutil.which("bash") or "/bin/sh", "-c", self._line()],
             stdin=subprocess.DEVNULL,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import catalog
-from ..harness import program, statistics
+from ..harness import program, redaction, statistics
 from ..harness.protocol import Case, Limits
 from .arm import CommandArm, Setting
-from .output import JsonField, Pattern, Reading
+from .output import JsonField, Pattern, Reading, Reported
 
 ENTRY = catalog.BENCHMARKS["command"]
 SETTING_KEYS = {"name", "environment", "arguments"}
@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arms = [_arm(setting, arguments, reading) for setting in settings]
     case = Case(name=arguments.case, arms=arms)
-    return program.run(ENTRY.name, arguments, limits=limits, packages=(), cases=lambda _recorder: [case])
+    shown = _without_secrets(arguments, settings)
+    return program.run(ENTRY.name, shown, limits=limits, packages=(), cases=lambda _recorder: [case])
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -109,15 +110,32 @@ def _text(given: str) -> str:
         raise ValueError(f"--settings: {given[1:]}: {error.strerror}") from None
 
 
+def _without_secrets(arguments: argparse.Namespace, settings: Sequence[Setting]) -> argparse.Namespace:
+    """Return the arguments as they may be recorded."""
+    shown = [
+        {
+            "name": setting.name,
+            "environment": redaction.variables(setting.environment),
+            "arguments": redaction.words(setting.arguments),
+        }
+        for setting in settings
+    ]
+    changed = {"run": redaction.text(arguments.run), "settings": json.dumps(shown)}
+    return argparse.Namespace(**{**vars(arguments), **changed})
+
+
 def _reading(arguments: argparse.Namespace) -> Reading | None:
-    if arguments.throughput is not None and arguments.json_field is not None:
-        raise ValueError("--throughput and --json-field exclude each other")
+    ways = (arguments.throughput is not None, arguments.json_field is not None, arguments.reported)
+    if sum(ways) > 1:
+        raise ValueError("--throughput, --json-field and --reported exclude each other")
     if arguments.throughput is not None:
         return Pattern.parse(arguments.throughput)
     if arguments.json_field is not None:
         return JsonField(arguments.json_field)
+    if arguments.reported:
+        return Reported()
     if arguments.final:
-        raise ValueError("--final needs --throughput or --json-field")
+        raise ValueError("--final needs --throughput, --json-field or --reported")
     return None
 
 
@@ -171,6 +189,11 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="lines that are JSON objects hold it in this field (a.b for nested)",
     )
+    group.add_argument(
+        "--reported", action="store_true",
+        help="the program reports it: `import dlcloud_report; dlcloud_report.throughput(images / seconds)`, "
+        "or numbers appended to the file that the variable DLCLOUD_REPORT names, one a line",
+    )  # fmt: skip
     group.add_argument(
         "--final", action="store_true", help="take the last value of a run, not all after warm-up"
     )

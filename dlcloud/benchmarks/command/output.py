@@ -81,6 +81,19 @@ class JsonField:
         return f"is a JSON object with the field {self.name!r}"
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Reads the lines of the file that the program reports to: numbers, one a line."""
+
+    def values(self, line: str) -> list[float]:
+        """Return the number of a line that is not empty."""
+        return [_number(line.strip())] if line.strip() else []
+
+    def describe(self) -> str:
+        """Say what is looked for."""
+        return "is needed, but a call of dlcloud_report.throughput or .step, and there was none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
     """The throughputs of one run that count; `settled` is False where they never agreed."""

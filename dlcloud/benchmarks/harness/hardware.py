@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from . import redaction
+
 # The instruction sets that decide how fast inference and training run.
 FLAGS = (
     "sse4_2", "avx", "fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16",
@@ -36,9 +38,9 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
         packages: Distributions whose versions matter; one that is not installed is left out.
     """
     return {
-        "environment": {
-            name: value for name, value in sorted(os.environ.items()) if name.startswith(STEERING)
-        },
+        "environment": redaction.variables(
+            {name: value for name, value in sorted(os.environ.items()) if name.startswith(STEERING)}
+        ),
         "hardware": {
             "cpu_model": cpu_model(),
             "physical_cores": physical_cores(),

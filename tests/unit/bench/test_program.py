@@ -55,6 +55,18 @@ def test_what_a_benchmark_cannot_do_is_told_before_anything_is_launched(lines, s
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        (["json_field: train.rate"], ["--json-field", "train.rate"]),
+        (["reported: yes", "final: yes"], ["--reported", "--final"]),
+    ],
+)
+def test_the_other_ways_of_reading_a_throughput(lines, arguments):
+    made = program(COMMAND + "".join(f"  {line}\n" for line in lines))
+    assert list(made.arguments[-len(arguments) :]) == arguments
+
+
 def test_a_command_runs_in_the_work_folder_under_the_same_protocol(tmp_path):
     (tmp_path / "src").mkdir()
     text = COMMAND + (
