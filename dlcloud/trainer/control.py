@@ -1,0 +1,106 @@
+"""What the controller wants, as a file on each instance: written over SSH, whole, by renaming; read at steps.
+
+    {"generation": 3, "minimum": 2, "workers": 4, "drain": null}
+
+generation  grows with every change of coordinator or plan; a file with a lower one than was seen is ignored
+minimum     below so many workers nobody commits a step: each waits, on a checkpoint, for others
+workers     how many the controller wants at present, or null; for the records only
+drain       why this instance is to leave after its step, or null
+
+A missing file means {"generation": 0, "minimum": 1, "workers": null, "drain": null}.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What the controller wants."""
+
+    generation: int = 0
+    minimum: int = 1
+    workers: int | None = None
+    drain: str | None = None
+
+
+class ControlError(ValueError):
+    """The file does not say what it should."""
+
+
+def parse(text: str) -> Control:
+    """Read a control file; keys that are not known are left to newer readers.
+
+    Raises:
+        ControlError: It is not JSON, or a value is not of its kind.
+    """
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ControlError(f"not JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise ControlError("not a JSON object")
+    workers, drain = given.get("workers"), given.get("drain")
+    if drain is not None and not isinstance(drain, str):
+        raise ControlError("drain is neither a text nor null")
+    return Control(
+        generation=_whole(given, "generation", 0, least=0),
+        minimum=_whole(given, "minimum", 1, least=1),
+        workers=None if workers is None else _whole(given, "workers", 0, least=0),
+        drain=drain,
+    )
+
+
+def _whole(given: dict[str, Any], name: str, default: int, *, least: int) -> int:
+    value = given.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ControlError(f"{name} is not a whole number of at least {least}: {value!r}")
+    return value
+
+
+@dataclass(slots=True)
+class ControlFile:
+    """Follows a control file; one that cannot be read changes nothing.
+
+    Args:
+        path: The file; None is never there.
+    """
+
+    path: Path | None
+    fault: str | None = field(default=None, init=False)
+    _last: Control = field(default_factory=Control, init=False)
+    _stamp: tuple[int, int, int] | None = field(default=None, init=False)
+
+    def read(self) -> Control:
+        """Return what the controller wants now; `fault` tells what is wrong with the file, if anything."""
+        try:
+            status = self.path.stat() if self.path else None
+        except OSError:
+            status = None
+        if self.path is None or status is None:
+            return self._last
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._take(self.path)
+        return self._last
+
+    def _take(self, path: Path) -> None:
+        try:
+            wanted = parse(path.read_text())
+        except (OSError, UnicodeDecodeError, ControlError) as error:
+            self.fault = f"{path}: {error}"
+            return
+        self.fault = None
+        if wanted.generation >= self._last.generation:
+            self._last = wanted
+
+
+def write(path: Path, wanted: Control) -> None:
+    """Write a control file, whole or not at all."""
+    values = {name: getattr(wanted, name) for name in Control.__dataclass_fields__}
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.write_text(json.dumps(values) + "\n")
+    unfinished.rename(path)

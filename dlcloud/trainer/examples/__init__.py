@@ -1,0 +1,1 @@
+"""Scripts that train elastically; each runs alone, too: `python3 -m trainer.examples.digits`."""

@@ -1,0 +1,57 @@
+"""Whether a worker may commit a step: pure, so that every case can be tried.
+
+A phantom (a worker that comes up alone and starts over), a stale state, a run that is done, and a part that
+was split off are all refused by what the ledger and the controller say.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .ledger import Entry
+
+
+class Verdict(Enum):
+    """What a worker does next."""
+
+    GO = "go"
+    HOLD = "hold"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict and why."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+GO = Judgement(Verdict.GO)
+
+
+def judge_size(size: int, minimum: int) -> Judgement:
+    """Judge how many workers agreed on the step."""
+    if size >= minimum:
+        return GO
+    return Judgement(Verdict.HOLD, f"{size} workers of at least {minimum}")
+
+
+def judge_history(step: int, entry: Entry | None) -> Judgement:
+    """Judge a state that is about to be trained on, before its first step in this process.
+
+    Args:
+        step: Steps that the state has behind it.
+        entry: What the ledger says; None where it cannot be reached.
+    """
+    if entry is None:
+        return Judgement(Verdict.HOLD, "the ledger cannot be reached, so this may be a step taken before")
+    if entry.done:
+        return Judgement(Verdict.END, "the run is done")
+    if step == 0 and entry.step > 0:
+        return Judgement(
+            Verdict.HOLD,
+            f"the run has {entry.step} steps behind it; neither a peer nor a checkpoint has them",
+        )
+    if step < entry.checkpoint:
+        return Judgement(Verdict.HOLD, f"a checkpoint of step {entry.checkpoint} exists; here is step {step}")
+    return GO

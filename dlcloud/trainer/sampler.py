@@ -1,0 +1,74 @@
+"""Which samples a step takes: a pure function of the seed and the step, whoever trains.
+
+The order of an epoch is a permutation of all samples; step k of it takes the next `batch` of them, the last
+step what is left. So each sample is taken exactly once per epoch, and nothing about a position is ever saved.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+Permute = Callable[[int, int], Sequence[int]]
+"""Shuffle the numbers below the first argument, by the seed in the second."""
+
+
+def key(seed: int, *parts: int) -> int:
+    """Derive a seed of 63 bits from a seed and what it is for; equal input gives equal output everywhere."""
+    text = ",".join(str(part) for part in (seed, *parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def share(count: int, rank: int, size: int) -> range:
+    """Return what worker `rank` of `size` takes of `count` things; any size will do."""
+    return range(count * rank // size, count * (rank + 1) // size)
+
+
+def shuffled(count: int, seed: int) -> Sequence[int]:
+    """Shuffle with PyTorch's generator: 10 ms for the 1.3 million images of ImageNet."""
+    # Only here: the rest of this module is plain Python.
+    import torch  # noqa: PLC0415
+
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
+
+
+@dataclass(slots=True, kw_only=True)
+class Sampler:
+    """The samples of each step.
+
+    Args:
+        samples: Samples in the data set.
+        batch: Samples in a step, over all workers.
+        seed: Decides the order of every epoch.
+    """
+
+    samples: int
+    batch: int
+    seed: int
+    permute: Permute = shuffled
+    _orders: dict[int, Sequence[int]] = field(default_factory=dict, init=False)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return how many steps an epoch has; the last one may be smaller."""
+        return -(-self.samples // self.batch)
+
+    def batch_of(self, step: int) -> Sequence[int]:
+        """Return the samples of a step, in order."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if epoch not in self._orders:
+            # Loading ahead looks into the next epoch while the last steps of this one are trained.
+            self._orders = {old: order for old, order in self._orders.items() if abs(old - epoch) == 1}
+            self._orders[epoch] = self.permute(self.samples, key(self.seed, epoch))
+        return self._orders[epoch][place * self.batch : (place + 1) * self.batch]
+
+
+def divide(batch: Sequence[int], parts: int) -> list[Sequence[int]]:
+    """Divide a batch into so many shards, some of which may be empty."""
+    return [batch[piece.start : piece.stop] for piece in (share(len(batch), n, parts) for n in range(parts))]
+
+
+def chunks(batch: Sequence[int], limit: int | None) -> list[Sequence[int]]:
+    """Divide a batch into as few chunks of at most `limit` samples as there can be; nothing gives none."""
+    count = -(-len(batch) // (limit or len(batch) or 1))
+    return divide(batch, count) if count else []

@@ -1,0 +1,149 @@
+"""Train a plain PyTorch model elastically, in a few lines of your own script.
+
+    from trainer.training import train
+
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def loss(model, batch):
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(model(images), labels)
+
+    outcome = train(model, optimizer, dataset, loss, batch=96, epochs=10)
+    if outcome.first:
+        torch.save(model.state_dict(), "model.pt")
+
+`python3 script.py` trains alone. Under `python3 -m trainer.agent ... -- python3 script.py`, on each of any
+number of machines, the same script trains with whoever is there: the batch is divided among the workers of
+each step, so the learning rate needs no change, and a worker may come, leave or die at any time. A worker
+that is asked to leave raises DrainedError, a SystemExit: what follows `train` runs only where training ended.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from . import settings as surroundings
+from .drain import Drain
+from .engine import Connect, Solo
+from .job import Job, Loss, Samples
+from .ledger import LedgerClient
+from .loop import Loop, Outcome, steps_of
+from .posting import Posting
+from .records import Records
+from .settings import Settings
+
+
+def train(
+    model: nn.Module,
+    optimizer: Optimizer,
+    dataset: Samples,
+    loss: Loss,
+    *,
+    batch: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    schedule: Callable[[int], float] | None = None,
+    shards: int | None = None,
+    micro_batch: int | None = None,
+    before_step: Callable[[], None] | None = None,
+    after_step: Callable[[int, float], None] | None = None,
+    loading: int = 0,
+    collate: Callable[[Sequence[Any]], Any] | None = None,
+) -> Outcome:
+    """Train until `epochs` or `steps` are done; `job.Job` tells what each argument means.
+
+    Raises:
+        ValueError: An argument is out of range.
+        DrainedError: This worker was asked to leave; others go on.
+        StrangerError: Peers or a checkpoint are of another run, or of other settings.
+    """
+    if (epochs is None) == (steps is None):
+        raise ValueError("give either epochs or steps")
+    if steps is None:
+        steps = steps_of(len(dataset), max(batch, 1), epochs or 0)
+    job = Job(
+        model=model,
+        optimizer=optimizer,
+        dataset=dataset,
+        loss=loss,
+        batch=batch,
+        steps=steps,
+        seed=seed,
+        schedule=schedule,
+        shards=shards,
+        micro_batch=micro_batch,
+        before_step=before_step,
+        after_step=after_step,
+        loading=loading,
+        collate=collate,
+    )
+    return run(job, surroundings.from_environment())
+
+
+def device() -> torch.device:
+    """Return where this worker's model belongs: its own GPU, or the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", surroundings.from_environment().gpu)
+    return torch.device("cpu")
+
+
+def run(job: Job, settings: Settings) -> Outcome:
+    """Train a job as the settings say."""
+    # torchft logs every error with its traceback, and meets one at each membership change.
+    logging.getLogger("torchft").setLevel(logging.CRITICAL)
+    client = LedgerClient(address=settings.ledger, run=settings.run) if settings.ledger else None
+    drain = Drain()
+    with (
+        Records(path=settings.records, run=settings.run, worker=settings.worker, tell=_tell) as records,
+        drain.signals(),
+    ):
+        records.start(**_facts(job))
+        loop = Loop(
+            job=job,
+            settings=settings,
+            records=records,
+            connect=_connection(settings),
+            posting=Posting(client),
+            drain=drain,
+        )
+        return loop.run()
+
+
+def _connection(settings: Settings) -> Connect:
+    if settings.lighthouse is None:
+        return lambda step, _load, _save: Solo(step)
+    # A worker that is alone needs no torchft.
+    from .quorum import QuorumEngine  # noqa: PLC0415
+
+    return partial(
+        QuorumEngine,
+        lighthouse=settings.lighthouse,
+        host=settings.host,
+        name=settings.worker,
+        timing=settings.timing,
+    )
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    names = ("batch", "steps", "seed", "shards", "micro_batch")
+    return {
+        "settings": {name: getattr(job, name) for name in names},
+        "samples": len(job.dataset),
+        "parameters": sum(each.numel() for each in job.model.parameters()),
+        "device": str(next(job.model.parameters()).device),
+        "software": {"python": sys.version.split()[0], "torch": torch.__version__},
+    }
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,167 @@
+"""A cluster of real workers on this machine: a lighthouse, and workers that join, drain and die when told."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = "run-1"
+FAST = {"quorum_s": 20.0, "connect_s": 3.0, "heal_s": 20.0, "stall_s": 3.0, "stall_factor": 5.0}
+LIMIT_S = 120.0
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    """Workers of one run.
+
+    Args:
+        python: An interpreter that has torch and torchft.
+        folder: Where everything is written; the package `trainer` must lie in `folder/trainer`.
+        script: What a worker runs: arguments of python.
+        lighthouse: More arguments of the lighthouse.
+    """
+
+    def __init__(self, python, folder, script, lighthouse=()):
+        self.python, self.folder, self.script = str(python), Path(folder), list(script)
+        self.port, self.ledger_port = free_port(), free_port()
+        self.lighthouse_arguments = list(lighthouse)
+        self.lighthouse = None
+        self.workers = {}
+
+    def __enter__(self):
+        self.start_lighthouse()
+        return self
+
+    def __exit__(self, *_):
+        for process in [*self.workers.values(), self.lighthouse]:
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def start_lighthouse(self, run=RUN):
+        command = [self.python, "-m", "trainer.lighthouse", "--run", run, "--port", str(self.port)]
+        command += ["--ledger-port", str(self.ledger_port), "--ledger", str(self.folder / "ledger.json")]
+        self.lighthouse = self._spawn("lighthouse", [*command, *self.lighthouse_arguments], {})
+        wait_until(lambda: self._listens(self.port) and self._listens(self.ledger_port), "the lighthouse")
+
+    def kill_lighthouse(self):
+        self.lighthouse.kill()
+        self.lighthouse.wait()
+
+    def start(self, name, *, environment=(), **settings):
+        values = {
+            "run": RUN,
+            "worker": name,
+            "lighthouse": f"http://127.0.0.1:{self.port}",
+            "ledger": f"127.0.0.1:{self.ledger_port}",
+            "records": str(self.records_path(name)),
+            "hash_every": 1,
+            "control": str(self.folder / f"{name}.control"),
+            "timing": FAST,
+        }
+        settings = {**values, **settings}
+        extra = {"DLCLOUD_TRAINER": json.dumps(settings), **dict(environment)}
+        self.workers[name] = self._spawn(name, [self.python, *self.script], extra)
+        return self.workers[name]
+
+    def signal(self, name, number):
+        self.workers[name].send_signal(number)
+
+    def kill(self, name):
+        self.signal(name, signal.SIGKILL)
+        self.workers[name].wait()
+
+    def wait(self, name, timeout_s=LIMIT_S):
+        return self.workers[name].wait(timeout_s)
+
+    def records_path(self, name):
+        return self.folder / f"{name}.jsonl"
+
+    def records(self, name):
+        with contextlib.suppress(FileNotFoundError):
+            return read_records(self.records_path(name))
+        return []
+
+    def steps(self, name):
+        return [record for record in self.records(name) if record["record"] == "step"]
+
+    def events(self, name, event=None):
+        found = [record for record in self.records(name) if record["record"] == "event"]
+        return [record for record in found if event in {None, record["event"]}]
+
+    def wait_for_step(self, name, step, timeout_s=LIMIT_S):
+        def reached():
+            steps = self.steps(name)
+            if self.workers[name].poll() not in {None, 0}:
+                raise AssertionError(f"{name} ended: {self.output(name)}")
+            return bool(steps) and steps[-1]["step"] >= step
+
+        wait_until(reached, f"step {step} of {name}", timeout_s)
+
+    def output(self, name):
+        return (self.folder / f"{name}.log").read_text()[-3000:]
+
+    def _spawn(self, name, command, extra):
+        environment = {
+            **{key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ},
+            "OMP_NUM_THREADS": "1",
+            "RUST_LOG": "error",
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **extra,
+        }
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
+
+    @staticmethod
+    def _listens(port):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+
+def wait_until(condition, what, timeout_s=LIMIT_S):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:.0f} s in vain for {what}")
+        time.sleep(0.05)
+
+
+def read_records(path):
+    """Read the records of a file, without a line that is still being written."""
+    lines = Path(path).read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def check_exactly_once(workers, batches):
+    """Check that every committed step was divided without gap or overlap, and that all workers agree on it.
+
+    Args:
+        workers: The step records of each worker, a list of lists.
+        batches: Samples in the step of a number.
+    """
+    by_step = {}
+    for worker in workers:
+        for record in worker:
+            by_step.setdefault(record["step"], []).append(record)
+    for step, records in sorted(by_step.items()):
+        hashes = {record["hash"] for record in records if record["hash"]}
+        assert len(hashes) <= 1, f"step {step} has {len(hashes)} different states"
+        shares = {tuple(record["share"]) for record in records}
+        covered = sorted(place for start, stop in shares for place in range(start, stop))
+        assert len(set(covered)) == len(covered), f"step {step} took samples twice: {shares}"
+        if len(records) == records[0]["world_size"]:
+            assert covered == list(range(batches(step))), f"step {step} left samples out: {shares}"
+    assert sorted(by_step) == list(range(1, max(by_step) + 1))
+    return by_step
