@@ -1,0 +1,91 @@
+"""`dlcloud compare` and `cost-report` over a store: what words mean, and what is refused."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from dlcloud.store.database import Database
+from dlcloud.store.runs import Runs
+from tests.fakes.samples import THEN, run
+
+
+def records(setting_speeds, packages):
+    start = {"record": "start", "hardware": {"cpu_model": "Xeon"}, "software": {"packages": packages}}
+    yield start
+    for setting, speed in setting_speeds.items():
+        metric = {"value": speed, "low": speed * 0.98, "high": speed * 1.02, "unit": "images/s", "samples": 9}
+        yield {"record": "result", "case": "vgg16", "setting": setting, "metrics": {"throughput": metric}}
+
+
+@pytest.fixture(autouse=True)
+def _filled(home):
+    home.mkdir(mode=0o700)
+    database = Database(home / "store.sqlite")
+    runs = Runs(database)
+    for name, kind, day, speeds, packages in (
+        ("one-1", "c5.large", 0, {"fp32": 10.0, "int8": 30.0}, {"onnx": "1.0"}),
+        ("two-1", "c7i.large", 1, {"fp32": 20.0}, {"onnx": "2.0"}),
+        ("three-1", "c7i.large", 2, {"fp32": 20.1}, {"onnx": "2.0"}),
+    ):
+        of = run(name, instance_type=kind, started_at=THEN + timedelta(days=day), cluster_name=name[:-2])
+        runs.add(of)
+        text = "".join(json.dumps(record) + "\n" for record in records(speeds, packages))
+        runs.add_records(name, 0, text.encode())
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "verdicts"),
+    [
+        (["c5.large", "c7i.large"], [("fp32", 2.01, "faster")]),
+        (["c7i", "c5"], [("fp32", 0.4975, "slower")]),
+        (["fp32", "int8"], [("fp32", 3.0, "faster")]),
+        (["2026-09-02", "2026-09-03"], [("fp32", 1.005, "no difference seen")]),
+        (["one", "two"], [("fp32", 2.0, "faster")]),
+        (["one-1", "run:two-1"], [("fp32", 2.0, "faster")]),
+        (["c5.large,int8", "c7i.large,fp32"], [("int8", 0.67, "slower")]),
+    ],
+)
+def test_runs_types_settings_and_days_are_told_apart(dlcloud, words, verdicts):
+    done = dlcloud("compare", *words, "-o", "json")
+    assert done.status == 0, done.stderr
+    told = json.loads(done.stdout)["result"]["records"]
+    assert [(each["setting_a"], round(each["ratio"], 4), each["verdict"]) for each in told] == verdicts
+
+
+def test_software_and_hardware_that_differ_are_listed(dlcloud):
+    done = dlcloud("compare", "one", "two")
+    assert done.status == 0, done.stderr
+    assert "software.packages.onnx  1.0" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["c5.large", "p3.2xlarge"], "nothing stored is called p3.2xlarge"),
+        (["c5.large", "date:yesterday"], "no date such as"),
+        (["c5.large", "c7i,c5"], "both a type"),
+        (["c5.large", ","], "is empty"),
+        (["c5.large,int8", "c7i.large,int8"], "nothing was measured of c7i.large,int8"),
+        (["c5.large,int8", "c7i.large"], "measured nothing in common"),
+    ],
+)
+def test_what_means_nothing_is_refused_in_words(dlcloud, words, told):
+    done = dlcloud("compare", *words)
+    assert done.status == 2
+    assert told in done.stderr
+    assert "hint: " in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_report_takes_filters_and_says_what_there_is(dlcloud):
+    done = dlcloud("cost-report", "--type", "c7i", "--since", "2026-09-03", "-o", "json")
+    assert [each["run"] for each in json.loads(done.stdout)["result"]["records"]] == ["three-1"]
+    every = dlcloud("cost-report", "--all", "-o", "json")
+    assert len(json.loads(every.stdout)["result"]["records"]) == 4
+    assert "types: c5.large, c7i.large" in dlcloud("cost-report", "--type", "p3").stdout
+    refused = dlcloud("cost-report", "--since", "yesterday")
+    assert refused.status == 2
+    assert "no date such as" in refused.stderr
