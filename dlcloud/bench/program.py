@@ -14,6 +14,8 @@ from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload
 
 RECORDS = "records.jsonl"
+EARLIER = "earlier.jsonl"
+"""Records of cases that an interrupted run had measured; they are not measured again."""
 COMMAND = "command"
 """The bundled program that runs the user's own."""
 
@@ -31,9 +33,21 @@ class Program:
     package: Path
     files: Path | None
 
-    def command(self, python: str) -> str:
-        """Return the shell command that runs it, in the run's folder, with the environment's interpreter."""
-        words = [python, "-m", f"benchmarks.{self.name}", "--output", RECORDS, *self.arguments]
+    @property
+    def resumable(self) -> bool:
+        """Tell whether it can go on with what was cut off: not the user's command, whose files change."""
+        return self.name != COMMAND
+
+    def command(self, python: str, *, host: str, resume: bool = False) -> str:
+        """Return the shell command that runs it, in the run's folder.
+
+        Args:
+            python: The environment's interpreter.
+            host: What the instance is called in the records.
+            resume: Whether EARLIER lies in the run's folder.
+        """
+        words = [python, "-m", f"benchmarks.{self.name}", "--output", RECORDS, "--host", host]
+        words += [*(["--resume", EARLIER] if resume else []), *self.arguments]
         return f"cd .. && exec {shlex.join(words)}\n"
 
 

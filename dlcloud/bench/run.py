@@ -10,11 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dlcloud.bench.program import RECORDS, Program, travels
+from dlcloud.bench.program import EARLIER, RECORDS, Program, travels
 from dlcloud.bench.quotes import Quotes
+from dlcloud.core.carry import finished_cases, interrupted
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
-from dlcloud.core.events import Emit, Progress, Warned, stage
+from dlcloud.core.events import Emit, Notice, Progress, Warned, stage
 from dlcloud.core.ports import Clock, Cloud
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection, Dial
@@ -47,6 +48,7 @@ class Runner:
         paths: Where the files brought home go.
         clock: For dates and durations.
         emit: Is told of the progress.
+        fresh: Measure everything, whatever an interrupted run had measured already.
     """
 
     cluster: Cluster
@@ -59,11 +61,17 @@ class Runner:
     paths: Paths
     clock: Clock
     emit: Emit
+    fresh: bool = False
     _quotes: Quotes = field(init=False)
 
     def __post_init__(self) -> None:
         """Ask for prices once, for all runs."""
         object.__setattr__(self, "_quotes", Quotes(self.cloud))
+
+    @property
+    def workload(self) -> str:
+        """Return the name under which its runs are stored."""
+        return self.recipe.workload.benchmark or self.recipe.name
 
     def run_all(self, members: Sequence[Member]) -> list[Run]:
         """Run on every instance at once; a run that an earlier `up` left behind is followed, not repeated.
@@ -96,7 +104,8 @@ class Runner:
 
     def _unfinished(self, member: Member) -> Run | None:
         mine = [run for run in self.runs.of_cluster(self.cluster.cluster_id) if run.state is RunState.RUNNING]
-        return next((run for run in mine if run.instance_id == member.instance.instance_id), None)
+        wanted = (member.instance.instance_id, self.workload)
+        return next((run for run in mine if (run.instance_id, run.workload) == wanted), None)
 
     def _new_run(self, member: Member, setup_at: datetime) -> Run:
         instance = member.instance
@@ -105,7 +114,7 @@ class Runner:
             cluster_id=self.cluster.cluster_id,
             cluster_name=self.cluster.name,
             instance_id=instance.instance_id,
-            workload=self.recipe.workload.benchmark or self.recipe.name,
+            workload=self.workload,
             cloud=self.cluster.cloud,
             region=self.cluster.region,
             zone=instance.zone,
@@ -124,7 +133,22 @@ class Runner:
         connection.send_tree(self.program.package, f"{_folder(run)}/benchmarks", only=travels)
         if self.program.files is not None:
             connection.send_tree(self.program.files, f"{_folder(run)}/work", only=travels)
-        connection.send_bytes(self.program.command(python).encode(), f"{_folder(run)}/command")
+        earlier = self._earlier(run)
+        if earlier:
+            connection.send_bytes(earlier, f"{_folder(run)}/{EARLIER}")
+        command = self.program.command(python, host=run.instance_id, resume=bool(earlier))
+        connection.send_bytes(command.encode(), f"{_folder(run)}/command")
+
+    def _earlier(self, run: Run) -> bytes:
+        """Return the records of what interrupted runs had measured; the program checks what of it fits."""
+        if self.fresh or not self.program.resumable:
+            return b""
+        before = interrupted(self.runs.all(), run)
+        cases = finished_cases(line for each in before for line in self.runs.all_lines(each.run_id))
+        if cases:
+            message = f"{len(cases)} case(s) were measured before an interruption, and are sent along"
+            self.emit(Notice(message=f"{message}; --fresh measures all anew", instance_id=run.instance_id))
+        return "".join(f"{line}\n" for case in cases for line in (case.start, *case.lines)).encode()
 
     def _follow(self, member: Member, run: Run) -> Run:
         """Store records until the program has ended, whatever happens to the connection meanwhile."""

@@ -14,21 +14,32 @@ from dlcloud.cli.options import output_option, verbose_option
 @click.option(
     "--cidr", default="", help="The network that may reach the instances; default: your own address."
 )
+@click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
 @output_option
 @verbose_option
 def command(
-    *, recipe: str, dry_run: bool, keep: bool, name: str, yes: bool, cidr: str, output: str, verbose: bool
+    *,
+    recipe: str,
+    dry_run: bool,
+    keep: bool,
+    name: str,
+    yes: bool,
+    cidr: str,
+    fresh: bool,
+    output: str,
+    verbose: bool,
 ) -> None:
     """Run RECIPE (a file, or the name of a bundled recipe) and print what it costs.
 
     Launches the instances, sets them up over SSH, runs the workload, stores what it measures, and terminates
-    them. Ctrl-C cleans up. An `up` that was cut off is taken up again by the next one of the same recipe.
+    them. Ctrl-C cleans up. An `up` that was cut off is taken up again by the next one of the same recipe;
+    cases that a benchmark had finished before are not measured again.
     """
     from dlcloud.cli.context import Context
     from dlcloud.cli.up_flow import Up
 
     with Context("up", verbose=verbose) as context:
-        flow = Up(context=context, recipe=recipe, keep=keep, name=name, cidr=cidr, output=output)
+        flow = Up(context=context, recipe=recipe, keep=keep, name=name, cidr=cidr, output=output, fresh=fresh)
         plan = flow.plan()
         if dry_run:
             flow.show(plan)

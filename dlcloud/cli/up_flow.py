@@ -42,6 +42,7 @@ class Up:
         name: The cluster's name; empty for one made of the recipe's.
         cidr: The network that may reach the instances; empty for the caller's own.
         output: How the result is written.
+        fresh: Measure again what an interrupted run had measured.
     """
 
     context: Context
@@ -50,6 +51,7 @@ class Up:
     name: str
     cidr: str
     output: str
+    fresh: bool = False
 
     @cached_property
     def file(self) -> RecipeFile:
@@ -147,6 +149,7 @@ class Up:
             paths=context.paths,
             clock=context.clock,
             emit=context.emit,
+            fresh=self.fresh,
         )
         before = {run.run_id for run in context.runs.of_cluster(cluster.cluster_id) if run.ended_at}
         try:

@@ -81,6 +81,11 @@ class Runs:
         statement = "SELECT line FROM records WHERE run_id = ? AND kind = ? ORDER BY position"
         return [row["line"] for row in self._database.read(statement, run_id, kind)]
 
+    def all_lines(self, run_id: str) -> list[str]:
+        """Return every raw record of a run, in the order in which they were written."""
+        statement = "SELECT line FROM records WHERE run_id = ? ORDER BY position"
+        return [row["line"] for row in self._database.read(statement, run_id)]
+
     def put_prices(self, run_id: str, prices: Sequence[Price]) -> None:
         """Remember what an hour of a run's instance type costs, a price a market."""
         with self._database.transaction():

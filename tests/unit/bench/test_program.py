@@ -91,9 +91,10 @@ def test_a_command_runs_in_the_work_folder_under_the_same_protocol(tmp_path):
 
 def test_the_shell_gets_every_argument_whole():
     made = program(COMMAND)
-    words = shlex.split(made.command("/a folder/python").removeprefix("cd .. && exec "))
+    words = shlex.split(made.command("/a folder/python", host="i-1").removeprefix("cd .. && exec "))
     assert words[:5] == ["/a folder/python", "-m", "benchmarks.command", "--output", "records.jsonl"]
-    assert tuple(words[5:]) == made.arguments
+    assert words[5:7] == ["--host", "i-1"]
+    assert tuple(words[7:]) == made.arguments
 
 
 def test_files_that_are_missing_are_told(tmp_path):

@@ -140,7 +140,8 @@ def test_the_program_is_sent_with_the_command_that_runs_it_in_its_environment(wo
     assert [tree[:2] for tree in one.trees] == [(Path("p"), f"{folder}/benchmarks")]
     command, _ = one.files[f"{folder}/command"]
     assert command == (
-        b"cd .. && exec /env/bin/python -m benchmarks.quantization --output records.jsonl --network tiny\n"
+        b"cd .. && exec /env/bin/python -m benchmarks.quantization --output records.jsonl"
+        b" --host i-0001 --network tiny\n"
     )
     assert one.started == [folder]
 
@@ -356,3 +357,32 @@ def test_prices_that_cannot_be_had_stop_no_run(world):
     (run,) = there.runner().run_all(there.members)
     assert run.state is RunState.DONE
     assert Measurements(there.database).quotes([run.run_id]) == {}
+
+
+CASE = {"record": "case", "case": "vgg16", "settings": ["fp32"], "complete": True, "host": "i-0001"}
+WITH_CASE = "".join(json.dumps(record) + "\n" for record in [*RECORDS[:1], RECORDS[4], CASE]).encode()
+
+
+def test_what_an_interrupted_run_had_measured_is_sent_along_to_a_new_instance(world):
+    first, second = machine(job=Job(records=WITH_CASE)), machine("i-0002")
+    first.breaks = [len(WITH_CASE), GONE]
+    there = world(first, second)
+    with pytest.raises(InstanceError):
+        there.runner().run_all(there.members[:1])
+    (new,) = there.runner().run_all(there.members[1:])
+    folder = f"dlcloud/runs/{new.run_id}"
+    sent, _ = second.files[f"{folder}/earlier.jsonl"]
+    assert sent == WITH_CASE
+    command, _ = second.files[f"{folder}/command"]
+    assert b"--host i-0002 --resume earlier.jsonl --network tiny" in command
+    assert any("1 case(s) were measured before" in event.message for event in there.told)
+
+
+def test_nothing_is_sent_along_where_all_is_to_be_measured_anew(world):
+    first, second = machine(job=Job(records=WITH_CASE)), machine("i-0002")
+    first.breaks = [len(WITH_CASE), GONE]
+    there = world(first, second)
+    with pytest.raises(InstanceError):
+        there.runner().run_all(there.members[:1])
+    (new,) = replace(there.runner(), fresh=True).run_all(there.members[1:])
+    assert f"dlcloud/runs/{new.run_id}/earlier.jsonl" not in second.files

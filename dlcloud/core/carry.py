@@ -1,0 +1,76 @@
+"""The decision what of earlier, interrupted runs is sent along with a new one, which need not repeat it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from dlcloud.core.result import Run, RunState, parse_record
+
+CARRIED_FOR = timedelta(days=7)
+"""A figure older than this is measured again: prices, images and drivers have moved on."""
+
+INTERRUPTED = frozenset({RunState.LOST, RunState.FAILED})
+PARTS = frozenset({"result", "comparison"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedCase:
+    """A case that came to its end: its name, and its lines with the `start` that they belong to."""
+
+    name: str
+    start: str
+    lines: tuple[str, ...]
+
+
+def interrupted(runs: Iterable[Run], like: Run) -> list[Run]:
+    """Return the runs whose finished cases a new run may take over, the oldest first.
+
+    They did the same kind of work on the same type of instance in the same cloud, were cut off or failed not
+    long ago, and none of their kind has ended well since: who measures again what is done, wants it so.
+
+    Args:
+        runs: All that are known.
+        like: The new run.
+    """
+    alike = [
+        run
+        for run in sorted(runs, key=lambda run: run.started_at)
+        if (run.workload, run.instance_type, run.cloud) == (like.workload, like.instance_type, like.cloud)
+        and run.run_id != like.run_id
+    ]
+    ended_well = [place for place, run in enumerate(alike) if run.state is RunState.DONE]
+    since = alike[ended_well[-1] + 1 :] if ended_well else alike
+    return [
+        run for run in since if run.state in INTERRUPTED and like.started_at - run.started_at <= CARRIED_FOR
+    ]
+
+
+def finished_cases(lines: Iterable[str]) -> list[FinishedCase]:
+    """Return the cases among records that came to their end, each once.
+
+    Args:
+        lines: The records of one run after the other.
+    """
+    found: dict[str, FinishedCase] = {}
+    for case, end in _ended(lines):
+        # What one run took over from another stands in the records of both, at another time.
+        found.setdefault(repr(sorted((key, value) for key, value in end.items() if key != "time")), case)
+    return list(found.values())
+
+
+def _ended(lines: Iterable[str]) -> Iterator[tuple[FinishedCase, dict[str, Any]]]:
+    start = ""
+    since: list[str] = []
+    for line in lines:
+        record = parse_record(line) or {}
+        kind = record.get("record")
+        if kind == "start":
+            start, since = line, []
+        elif kind in PARTS:
+            since.append(line)
+        elif kind == "case":
+            if record.get("complete") is True and start:
+                case = FinishedCase(name=str(record.get("case")), start=start, lines=(*since, line))
+                yield case, record
+            since = []
