@@ -1,0 +1,84 @@
+"""Who is replaced, when capacity is asked for again, and who is let go."""
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.elastic import LONGEST_WAIT, Refused, Standing, Worker, decide
+from dlcloud.core.instance import Market
+from tests.fakes.samples import THEN, instance
+
+NOW = THEN + timedelta(hours=1)
+ROUNDS = (Market.SPOT, Market.ON_DEMAND)
+ARRIVING, TRAINING, AT_RISK, LEAVING, GONE = Standing
+
+
+def worker(number, standing=TRAINING, market=Market.SPOT):
+    made = instance(f"i-{number:04d}", market=market, launched_at=THEN + timedelta(minutes=number))
+    member = Member(instance=made, hourly_usd=None, price_source="", price_as_of=None)
+    return Worker(member=member, standing=standing)
+
+
+def team(*standings):
+    first = worker(0, market=Market.ON_DEMAND)
+    return [first, *(worker(number, standing) for number, standing in enumerate(standings, 1))]
+
+
+def move(workers, target=3, **other):
+    return decide(workers, target=target, now=NOW, base=1, rounds=ROUNDS, **other)
+
+
+def test_a_whole_team_is_left_alone():
+    assert move(team(TRAINING, ARRIVING)) == move(team(TRAINING, TRAINING, GONE))
+    assert move(team(TRAINING, TRAINING)).size is None
+    assert not move(team(TRAINING, TRAINING)).drain
+
+
+def test_who_is_interrupted_is_replaced_while_it_still_lives():
+    assert move(team(TRAINING, LEAVING)).size == 4
+    assert move(team(TRAINING, GONE)).size == 3
+    assert "asking for 1 more" in move(team(TRAINING, LEAVING)).reasons[0]
+
+
+def test_nothing_is_asked_for_twice():
+    assert move(team(LEAVING, LEAVING), asking=True).size is None
+
+
+def test_who_is_at_risk_leaves_when_its_successor_trains_and_not_before():
+    before = move(team(TRAINING, AT_RISK))
+    assert (before.size, before.drain) == (4, ())
+    assert move(team(TRAINING, AT_RISK, ARRIVING)).drain == ()
+    after = move(team(TRAINING, AT_RISK, TRAINING))
+    assert (after.size, after.drain) == (None, ("i-0002",))
+
+
+def test_a_smaller_target_lets_the_newest_spot_instances_go_and_never_the_coordinator():
+    assert move(team(TRAINING, TRAINING), target=1).drain == ("i-0002", "i-0001")
+    assert move(team(TRAINING, TRAINING), target=2).drain == ("i-0002",)
+
+
+def test_after_a_refusal_it_waits_twice_as_long_each_time_up_to_five_minutes():
+    first = move(team(TRAINING, GONE), refused=Refused(times=1, at=NOW))
+    assert (first.size, first.look_at) == (None, NOW + timedelta(seconds=5))
+    third = move(team(TRAINING, GONE), refused=Refused(times=3, at=NOW))
+    assert third.look_at == NOW + timedelta(seconds=20)
+    late = Refused(times=4000, at=NOW)
+    assert late.again_at == NOW + LONGEST_WAIT
+    assert move(team(TRAINING, GONE), refused=Refused(times=3, at=NOW - timedelta(seconds=20))).size == 3
+
+
+@given(
+    standings=st.lists(st.sampled_from(list(Standing)), max_size=12),
+    target=st.integers(min_value=1, max_value=10),
+)
+def test_what_is_asked_for_makes_the_team_whole_and_the_drained_never_leave_it_short(standings, target):
+    workers = team(*standings)
+    done = move(workers, target=target)
+    staying = {each.instance_id for each in workers if each.stays}
+    alive = [each for each in workers if each.standing is not GONE]
+    if done.size is not None:
+        assert done.size - len(alive) == target - len(staying) > 0
+    assert len(staying - set(done.drain)) >= min(target, len(staying))
+    assert "i-0000" not in done.drain
