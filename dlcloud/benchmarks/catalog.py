@@ -97,6 +97,7 @@ def _requirements(name: str) -> Path:
 COMMON = {
     "width": "relative width of the speed-up's 95 % interval at which sampling stops",
     "max-seconds": "seconds of measuring a case after which no further round begins",
+    "pin": "cores keeps everything to one hyper-thread of each physical core",
     "seed": "of every random choice",
 }
 

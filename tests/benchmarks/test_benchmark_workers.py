@@ -121,6 +121,36 @@ def test_an_interruption_ends_the_workers_and_says_so(alone, number):
     assert all(gone(pid) for pid in workers)
 
 
+def test_threads_and_what_they_are_pinned_to_are_recorded(alone):
+    status, _, stderr = run(alone, [spin("one")], "--pin", "cores", "--rounds", "1", "--max-seconds", "0.1")
+    assert status == 0, stderr
+    (began,) = records(alone, "start")
+    (result,) = records(alone, "result")
+    cores = began["hardware"]["physical_cores"]
+    assert began["hardware"]["usable_cpus"] == cores
+    assert result["facts"]["threads_running"] >= 1
+    assert set(result["facts"]["threads_allowed_on"]) == {began["hardware"]["affinity"]}
+
+
+def test_what_a_worker_starts_counts_with_it_and_ends_with_it(alone):
+    process = start(
+        alone, [{"name": "parent", "factory": "parent"}, spin("spin")], "--max-seconds", "3", "--rounds", "99"
+    )
+    (alone / "records.jsonl").touch()
+    deadline = time.monotonic() + 20
+    while '"record":"sample"' not in (alone / "records.jsonl").read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    grandchildren = [each for child in children(process.pid) for each in children(child)]
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert len(grandchildren) == 1
+    assert gone(int(grandchildren[0]))
+    memory = {
+        each["setting"]: each["metrics"]["resident_memory"]["value"] for each in records(alone, "result")
+    }
+    assert memory["parent"] > memory["spin"] + 40
+
+
 def test_identical_settings_show_no_difference_or_little(alone):
     """A real small check; `identical_settings.py` is the long one."""
     status, _, stderr = run(alone, [spin("a"), spin("same")], "--max-seconds", "3")

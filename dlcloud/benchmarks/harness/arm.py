@@ -1,5 +1,6 @@
 """An arm: one setting of an experiment, as the harness sees it, and the arm that is a worker process."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
@@ -61,6 +62,7 @@ class Finish:
 
     metrics: Mapping[Metric, Measured]
     outputs: list[list[float]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Arm(Protocol):
@@ -117,6 +119,7 @@ class WorkerArm:
         environment: The whole environment of the process.
         latencies: Whether the time of every step is wanted.
         known: Facts known before it starts, added to those of the workload.
+        python: The interpreter, where it is not the one that measures.
     """
 
     name: str
@@ -128,11 +131,12 @@ class WorkerArm:
     known: Mapping[str, Any] = field(default_factory=dict)
     metric: Metric = Metric.THROUGHPUT
     process_spread: float = PROCESS_SPREAD
+    python: str = sys.executable
     _worker: WorkerProcess | None = field(init=False, default=None)
 
     def start(self) -> Mapping[str, Any]:
         """Start the process, make the workload and return its facts."""
-        self._worker = WorkerProcess(self.environment)
+        self._worker = WorkerProcess(self.environment, self.python)
         request = {"do": "prepare", "factory": self.factory, "arguments": self.arguments}
         facts: Mapping[str, Any] = self._worker.ask(request, timeout_s=PREPARE_TIMEOUT_S)["facts"]
         return {**facts, **self.known}
@@ -164,7 +168,7 @@ class WorkerArm:
             Metric.RESIDENT_MEMORY: _exact(reply["resident_mib"], "MiB"),
             Metric.PEAK_MEMORY: _exact(reply["peak_mib"], "MiB"),
         }
-        return Finish(metrics=metrics, outputs=reply["outputs"])
+        return Finish(metrics=metrics, outputs=reply["outputs"], facts=reply["facts"])
 
     def close(self) -> None:
         """End the process."""

@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
             "physical_cores": physical_cores(),
             "logical_cpus": os.cpu_count() or 1,
             "usable_cpus": len(usable_cpus()),
+            "affinity": _ranges(sorted(usable_cpus())),
             "cpu_flags": cpu_flags(),
             "memory_gib": round(memory_bytes() / GIB, 2),
             "gpus": gpus(),
@@ -91,6 +92,28 @@ def one_cpu_per_core() -> list[int]:
         siblings = _read(CPUS / f"cpu{cpu}/topology/thread_siblings_list")
         first.setdefault(siblings or f"alone {cpu}", cpu)
     return sorted(first.values())
+
+
+def pin_to_cores() -> None:
+    """Keep this process, and all that it starts from now on, to one logical CPU of each physical core.
+
+    Raises:
+        OSError: The system cannot.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        raise OSError("this system cannot keep processes to CPUs")
+    os.sched_setaffinity(0, one_cpu_per_core())
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as Linux writes lists of CPUs: `0-3,8`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def memory_bytes() -> int:

@@ -1,6 +1,7 @@
 """Tell how much of a slice of time other processes took, so that a busy machine cannot pass unnoticed."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -79,11 +80,29 @@ def disturbance(before: Reading, after: Reading, own: float) -> Disturbance:
     return Disturbance(others=min(1.0, others), stolen=max(0.0, after.stolen - before.stolen) / total)
 
 
-def process_cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process, its threads, and those of its children that have ended.
+def family(pid: int) -> list[int]:
+    """Return a process and all that it started and that still run; itself alone where there is no `/proc`.
 
-    Returns 0 where the process is gone or there is no `/proc`. Source: proc_pid_stat(5), fields 14 to 17.
+    Source: proc_pid_task(5), `children`.
     """
+    members = [pid]
+    for member in members:
+        for listing in Path(f"/proc/{member}/task").glob("*/children"):
+            with suppress(OSError):
+                members.extend(int(child) for child in listing.read_text(encoding="ascii").split())
+    return members
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process, its threads and all that it started.
+
+    Those that are gone count for 0, or for the parent that waited for them; so does all where there is no
+    `/proc`. Source: proc_pid_stat(5), fields 14 to 17.
+    """
+    return sum(map(_own_cpu_s, family(pid)))
+
+
+def _own_cpu_s(pid: int) -> float:
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -35,11 +36,16 @@ class ArmFailedError(Exception):
 class WorkerProcess:
     """A running worker; between requests it is frozen so that it cannot disturb the others.
 
+    What it starts itself, such as a Java machine, is ended with it, but not frozen: what is frozen outlives
+    a coordinator that is killed.
+
     Args:
         environment: The whole environment of the process.
+        python: The interpreter.
     """
 
     environment: Mapping[str, str]
+    python: str = sys.executable
     _process: subprocess.Popen[bytes] = field(init=False)
     _unread: bytes = field(init=False, default=b"")
 
@@ -49,7 +55,7 @@ class WorkerProcess:
         root = Path(__file__).resolve().parents[package.count(".") + 1]
         path = os.pathsep.join(part for part in (str(root), self.environment.get("PYTHONPATH", "")) if part)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{package}.worker"],
+            [self.python, "-m", f"{package}.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**self.environment, "PYTHONPATH": path},
@@ -94,11 +100,17 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Kill the process, frozen or not, and wait until it is gone."""
-        self._process.kill()
+        self._kill_family()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 _close_quietly(pipe)
+
+    def _kill_family(self) -> None:
+        if self._process.poll() is None:
+            for pid in load.family(self.pid):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
 
     @property
     def _stdin(self) -> IO[bytes]:

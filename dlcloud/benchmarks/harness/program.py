@@ -50,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> None:
         help="begin no round of a case after this long (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
+        "--pin", choices=("none", "cores"), default="none",
+        help="cores: keep everything to one hyper-thread of each physical core (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
         "--seed", type=natural, default=0, help="of every random choice (default: %(default)s)"
     )
 
@@ -115,6 +119,12 @@ def run_work(
     if arguments.resume == OUTPUT_ITSELF and arguments.output is None:
         sys.stderr.write("--resume needs --output FILE, or a file of its own\n")
         return USAGE
+    if arguments.pin == "cores":
+        try:
+            hardware.pin_to_cores()
+        except OSError as error:
+            sys.stderr.write(f"--pin cores: {error}\n")
+            return USAGE
     began = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
     machine = _machine(name, packages)

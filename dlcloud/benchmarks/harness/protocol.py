@@ -198,6 +198,7 @@ class _CaseRun:
 
     def _finish(self, track: Track) -> None:
         track.finish = track.arm.finish()
+        track.facts.update(track.finish.facts)
 
     def _rounds(self) -> None:
         """Measure rounds until they suffice."""

@@ -5,9 +5,9 @@ that it does not know. By kind:
 
 start       benchmark; arguments {name: value}; seed; host: what the machine is called; environment
             {NAME: value} of the variables that steer the frameworks; hardware {cpu_model, physical_cores,
-            logical_cpus, usable_cpus, cpu_flags [..], memory_gib, gpus [{name, memory_mib, driver}],
-            governor, kernel, virtualization}; software {python, packages {name: version}, code: digest
-            of the program}
+            logical_cpus, usable_cpus, affinity: the CPUs that it and all it starts may run on ("0-3"),
+            cpu_flags [..], memory_gib, gpus [{name, memory_mib, driver}], governor, kernel,
+            virtualization}; software {python, packages {name: version}, code: digest of the program}
 progress    message; done, total: cases ended and cases in all; remaining_s: an estimate, or null
 case        case; settings [..]; seconds; host: where it ran, which need not be where this program runs;
             complete: bool, true where every setting was measured. It follows the case's results, and is
@@ -16,7 +16,8 @@ sample      case; setting; metric; value; unit; items; seconds; round; disturbed
             redone: times the slice was thrown away for being disturbed; latencies_ms [..] (at most 250,
             evenly taken, batch 1 only)
 result      case; setting; baseline: bool; metrics {NAME: {value, low, high, unit, samples}};
-            facts {NAME: value}; warnings [text]; stable: bool
+            facts {NAME: value}, among them threads_running and threads_allowed_on {CPUS: threads}, as
+            they were at the end; warnings [text]; stable: bool
 comparison  case; baseline; candidate; metric; ratio; low; high; confidence; verdict; samples.
             `ratio` is the speed-up: how many times as well the candidate does, however the metric counts
 overall     a comparison with the best of several baselines, as of several engines' fp32, all measured in

@@ -5,7 +5,7 @@ One request a line on stdin, one reply a line on stdout; whatever a framework pr
 prepare {factory: "module:function" of `benchmarks`, arguments}   -> {facts}
 warm_up {seconds: at most}                                       -> {steps, seconds, settled}
 measure {seconds: at least, latencies: bool}                     -> {items, seconds, latencies_ms}
-finish  {}                                                       -> {resident_mib, peak_mib, outputs}
+finish  {}                                                 -> {resident_mib, peak_mib, outputs, facts}
 
 A request that fails is answered {error: text, missing: name of the module that is not installed, or null}.
 The end of stdin ends the worker.
@@ -15,16 +15,19 @@ import ctypes
 import importlib
 import json
 import os
+import re
 import resource
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from . import statistics
+from . import load, statistics
 
 PR_SET_PDEATHSIG = 1
 """Source: prctl(2), linux/prctl.h."""
@@ -78,7 +81,7 @@ class Worker:
             case "measure":
                 return _measure(self._ready(), request["seconds"], latencies=request["latencies"])
             case "finish":
-                return _memory() | {"outputs": self._ready().outputs()}
+                return {**_memory(), "facts": _threads(), "outputs": self._ready().outputs()}
             case unknown:
                 raise ValueError(f"unknown request {unknown}")
 
@@ -133,18 +136,41 @@ def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[
 
 
 def _memory() -> dict[str, float]:
-    """Return the resident memory now and at its peak, in MiB.
+    """Return the resident memory now and at its peak, with that of processes it started, in MiB.
 
     Source: proc_pid_status(5), VmRSS and VmHWM; elsewhere getrusage(2), which knows only the peak.
     """
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
+    status = [_kib_of(pid) for pid in load.family(os.getpid())]
+    if not status[0]:
         unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / (1 << 20)
         return {"resident_mib": peak, "peak_mib": peak}
-    kib = {line.partition(":")[0]: line.split()[1] for line in status.splitlines() if line.endswith(" kB")}
-    return {"resident_mib": int(kib["VmRSS"]) / 1024, "peak_mib": int(kib["VmHWM"]) / 1024}
+    resident, peak = (sum(each.get(key, 0) for each in status) / 1024 for key in ("VmRSS", "VmHWM"))
+    return {"resident_mib": resident, "peak_mib": peak}
+
+
+def _kib_of(pid: int) -> dict[str, int]:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    return {
+        line.partition(":")[0]: int(line.split()[1]) for line in status.splitlines() if line.endswith(" kB")
+    }
+
+
+def _threads() -> dict[str, Any]:
+    """Return how many threads there are, and how many of them may run on which CPUs: `{"0-3": 5}`.
+
+    Source: proc_pid_status(5), Cpus_allowed_list.
+    """
+    files = [file for pid in load.family(os.getpid()) for file in Path(f"/proc/{pid}/task").glob("*/status")]
+    pinned: Counter[str] = Counter()
+    for file in files:
+        with suppress(OSError):
+            status = file.read_text(encoding="ascii", errors="replace")
+            pinned.update(re.findall(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE))
+    return {"threads_running": pinned.total(), "threads_allowed_on": dict(pinned)} if pinned else {}
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:

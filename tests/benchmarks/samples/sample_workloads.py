@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 
@@ -36,6 +38,22 @@ class Spin:
 
 def spin(**arguments):
     return Spin(**arguments)
+
+
+class Parent(Spin):
+    """Starts a process that takes 50 MiB and stays."""
+
+    def __init__(self):
+        super().__init__(work=20_000)
+        script = "import sys; held = bytearray(50 << 20); print(1, flush=True); sys.stdin.read()"
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._child.stdout.readline()
+
+
+def parent():
+    return Parent()
 
 
 def absent():
