@@ -97,14 +97,15 @@ class LedgerServer(ThreadingHTTPServer):
 
     Args:
         ledger: What is served.
-        port: To listen on, on all addresses; 0 takes a free one.
+        host: Address to listen on; empty for all.
+        port: 0 takes a free one.
     """
 
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, ledger: Ledger, port: int) -> None:
-        super().__init__(("", port), _Handler)
+    def __init__(self, ledger: Ledger, host: str, port: int) -> None:
+        super().__init__((host, port), _Handler)
         self.ledger = ledger
         threading.Thread(target=self.serve_forever, name="ledger", daemon=True).start()
 

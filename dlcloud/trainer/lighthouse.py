@@ -15,17 +15,19 @@ from . import ports
 from .arguments import natural, positive
 from .engine import StrangerError
 from .ledger import Ledger, LedgerServer
+from .lifetime import end_with_parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM."""
     arguments = _parse(argv)
+    end_with_parent()
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     try:
         ledger = Ledger(arguments.ledger, arguments.run, step=arguments.step)
-        server = LedgerServer(ledger, arguments.ledger_port)
+        server = LedgerServer(ledger, arguments.host, arguments.ledger_port)
     except (OSError, ValueError, StrangerError) as error:
         sys.stderr.write(f"lighthouse: {error}\n")
         return 1
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from torchft.coordination import LighthouseServer  # noqa: PLC0415
 
     lighthouse = LighthouseServer(
-        bind=f"[::]:{arguments.port}",
+        bind=f"{arguments.host or '[::]'}:{arguments.port}",
         min_replicas=arguments.minimum,
         join_timeout_ms=arguments.join_ms,
         heartbeat_timeout_ms=arguments.heartbeat_ms,
@@ -48,6 +50,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m trainer.lighthouse", description=__doc__.split("\n")[0])
     parser.add_argument("--run", required=True, help="name of the run that it serves")
     parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="where the ledger is kept")
+    parser.add_argument("--host", default="", help="address to listen on (default: all)")
     parser.add_argument("--port", type=natural, default=ports.LIGHTHOUSE, help="default: %(default)s")
     parser.add_argument("--ledger-port", type=natural, default=ports.LEDGER, help="default: %(default)s")
     parser.add_argument(

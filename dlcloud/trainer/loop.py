@@ -201,12 +201,13 @@ class Loop:
         if judged.verdict is Verdict.END:
             self.records.event(Event.DONE, judged.reason, step=engine.step)
             raise AlreadyDoneError
-        self._hold(engine, judged)
+        self._hold(engine, member, judged)
         return False
 
-    def _hold(self, engine: Engine, judged: Judgement) -> None:
+    def _hold(self, engine: Engine, member: Member, judged: Judgement) -> None:
         """Wait for others, on a checkpoint."""
         self._proven = False
+        self._pace.member = member
         self._tell_once(Event.HOLD, judged.reason)
         if engine.step > self._saved and self._writer is not None:
             self._save_soon(engine.step)
@@ -254,7 +255,9 @@ class Loop:
         self._record(turn, member, wanted)
         if self.job.after_step:
             self.job.after_step(self._step, loss)
-        if self._writer and self.clock() - self._saved_at >= self.settings.checkpoint_s:
+        # The first one at once: a run that has begun must never be without any.
+        due = not self._saved or self.clock() - self._saved_at >= self.settings.checkpoint_s
+        if self._writer and due:
             self._save_soon(self._step)
 
     def _record(self, turn: Turn, member: Member, wanted: Control) -> None:

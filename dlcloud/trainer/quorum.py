@@ -173,6 +173,8 @@ class _Transport(HTTPTransport):  # type: ignore[misc]  # torchft is not there w
         # Before all else: it is asked for its address while it is made.
         self._host = host
         super().__init__(timeout=timeout, num_chunks=0)
+        # It would print a line for each peer that joins.
+        self._server.RequestHandlerClass.log_message = lambda *_: None
 
     def address(self) -> str:
         """Return where peers fetch from; the host's name need not resolve."""

@@ -35,6 +35,7 @@ from .drain import Drain
 from .engine import Connect, Solo
 from .job import Job, Loss, Samples
 from .ledger import LedgerClient
+from .lifetime import end_with_parent
 from .loop import Loop, Outcome, steps_of
 from .posting import Posting
 from .records import Records
@@ -100,6 +101,8 @@ def run(job: Job, settings: Settings) -> Outcome:
     """Train a job as the settings say."""
     # torchft logs every error with its traceback, and meets one at each membership change.
     logging.getLogger("torchft").setLevel(logging.CRITICAL)
+    if settings.lighthouse:
+        end_with_parent()
     client = LedgerClient(address=settings.ledger, run=settings.run) if settings.ledger else None
     drain = Drain()
     with (
