@@ -28,6 +28,7 @@ from dlcloud.store.runs import Runs
 RECONNECT_WAIT_S = 60.0
 RECONNECT_ROUND_S = 3.0
 """How long an instance is dialled before EC2 is asked whether it still lives."""
+FAILED_FOLLOWS = 3
 LOG_TAIL_LINES = 15
 
 log = logging.getLogger(__name__)
@@ -151,7 +152,12 @@ class Runner:
         return "".join(f"{line}\n" for case in cases for line in (case.start, *case.lines)).encode()
 
     def _follow(self, member: Member, run: Run) -> Run:
-        """Store records until the program has ended, whatever happens to the connection meanwhile."""
+        """Store records until the program has ended, whatever happens to the connection meanwhile.
+
+        An instance that goes down ends what runs there a moment before it stops answering, so a command of
+        ours that fails is tried again, too, a few times.
+        """
+        failed = 0
         while True:
             try:
                 connection = self._dial(member)
@@ -160,6 +166,13 @@ class Runner:
             except UnreachableError as error:
                 self.emit(Warned(message=f"{error.message}; reconnecting", instance_id=run.instance_id))
                 self._reconnect(member, run)
+                continue
+            except RemoteCommandError as error:
+                failed += 1
+                if failed > FAILED_FOLLOWS:
+                    raise
+                log.warning("%s: following %s failed: %s", run.instance_id, run.run_id, error.message)
+                self.clock.sleep(RECONNECT_ROUND_S)
                 continue
             if status["state"] != "running":
                 state = RunState.DONE if status["exit_status"] == 0 else RunState.FAILED

@@ -2,8 +2,6 @@
 
 import ipaddress
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,19 +10,18 @@ import click
 
 from dlcloud.bench.program import Program, program_of
 from dlcloud.bench.run import Runner
+from dlcloud.cli.charge import brought_up, take_charge, taken_down_after
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import lines_of_runs
-from dlcloud.cli.ending import end_cluster
-from dlcloud.core.cluster import Cluster, ClusterState
+from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
-from dlcloud.core.events import Notice, Warned, stage
+from dlcloud.core.events import stage
 from dlcloud.core.plan import NOTHING, Plan, make_plan
 from dlcloud.core.ports import Cloud
 from dlcloud.core.recipe import read_recipe
-from dlcloud.launch.claim import Claim, RecipeFile, claim_for, earlier_cluster, first_boot
+from dlcloud.launch.claim import RecipeFile, earlier_cluster
 from dlcloud.launch.living import look, present
 from dlcloud.launch.preflight import observe
-from dlcloud.launch.up import bring_up
 from dlcloud.report.cost import cost_report
 from dlcloud.report.plan import plan_report
 from dlcloud.report.table import Format, render
@@ -99,45 +96,19 @@ class Up:
         """Carry the plan out, print the result, and take down what was launched, whatever happens."""
         click.echo(render(plan_report(plan), Format.TABLE) + "\n", err=True)
         ask_to_spend(plan, yes=yes)
-        claim = self._claim()
+        claim = take_charge(self.context, self.file, name=self.name)
         try:
-            with self._taken_down_after(claim, keep=plan.keep or claim.kept):
+            with taken_down_after(self.context, claim, keep=plan.keep or claim.kept):
                 self._run(claim.cluster, plan)
         finally:
             claim.lock.release()
 
-    def _claim(self) -> Claim:
-        """Take charge of a cluster; finish first what an earlier command left half taken down."""
-        context = self.context
-        claim = claim_for(
-            self.file, name=self.name, clusters=context.clusters, paths=context.paths, clock=context.clock
-        )
-        if claim.cluster.state is ClusterState.STOPPING:
-            end_cluster(context, claim.cluster)
-            claim.lock.release()
-            return self._claim()
-        if claim.unfinished:
-            context.emit(
-                Notice(message=f"going on with {claim.cluster.name}, which an earlier up left unfinished")
-            )
-        return claim
-
     def _run(self, cluster: Cluster, plan: Plan) -> None:
         context = self.context
         dial = context.dialer(cluster)
-        reached = bring_up(
-            cluster,
-            plan,
-            first_boot=lambda minutes: first_boot(
-                cluster, life_minutes=minutes, idle_minutes=plan.idle_minutes, paths=context.paths
-            ),
-            cloud=self.cloud,
-            clusters=context.clusters,
-            dial=dial,
-            clock=context.clock,
-            emit=context.emit,
+        reached = brought_up(
+            context, cluster, plan, cloud=self.cloud, dial=dial, clock=context.clock, emit=context.emit
         )
-        context.clusters.set_state(cluster.cluster_id, ClusterState.RUNNING)
         runner = Runner(
             cluster=cluster,
             recipe=self.file.recipe,
@@ -167,38 +138,6 @@ class Up:
             report = replace(cost_report(lines, command="up", details=True), extra={"cluster": cluster.name})
             click.echo(render(report, Format(self.output)))
         return bool(lines)
-
-    @contextmanager
-    def _taken_down_after(self, claim: Claim, *, keep: bool) -> Iterator[None]:
-        """Take the cluster down when the block ends or fails; keep it only where that is wanted."""
-        cluster, context = claim.cluster, self.context
-        try:
-            yield
-        except BaseException as error:
-            if claim.kept:
-                context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
-                context.emit(Warned(message=f"{cluster.name} was kept up before and stays up"))
-                raise
-            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed ({error})"
-            context.emit(
-                Warned(message=f"{reason}: taking {cluster.name} down, so that nothing is left running")
-            )
-            self._down_or_say(cluster)
-            raise
-        if keep:
-            context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
-            context.emit(Notice(message=f"{cluster.name} is kept up: dlcloud down {cluster.name} ends it"))
-        else:
-            end_cluster(self.context, cluster)
-
-    def _down_or_say(self, cluster: Cluster) -> None:
-        """Take down after a failure; a second failure must not hide the first, but what is left is named."""
-        try:
-            end_cluster(self.context, cluster)
-        except (DlcloudError, KeyboardInterrupt) as error:
-            told = error.message if isinstance(error, DlcloudError) else "interrupted again"
-            message = f"{cluster.name} may still be up and cost money ({told}): dlcloud down {cluster.name}"
-            self.context.emit(Warned(message=message))
 
 
 def network_of(cidr: str) -> str:

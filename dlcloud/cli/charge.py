@@ -1,0 +1,102 @@
+"""Being in charge of a cluster: claim it, bring it up, and take it down whatever happens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dlcloud.cli.context import Context
+from dlcloud.cli.ending import end_cluster
+from dlcloud.core.cluster import Cluster, ClusterState
+from dlcloud.core.errors import DlcloudError
+from dlcloud.core.events import Emit, Notice, Warned
+from dlcloud.core.plan import Plan
+from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.remote import Dial
+from dlcloud.launch.claim import Claim, RecipeFile, claim_for, first_boot
+from dlcloud.launch.up import Reached, bring_up
+
+
+class StoppedError(Exception):
+    """Ctrl-C was pressed while others, too, were at work: each stops at its next step, and cleans up."""
+
+
+def take_charge(context: Context, file: RecipeFile, *, name: str = "") -> Claim:
+    """Take charge of a cluster; finish first what an earlier command left half taken down.
+
+    Raises:
+        StoreError, RecipeError: As `claim_for`.
+    """
+    claim = claim_for(file, name=name, clusters=context.clusters, paths=context.paths, clock=context.clock)
+    if claim.cluster.state is ClusterState.STOPPING:
+        end_cluster(context, claim.cluster)
+        claim.lock.release()
+        return take_charge(context, file, name=name)
+    if claim.unfinished:
+        message = f"going on with {claim.cluster.name}, which an earlier {context.command} left unfinished"
+        context.emit(Notice(message=message))
+    return claim
+
+
+def brought_up(
+    context: Context, cluster: Cluster, plan: Plan, *, cloud: Cloud, dial: Dial, clock: Clock, emit: Emit
+) -> Reached:
+    """Bring up what the plan says.
+
+    Args:
+        context: The collaborators that all flows share.
+        cluster: Which we are in charge of.
+        plan: What it is to be.
+        cloud: Where.
+        dial: Reaches its instances.
+        clock: For this flow; may refuse to wait once it was stopped.
+        emit: The same.
+
+    Raises:
+        CloudError, InstanceError: As `bring_up`.
+    """
+    reached = bring_up(
+        cluster,
+        plan,
+        first_boot=lambda minutes: first_boot(
+            cluster, life_minutes=minutes, idle_minutes=plan.idle_minutes, paths=context.paths
+        ),
+        cloud=cloud,
+        clusters=context.clusters,
+        dial=dial,
+        clock=clock,
+        emit=emit,
+    )
+    context.clusters.set_state(cluster.cluster_id, ClusterState.RUNNING)
+    return reached
+
+
+@contextmanager
+def taken_down_after(context: Context, claim: Claim, *, keep: bool) -> Iterator[None]:
+    """Take the cluster down when the block ends or fails; keep it only where that is wanted."""
+    cluster = claim.cluster
+    try:
+        yield
+    except BaseException as error:
+        if claim.kept:
+            context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
+            context.emit(Warned(message=f"{cluster.name} was kept up before and stays up"))
+            raise
+        stopped = isinstance(error, KeyboardInterrupt | StoppedError)
+        reason = "interrupted" if stopped else f"failed ({error})"
+        context.emit(Warned(message=f"{reason}: taking {cluster.name} down, so that nothing is left running"))
+        _down_or_say(context, cluster)
+        raise
+    if keep:
+        context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
+        context.emit(Notice(message=f"{cluster.name} is kept up: dlcloud down {cluster.name} ends it"))
+    else:
+        end_cluster(context, cluster)
+
+
+def _down_or_say(context: Context, cluster: Cluster) -> None:
+    """Take down after a failure; a second failure must not hide the first, but what is left is named."""
+    try:
+        end_cluster(context, cluster)
+    except (DlcloudError, KeyboardInterrupt) as error:
+        told = error.message if isinstance(error, DlcloudError) else "interrupted again"
+        message = f"{cluster.name} may still be up and cost money ({told}): dlcloud down {cluster.name}"
+        context.emit(Warned(message=message))
