@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.core.events import Emit
     from dlcloud.local.site import LocalEndpoint, LocalSite
     from dlcloud.ssh.dial import Dialer
+    from dlcloud.store.exchange import Exchange
     from dlcloud.store.measurements import Measurements
     from dlcloud.store.runs import Runs
 
@@ -111,6 +112,13 @@ class Context:
         from dlcloud.store.measurements import Measurements
 
         return Measurements(self._database)
+
+    @cached_property
+    def exchange(self) -> "Exchange":
+        """Runs out of this home, and into it."""
+        from dlcloud.store.exchange import Exchange
+
+        return Exchange(self._database)
 
     @cached_property
     def local_site(self) -> "LocalSite":

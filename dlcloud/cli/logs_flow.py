@@ -38,7 +38,7 @@ def print_log(context: Context, name: str, *, follow: bool, output: str) -> None
 
 
 def _find(context: Context, name: str) -> Run:
-    runs = context.runs.all()
+    runs = context.runs.own()
     if not runs:
         raise RecipeError("nothing has run yet", "dlcloud up quickstart")
     named = [run for run in runs if not name or name in {run.run_id, run.cluster_name, run.instance_id}]

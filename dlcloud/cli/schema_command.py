@@ -1,4 +1,4 @@
-"""`dlcloud schema`: the JSON Schema of recipes."""
+"""`dlcloud schema`: the JSON Schema of recipes, and of exported results."""
 
 import json
 
@@ -7,11 +7,12 @@ import click
 
 @click.command(
     "schema",
-    short_help="Print the JSON Schema of a recipe.",
-    help="Print the JSON Schema of a recipe, for editors.",
+    short_help="Print the JSON Schema of a recipe, or of results.",
 )
-def command() -> None:
-    """Print it."""
+@click.argument("what", type=click.Choice(["recipe", "results"]), default="recipe")
+def command(*, what: str) -> None:
+    """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
+    from dlcloud.core.exchange import results_schema
     from dlcloud.core.recipe import recipe_schema
 
-    click.echo(json.dumps(recipe_schema(), indent=2))
+    click.echo(json.dumps(recipe_schema() if what == "recipe" else results_schema(), indent=2))

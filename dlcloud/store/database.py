@@ -68,8 +68,11 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make everything within one step: all of it is stored, or nothing."""
+        """Make everything within one step: all is stored, or nothing; one within another is part of it."""
         with self._lock:
+            if self._connection.in_transaction:
+                yield
+                return
             self.write("BEGIN IMMEDIATE")
             try:
                 yield

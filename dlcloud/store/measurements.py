@@ -56,6 +56,13 @@ class Measurements:
             found.setdefault(row["run_id"], set()).add(row["position"])
         return found
 
+    def run_ids(self, selection: Selection) -> list[str]:
+        """Return the runs that are selected, the oldest first, those without any result included."""
+        condition, values = selection.condition
+        table = "results" if selection.cases or selection.settings else "runs"
+        statement = f"SELECT DISTINCT run_id FROM {table} WHERE {condition} ORDER BY started_at, run_id"
+        return [row["run_id"] for row in self._database.read(statement, *values)]
+
     def known(self, column: str) -> list[str]:
         """Return what results there are, by workload, instance_type, case_name or setting."""
         rows = self._database.read(f"SELECT DISTINCT {column} FROM results ORDER BY 1")
@@ -87,6 +94,19 @@ class Measurements:
     def records(self, run_ids: Collection[str], kind: str) -> dict[str, list[dict[str, Any]]]:
         """Return the records of a kind, by run id."""
         return self._parsed(run_ids, kind, dict)
+
+    def every_record(self, run_ids: Collection[str], left_out: Collection[str]) -> dict[str, list[Any]]:
+        """Return the records of all kinds but some, by run id, in the order in which they were written."""
+        found: dict[str, list[Any]] = {}
+        statement = f"SELECT run_id, line FROM records WHERE run_id {_AMONG} AND kind NOT {_AMONG}"
+        statement += " ORDER BY run_id, position"
+        for row in self._database.read(statement, json.dumps([*run_ids]), json.dumps([*left_out])):
+            found.setdefault(row["run_id"], []).append(json.loads(row["line"]))
+        return found
+
+    def is_member(self, instance_id: str) -> bool:
+        """Tell whether an instance was launched from this home."""
+        return bool(self._database.read("SELECT 1 FROM members WHERE instance_id = ?", instance_id))
 
     def quotes(self, run_ids: Collection[str]) -> dict[str, Quote]:
         """Return the prices that were stored with runs; a run of an older dlcloud has none."""

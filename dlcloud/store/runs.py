@@ -40,6 +40,11 @@ class Runs:
         """Return every run, the oldest first."""
         return [run_of(row) for row in self._database.read("SELECT * FROM runs ORDER BY started_at, run_id")]
 
+    def own(self) -> list[Run]:
+        """Return the runs of this home's clusters, the oldest first: not those that were imported."""
+        statement = "SELECT * FROM runs WHERE cluster_id IN (SELECT cluster_id FROM clusters)"
+        return [run_of(row) for row in self._database.read(f"{statement} ORDER BY started_at, run_id")]
+
     def of_cluster(self, cluster_id: str) -> list[Run]:
         """Return a cluster's runs, the oldest first."""
         statement = "SELECT * FROM runs WHERE cluster_id = ? ORDER BY started_at, run_id"

@@ -1,0 +1,212 @@
+"""A run as it travels between stores: one JSON object a line, with everything a report needs.
+
+Schema 1. Every line has `schema` (1) and `record` ("run"), the fields of Run, and
+
+prices      [{market, zone, hourly_usd, as_of, source}]: what an hour cost in both markets
+instance    {launched_at, ended_at, disk_gib}: what the bill is made of; null where it is not known
+records     what the program wrote, as `benchmarks/harness/records.py` documents it
+
+Times are ISO 8601 with their offset, money is text, so that it stays exact. `run_id` tells runs apart. A
+reader ignores keys that it does not know. `dlcloud schema results` prints the JSON Schema.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from dlcloud.core.bill import Lease
+from dlcloud.core.instance import Market, Price
+from dlcloud.core.quote import Quote
+from dlcloud.core.result import Run, RunState, comparison_of, hardware_of, result_of
+
+SCHEMA = 1
+MOST_FAULTS = 20
+MOST_FAULTS_OF_A_LINE = 5
+
+# What is printed to terminals and made a file name of must not carry more than its letters.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_READERS = {"result": result_of, "comparison": comparison_of, "start": hardware_of}
+
+
+def _printable(text: str) -> str:
+    if _CONTROL.search(text) or "\n" in text:
+        raise ValueError("has control characters")
+    return text
+
+
+def _utc(time: datetime) -> datetime:
+    return time.astimezone(UTC)
+
+
+Text = Annotated[str, Field(max_length=1000), AfterValidator(_printable)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Time = Annotated[AwareDatetime, AfterValidator(_utc)]
+Usd = Annotated[Decimal, Field(ge=0, lt=1_000_000, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class PriceDocument(_Part):
+    """What an hour cost in one market."""
+
+    market: Market
+    zone: Text = ""
+    hourly_usd: Usd
+    as_of: Time
+    source: Text
+
+
+class InstanceDocument(_Part):
+    """From when to when the instance was billed."""
+
+    launched_at: Time
+    ended_at: Time | None = None
+    disk_gib: int = Field(ge=0, le=65536)
+
+
+class RunDocument(_Part):
+    """One run."""
+
+    schema_: Literal[1] = Field(alias="schema", description="The version of this schema.")
+    record: Literal["run"]
+    run_id: Name
+    cluster_id: Name
+    cluster_name: Name
+    instance_id: Name
+    workload: Text
+    cloud: Literal["aws", "local"]
+    region: Text
+    zone: Text
+    instance_type: Text
+    market: Market
+    image_id: Text
+    hourly_usd: Usd | None
+    price_source: Text
+    price_as_of: Time | None
+    state: RunState
+    started_at: Time
+    ended_at: Time | None = None
+    exit_status: int | None = None
+    setup_at: Time | None = None
+    prices: list[PriceDocument] = []
+    instance: InstanceDocument | None = None
+    records: list[dict[str, Any]] = []
+
+    @property
+    def run(self) -> Run:
+        """Return it as the run that it describes."""
+        return Run(**{name: getattr(self, name) for name in Run.__dataclass_fields__})
+
+    @property
+    def priced(self) -> list[Price]:
+        """Return its prices."""
+        return [
+            Price(instance_type=self.instance_type, region=self.region, **dict(each)) for each in self.prices
+        ]
+
+    @property
+    def lease(self) -> Lease | None:
+        """Return how long its instance was billed."""
+        return None if self.instance is None else Lease(instance_id=self.instance_id, **dict(self.instance))
+
+
+def read_line(line: bytes) -> RunDocument:
+    """Read one line.
+
+    Raises:
+        ValueError: It is none; the message has every fault, `path: what is wrong with it` each.
+    """
+    try:
+        document = RunDocument.model_validate_json(line)
+    except ValidationError as error:
+        raise ValueError(_faults(error)) from error
+    faults = [fault for number, each in enumerate(document.records) for fault in _record_faults(number, each)]
+    if faults:
+        raise ValueError("; ".join(faults))
+    return document
+
+
+def document_of(
+    run: Run, *, quote: Quote | None, lease: Lease | None, records: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a run as the object that makes a line; None stays null, so that every line has every key."""
+    told: dict[str, Any] = {name: getattr(run, name) for name in Run.__dataclass_fields__}
+    prices = [price for market in Market if (price := (quote or Quote()).price(market))]
+    keys = ("market", "zone", "hourly_usd", "as_of", "source")
+    instance = None if lease is None else {name: getattr(lease, name) for name in _LEASE}
+    return {
+        "schema": SCHEMA,
+        "record": "run",
+        **told,
+        "prices": [{key: getattr(price, key) for key in keys} for price in prices],
+        "instance": instance,
+        "records": records,
+    }
+
+
+_LEASE = ("launched_at", "ended_at", "disk_gib")
+
+
+def without_commands(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record without the user's command lines and the values of variables, which may be secrets."""
+    kept = dict(record)
+    for part in ("arguments", "facts"):
+        told = kept.get(part)
+        if isinstance(told, dict):
+            kept[part] = {name: value for name, value in told.items() if name not in _PRIVATE}
+    return kept
+
+
+_PRIVATE = frozenset({"run", "settings", "command", "environment"})
+
+
+def results_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a line."""
+    return RunDocument.model_json_schema(by_alias=True)
+
+
+def _faults(error: ValidationError) -> str:
+    """Return the faults of one line; of a line of another schema nothing else can be said."""
+    faults = [(each["loc"], _fault(each)) for each in error.errors()]
+    schema = [text for where, text in faults if where == ("schema",)]
+    if schema:
+        return f"{schema[0]}: this dlcloud reads schema {SCHEMA}"
+    return "; ".join(text for _, text in faults[:MOST_FAULTS_OF_A_LINE])
+
+
+def _fault(error: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    return f"{where}: {error['msg']}" if where else str(error["msg"])
+
+
+def _record_faults(number: int, record: Mapping[str, Any]) -> Iterator[str]:
+    kind = record.get("record")
+    if not isinstance(kind, str):
+        yield f"records.{number}: it has no kind"
+        return
+    if any(_CONTROL.search(text) for text in _texts(record)):
+        yield f"records.{number}: has control characters"
+    try:
+        if kind in _READERS:
+            _READERS[kind](record)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        yield f"records.{number}: this {kind} cannot be read ({error!r})"
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every text in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)

@@ -1,0 +1,64 @@
+"""Records as a Parquet file, for notebooks; needs the extra `parquet`."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from dlcloud.core.errors import RecipeError
+from dlcloud.report.table import Cell
+
+_US_PER_S = 1_000_000
+
+
+def write_parquet(records: Sequence[Mapping[str, Cell]], path: Path) -> None:
+    """Write records; times become timestamps in UTC, money becomes float64, which notebooks count with.
+
+    Raises:
+        RecipeError: The library that writes Parquet is not installed.
+    """
+    try:
+        from arro3.core import Table  # noqa: PLC0415  33 MB that only this needs
+        from arro3.io import write_parquet as write  # noqa: PLC0415
+    except ImportError as error:
+        raise RecipeError("Parquet is written by arro3-io, which is missing", HINT) from error
+    names = dict.fromkeys(name for record in records for name in record)
+    columns = {name: _column(name, [record.get(name) for record in records]) for name in names}
+    write(Table.from_pydict(columns), str(path), compression="zstd(3)")
+
+
+HINT = "pip install 'dlcloud[parquet]'"
+
+
+# What a column without any value would hold, so that files of different stores have the same types.
+_TEXTS = frozenset({"unit", "verdict", "spot_zone", "on_demand_source", "spot_source"})
+
+
+def _kinds(name: str, values: Sequence[Cell]) -> set[type]:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds:
+        return kinds
+    if name in _TEXTS:
+        return {str}
+    return {datetime} if name.endswith("_as_of") else {bool} if name == "bill_final" else {float}
+
+
+def _column(name: str, values: Sequence[Cell]) -> Any:  # noqa: ANN401  an array of a library that may be missing
+    from arro3.core import Array, DataType  # noqa: PLC0415
+
+    kinds = _kinds(name, values)
+    if kinds == {bool}:
+        return Array(list(values), DataType.bool())
+    if kinds == {int}:
+        return Array(list(values), DataType.int64())
+    if kinds <= {int, float, Decimal}:
+        numbers = [float(value) if isinstance(value, int | float | Decimal) else None for value in values]
+        return Array(numbers, DataType.float64())
+    if kinds == {datetime}:
+        since = [
+            None if not isinstance(value, datetime) else round(value.timestamp() * _US_PER_S)
+            for value in values
+        ]
+        return Array(since, DataType.int64()).cast(DataType.timestamp("us", tz="UTC"))
+    return Array([None if value is None else str(value) for value in values], DataType.utf8())

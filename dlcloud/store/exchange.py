@@ -1,0 +1,134 @@
+"""Runs out of one store and into another: each once, whole, or not at all."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.exchange import MOST_FAULTS, RunDocument, document_of, read_line, without_commands
+from dlcloud.core.result import Run
+from dlcloud.store.database import Database
+from dlcloud.store.measurements import Measurements
+from dlcloud.store.runs import Runs
+from dlcloud.store.selection import Selection
+
+PIECE = 500
+"""Runs read at once; memory stays small however many there are."""
+
+_LEFT_OUT = frozenset({"progress"})
+_SAMPLES = frozenset({"sample"})
+
+
+@dataclass(slots=True)
+class Taken:
+    """How many runs an import added, completed (known here as unfinished), or knew."""
+
+    added: int = 0
+    completed: int = 0
+    known: int = 0
+
+
+class Exchange:
+    """Export and import.
+
+    Raises:
+        StoreError: From any method.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._runs = Runs(database)
+        self._measurements = Measurements(database)
+
+    def lines(self, selection: Selection, *, samples: bool, commands: bool) -> Iterator[str]:
+        """Yield a line a run, the oldest first.
+
+        Args:
+            selection: Which runs; with a case or a setting, those that have such a result.
+            samples: The raw samples, too.
+            commands: Command lines and variables of the user's own programs, too, which may hold secrets.
+        """
+        ids = self._measurements.run_ids(selection)
+        kinds = _LEFT_OUT if samples else _LEFT_OUT | _SAMPLES
+        for start in range(0, len(ids), PIECE):
+            for document in self._documents(ids[start : start + PIECE], kinds, commands=commands):
+                yield json.dumps(document, default=_plain, ensure_ascii=False, separators=(",", ":"))
+
+    def take(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> Taken:
+        """Import lines.
+
+        Args:
+            files: Names, for messages, with their lines.
+
+        Raises:
+            RecipeError: Lines that are none, each with its number; nothing of any file is stored then.
+        """
+        taken, faults = Taken(), list[str]()
+        with self._database.transaction():
+            for name, lines in files:
+                for number, line in enumerate(lines, start=1):
+                    if line.strip() and len(faults) < MOST_FAULTS:
+                        self._take_line(line, f"{name}:{number}", taken, faults)
+            if faults:
+                more = ["(and perhaps more)"] if len(faults) == MOST_FAULTS else []
+                raise RecipeError("\n".join([*faults, *more]), "nothing was imported")
+        return taken
+
+    def _documents(
+        self, ids: Collection[str], left_out: frozenset[str], *, commands: bool
+    ) -> Iterator[dict[str, Any]]:
+        store = self._measurements
+        runs = store.runs(ids)
+        quotes, leases = store.quotes(ids), store.leases({run.instance_id for run in runs})
+        records = store.every_record(ids, left_out)
+        for run in runs:
+            own = records.get(run.run_id, [])
+            yield document_of(
+                run,
+                quote=quotes.get(run.run_id),
+                lease=leases.get(run.instance_id),
+                records=own if commands else [without_commands(record) for record in own],
+            )
+
+    def _take_line(self, line: bytes, where: str, taken: Taken, faults: list[str]) -> None:
+        try:
+            document = read_line(line)
+        except ValueError as error:
+            faults.append(f"{where}: {error}")
+            return
+        known = next(iter(self._measurements.runs([document.run_id])), None)
+        if known is None:
+            self._add(document)
+            taken.added += 1
+        elif not _same(known, document):
+            faults.append(f"{where}: run_id: {document.run_id} is another run here")
+        elif known.ended_at is None and document.ended_at is not None:
+            self._remove(document.run_id)
+            self._add(document)
+            taken.completed += 1
+        else:
+            taken.known += 1
+
+    def _add(self, document: RunDocument) -> None:
+        self._runs.add(document.run)
+        self._runs.put_prices(document.run_id, document.priced)
+        content = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in document.records)
+        self._runs.add_records(document.run_id, 0, content.encode())
+        if document.lease is not None and not self._measurements.is_member(document.instance_id):
+            row = {name: getattr(document.lease, name) for name in document.lease.__dataclass_fields__}
+            self._database.insert("leases", row, replace=True)
+
+    def _remove(self, run_id: str) -> None:
+        for table in ("records", "results", "run_prices", "runs"):
+            self._database.write(f"DELETE FROM {table} WHERE run_id = ?", run_id)
+
+
+def _same(known: Run, document: RunDocument) -> bool:
+    ours = (known.instance_id, known.cluster_id, known.started_at)
+    return ours == (document.instance_id, document.cluster_id, document.started_at)
+
+
+def _plain(value: object) -> str:
+    isoformat = getattr(value, "isoformat", None)
+    return str(isoformat()) if isoformat else str(value)
