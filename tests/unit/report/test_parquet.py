@@ -11,14 +11,16 @@ from tests.unit.report.conftest import BILL, comparison, lines, quote
 arro3 = pytest.importorskip("arro3.io")
 
 
+def full():
+    return lines(compared=[comparison()], quoted=quote(), bill=BILL, peak=0.4)
+
+
 def read(path):
     return arro3.read_parquet(path).read_all()
 
 
 def test_every_figure_comes_back(tmp_path):
-    records = [
-        record_of(line) for line in lines(compared=[comparison()], quoted=quote(), bill=BILL, peak=0.4)
-    ]
+    records = [record_of(line) for line in full()]
     write_parquet(records, tmp_path / "a.parquet")
     rows = read(tmp_path / "a.parquet").to_struct_array().to_pylist()
     assert len(rows) == 2
@@ -29,9 +31,9 @@ def test_every_figure_comes_back(tmp_path):
 
 
 def test_columns_without_values_have_the_types_they_would_have(tmp_path):
-    full = [record_of(line) for line in lines(compared=[comparison()], quoted=quote(), bill=BILL, peak=0.4)]
+    whole = [record_of(line) for line in full()]
     bare = [record_of(line) for line in lines()]
-    write_parquet(full, tmp_path / "full.parquet")
+    write_parquet(whole, tmp_path / "full.parquet")
     write_parquet(bare, tmp_path / "bare.parquet")
     types = [
         {field.name: str(field.type) for field in read(tmp_path / name).schema}
