@@ -8,11 +8,23 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Another requirements file, for when one of a parameter's values is this."""
+    """Another requirements file, for when one of a parameter's values is this, or all are.
+
+    Attributes:
+        parameter: Its name.
+        value: What is looked for.
+        requirements: File below `requirements`.
+        alone: Whether no other value may stand beside it.
+    """
 
     parameter: str
     value: str
     requirements: str
+    alone: bool = False
+
+    def made(self, values: Sequence[str]) -> bool:
+        """Tell whether the values that are asked for make this choice."""
+        return self.value in values and not (self.alone and set(values) != {self.value})
 
 
 Parameters = Mapping[str, str | list[str]]
@@ -86,7 +98,7 @@ class Benchmark:
         for parameter in (*self.parameters, *COMMON, *ROUNDS):
             parser.add_argument(f"--{parameter}", dest=parameter, nargs="*", default=[])
         asked, _ = parser.parse_known_args(arguments)
-        chosen = (choice for choice in self.choices if choice.value in getattr(asked, choice.parameter))
+        chosen = (choice for choice in self.choices if choice.made(getattr(asked, choice.parameter)))
         return next((_requirements(choice.requirements) for choice in chosen), self.requirements_path)
 
 
@@ -114,19 +126,21 @@ BENCHMARKS = {
             name="quantization",
             module="benchmarks.quantization",
             requirements="quantization.txt",
-            summary="Compare fp32 with int8 inference of image networks on ONNX Runtime or OpenVINO: speed, "
-            "latency, size, memory and agreement of the logits.",
+            summary="Compare fp32 with int8 inference of image networks on OpenVINO and ONNX Runtime: speed, "
+            "latency, size, memory, and accuracy or agreement.",
             parameters={
-                "network": "vgg16, resnet50 or tiny with random weights, or digits: a small VGG trained on "
-                "real ones, judged by its accuracy",
-                "engine": "onnxruntime (default) or openvino, which adds bf16",
+                "network": "vgg16, vgg19, resnet50, ssd300 or tiny with random weights, or digits: a small "
+                "VGG trained on real ones, judged by its accuracy",
+                "engine": "openvino (default) or onnxruntime, or both in turn",
                 "batch": "images a step",
                 "threads": "threads of the engine; one per physical core unless given",
+                "isa": "newest instructions an engine may use: native (default), avx512_core (Skylake's, "
+                "without VNNI, as on a c5) or avx2",
                 "calibration-images": "synthetic images that the int8 scales are taken from",
                 "cache": "folder where built models are kept",
             },
-            lists=("network", "engine", "batch"),
-            selecting=("network", "batch"),
+            lists=("network", "engine", "batch", "isa"),
+            selecting=("network", "batch", "isa"),
             needs=(
                 Need(memory_gib=4),
                 Need(setting="bf16", flags=("avx512_bf16", "amx_bf16"), called="AVX512_BF16 or AMX"),
@@ -147,8 +161,13 @@ BENCHMARKS = {
                 "warm-up-seconds": "1",
             },
             choices=(
-                Choice(parameter="engine", value="openvino", requirements="quantization_openvino.txt"),
-                Choice(parameter="network", value="digits", requirements="quantization_openvino.txt"),
+                Choice(parameter="network", value="digits", requirements="quantization.txt"),
+                Choice(
+                    parameter="engine",
+                    value="onnxruntime",
+                    alone=True,
+                    requirements="quantization_onnxruntime.txt",
+                ),
             ),
         ),
         Benchmark(

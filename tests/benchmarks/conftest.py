@@ -26,14 +26,14 @@ def alone(tmp_path):
 
 @pytest.fixture(scope="session")
 def engine_python():
-    """Give a Python with the pinned packages of the quantization benchmark, built once per set of pins."""
-    return _environment("quantization")
+    """Give a Python with the pinned packages of ONNX Runtime alone, built once per set of pins."""
+    return _environment("quantization_onnxruntime")
 
 
 @pytest.fixture(scope="session")
 def openvino_python():
-    """Give a Python with the pinned packages of the quantization benchmark on OpenVINO."""
-    return _environment("quantization_openvino")
+    """Give a Python with the pinned packages of the quantization benchmark on its default."""
+    return _environment("quantization")
 
 
 def _environment(name):

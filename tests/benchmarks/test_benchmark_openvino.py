@@ -11,7 +11,7 @@ from dlcloud.benchmarks.harness import table
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.quantization import main as quantization
 from dlcloud.benchmarks.quantization.cache import ModelCache
-from dlcloud.benchmarks.quantization.engines import ENGINES, Precision
+from dlcloud.benchmarks.quantization.engines import ENGINES, Isa, Precision
 
 SHORT = ["--network", "tiny", "--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1"]
 ENTRY = catalog.BENCHMARKS["quantization"]
@@ -44,7 +44,7 @@ def of_kind(records, kind):
 def possible_precisions():
     return [
         precision.value
-        for precision in Precision
+        for precision in ENGINES["openvino"].precisions
         if precision.lacking(quantization.hardware.cpu_flags()) is None
     ]
 
@@ -53,24 +53,24 @@ def test_every_setting_is_computed_in_its_own_precision(run):
     done, records = run("--engine", "openvino", "--batch", "1", "3", "32")
     assert done.returncode == 0, done.stderr
     results = {(record["case"], record["setting"]): record for record in of_kind(records, "result")}
-    settings = [f"openvino {precision}" for precision in possible_precisions()]
+    settings = possible_precisions()
     assert list(results) == [(f"tiny batch {batch}", setting) for batch in (1, 3, 32) for setting in settings]
     computed_in = {
         setting: results["tiny batch 1", setting]["facts"]["layers_computed_in"] for setting in settings
     }
-    assert computed_in["openvino fp32"] == {"f32": 9}
-    assert computed_in["openvino int8"] == {"u8": 9}
-    assert computed_in.get("openvino bf16", {"bf16": 9}) == {"bf16": 9}
-    fp32, int8 = results["tiny batch 3", "openvino fp32"], results["tiny batch 3", "openvino int8"]
+    assert computed_in["fp32"] == {"f32": 9}
+    assert computed_in["int8"] == {"u8": 9}
+    assert computed_in.get("bf16", {"bf16": 9}) == {"bf16": 9}
+    fp32, int8 = results["tiny batch 3", "fp32"], results["tiny batch 3", "int8"]
     assert fp32["baseline"]
     assert fp32["facts"]["engine"] == "OpenVINO 2026.4.1"
     assert 0.9 < int8["facts"]["cosine_similarity_centred"] < 1
     by_batch = [
         facts["cosine_similarity"]
-        for facts in (results[f"tiny batch {batch}", "openvino int8"]["facts"] for batch in (1, 3, 32))
+        for facts in (results[f"tiny batch {batch}", "int8"]["facts"] for batch in (1, 3, 32))
     ]
     assert by_batch == pytest.approx([by_batch[0]] * 3, abs=1e-4)
-    assert {record["baseline"] for record in of_kind(records, "comparison")} == {"openvino fp32"}
+    assert {record["baseline"] for record in of_kind(records, "comparison")} == {"fp32"}
     (start,) = of_kind(records, "start")
     assert start["software"]["packages"].keys() == {"openvino", "nncf", "onnx", "numpy"}
 
@@ -80,7 +80,7 @@ def test_the_quantized_graph_holds_int8_weights_and_its_size_counts_both_files(r
     assert done.returncode == 0, done.stderr
     (model,) = cache.glob("*-int8-*-nncf*[0-9]")
     assert sorted(path.name for path in model.iterdir()) == ["model.bin", "model.xml"]
-    (int8,) = [each for each in of_kind(records, "result") if each["setting"] == "openvino int8"]
+    (int8,) = [each for each in of_kind(records, "result") if each["setting"] == "int8"]
     assert int8["facts"]["model_bytes"] == sum(path.stat().st_size for path in model.iterdir())
     assert int8["facts"]["times_smaller"] > 1.5
     layers = re.findall(r'type="(Convolution|MatMul)"', (model / "model.xml").read_text())
@@ -97,6 +97,50 @@ def test_each_engine_has_its_own_baseline(run):
         ("openvino fp32", "openvino int8"),
     } <= pairs
     assert all(baseline.split()[0] == candidate.split()[0] for baseline, candidate in pairs)
+    best = {record["baseline"] for record in of_kind(records, "overall")}
+    assert len(best) == 1
+    assert best < {"onnxruntime fp32", "openvino fp32"}
+    assert {record["candidate"] for record in of_kind(records, "overall")} >= {
+        "onnxruntime int8",
+        "openvino int8",
+    }
+    (same,) = [each["facts"] for each in of_kind(records, "result") if "compared_with" in each["facts"]]
+    assert same["cosine_similarity_worst"] > 0.99999
+
+
+def test_held_to_older_instructions_it_runs_by_them(run):
+    done, records = run("--engine", "openvino", "onnxruntime", "--isa", "native", "avx2", "--batch", "1")
+    assert done.returncode == 0, done.stderr
+    results = {(each["case"], each["setting"]): each["facts"] for each in of_kind(records, "result")}
+    capped = results["tiny batch 1 avx2", "openvino int8"]
+    assert capped["isa"] == "Intel AVX2"
+    assert capped["kernels"]
+    assert not any("avx512" in kernel for kernel in capped["kernels"])
+    assert ("tiny batch 1 avx2", "openvino bf16") not in results
+    if "avx512_vnni" in quantization.hardware.cpu_flags():
+        kernels = results["tiny batch 1", "openvino int8"]["kernels"]
+        assert all(kernel.endswith(":avx512_core_vnni u8") for kernel in kernels)
+    reasons = {(skip["setting"], skip["reason"]) for skip in of_kind(records, "skip")}
+    why = "onnxruntime chooses its instructions itself and cannot be held to avx2"
+    assert {("onnxruntime fp32", why), ("onnxruntime int8", why)} <= reasons
+
+
+@pytest.mark.parametrize(
+    ("isa", "left"),
+    [
+        (Isa.NATIVE, ["avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "avx512_bf16"]),
+        (Isa.AVX512_CORE, ["avx2", "avx512bw"]),
+        (Isa.AVX2, ["avx2"]),
+    ],
+)
+def test_what_a_cap_leaves_of_a_processor(isa, left):
+    flags = ["avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "avx512_bf16"]
+    assert isa.visible(flags) == left
+
+
+def test_a_cap_above_what_the_processor_has_is_told():
+    reason = ENGINES["openvino"].lacking(Precision.INT8, Isa.AVX512_CORE, ["avx2"])
+    assert reason == "this processor has no avx512bw"
 
 
 def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python, cache):
@@ -114,7 +158,8 @@ def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python
 
 def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
     recorder = Recorder(output=StringIO(), messages=StringIO())
-    possible = quantization._possible("tiny", ENGINES["openvino"], recorder, ["avx512f", "avx512_vnni"])
+    flags = ["avx512f", "avx512_vnni"]
+    possible = quantization._possible("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, flags)
     assert possible == [Precision.FP32, Precision.INT8]
     told = "skipped: tiny, openvino bf16: this processor has neither AVX512_BF16 nor AMX"
     assert told in recorder.messages.getvalue()
@@ -127,7 +172,7 @@ def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
 def test_bf16_runs_where_the_processor_has_it(flag):
     recorder = Recorder(output=None, messages=StringIO())
-    assert Precision.BF16 in quantization._possible("tiny", ENGINES["openvino"], recorder, [flag])
+    assert Precision.BF16 in quantization._possible("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, [flag])
     assert not recorder.skips
 
 
@@ -137,20 +182,20 @@ def test_without_openvino_one_line_names_its_requirements(alone):
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("openvino is not installed: pip install -r ")
-    assert line.endswith("benchmarks/requirements/quantization_openvino.txt")
+    assert line.endswith("benchmarks/requirements/quantization.txt")
 
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
         ([], "quantization.txt"),
-        (["--network", "vgg16", "--engine", "onnxruntime"], "quantization.txt"),
-        (["--engine", "openvino"], "quantization_openvino.txt"),
-        (["--engine", "onnxruntime", "openvino", "--batch", "1"], "quantization_openvino.txt"),
-        (["--engine=openvino"], "quantization_openvino.txt"),
-        (["--eng", "openvino"], "quantization_openvino.txt"),
-        (["--cache", "openvino"], "quantization.txt"),
-        (["--network", "tiny", "digits"], "quantization_openvino.txt"),
+        (["--network", "vgg16", "--engine", "onnxruntime"], "quantization_onnxruntime.txt"),
+        (["--engine", "openvino"], "quantization.txt"),
+        (["--engine", "onnxruntime", "openvino", "--batch", "1"], "quantization.txt"),
+        (["--engine=onnxruntime"], "quantization_onnxruntime.txt"),
+        (["--eng", "onnxruntime"], "quantization_onnxruntime.txt"),
+        (["--cache", "onnxruntime"], "quantization.txt"),
+        (["--engine", "onnxruntime", "--network", "tiny", "digits"], "quantization.txt"),
     ],
 )
 def test_the_requirements_suit_the_engines_that_are_asked_for(arguments, name):

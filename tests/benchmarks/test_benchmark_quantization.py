@@ -14,7 +14,7 @@ STANDARD_LIBRARY_ONLY = [sys.executable, "-I", "-S", "-c"]
 
 
 def quantization(python, folder, *arguments):
-    command = [python, "-m", "benchmarks.quantization", *arguments]
+    command = [python, "-m", "benchmarks.quantization", "--engine", "onnxruntime", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -34,19 +34,24 @@ def test_fp32_and_int8_on_the_real_engine(alone, engine_python):
     assert start["software"]["packages"]["onnxruntime"] == "1.31.1"
     results = {(record["case"], record["setting"]): record for record in records(written, "result")}
     assert list(results) == [
-        ("tiny batch 1", "fp32"), ("tiny batch 1", "int8"),
-        ("tiny batch 2", "fp32"), ("tiny batch 2", "int8"),
+        ("tiny batch 1", "onnxruntime fp32"), ("tiny batch 1", "onnxruntime int8"),
+        ("tiny batch 2", "onnxruntime fp32"), ("tiny batch 2", "onnxruntime int8"),
     ]  # fmt: skip
-    fp32, int8 = results["tiny batch 1", "fp32"], results["tiny batch 1", "int8"]
+    fp32, int8 = (results["tiny batch 1", f"onnxruntime {precision}"] for precision in ("fp32", "int8"))
     metrics = {"throughput", "latency_p50", "latency_p99", "resident_memory", "peak_memory"}
     assert set(fp32["metrics"]) == metrics
-    assert set(results["tiny batch 2", "fp32"]["metrics"]) == metrics - {"latency_p50", "latency_p99"}
+    assert set(results["tiny batch 2", "onnxruntime fp32"]["metrics"]) == metrics - {
+        "latency_p50",
+        "latency_p99",
+    }
     throughput = fp32["metrics"]["throughput"]
     assert throughput["low"] <= throughput["value"] <= throughput["high"]
     assert 0.99 < int8["facts"]["cosine_similarity"] <= 1
     assert 0.9 < int8["facts"]["cosine_similarity_centred"] <= 1
     assert 2 < int8["facts"]["times_smaller"] < 4
     assert int8["facts"]["model_bytes"] < fp32["facts"]["model_bytes"]
+    assert fp32["facts"]["layers_computed_in"] == {"fp32": 9}
+    assert int8["facts"]["layers_computed_in"] == {"int8": 9}
     assert {result["facts"]["weights"] for result in results.values()} == {"random"}
     assert "top" not in done.stdout
     assert "random" in done.stdout
@@ -81,7 +86,7 @@ def test_without_the_engine_one_line_names_the_requirements(alone):
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("onnxruntime is not installed: pip install -r ")
-    assert line.endswith("benchmarks/requirements/quantization.txt")
+    assert line.endswith("benchmarks/requirements/quantization_onnxruntime.txt")
 
 
 @pytest.mark.parametrize(

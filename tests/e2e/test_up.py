@@ -28,14 +28,14 @@ def test_the_bundled_benchmark_runs_on_the_instance_and_its_figures_are_marked(u
     recipe.write_text(
         "name: tiny\ncloud: local\ninstances: {types: [c7i.xlarge]}\n"
         "workload:\n  benchmark: quantization\n"
-        "  parameters: {network: tiny, max-seconds: 5, slice-seconds: 0.1}\n"
+        "  parameters: {network: tiny, engine: onnxruntime, max-seconds: 5, slice-seconds: 0.1}\n"
     )
     document = user.json("up", str(recipe))
     settings = {record["setting"]: record for record in document["result"]["records"]}
-    assert set(settings) == {"fp32", "int8"}
+    assert set(settings) == {"onnxruntime fp32", "onnxruntime int8"}
     assert all(record["rehearsal"] is True for record in settings.values())
-    assert settings["int8"]["speed_up"] is not None
-    assert float(settings["int8"]["usd_per_million"]) > 0
+    assert settings["onnxruntime int8"]["speed_up"] is not None
+    assert float(settings["onnxruntime int8"]["usd_per_million"]) > 0
     assert settings["int8"]["fact_weights"] == "random"
     for form, mark in (("table", "rehearsal"), ("csv", "true"), ("markdown", "rehearsal"), ("json", "true")):
         assert mark in user.run("cost-report", "--output", form).stdout

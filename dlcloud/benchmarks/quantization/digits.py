@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from numpy.lib.stride_tricks import sliding_window_view
 
-from .networks import GraphBuilder, model_of
+from .graph import GraphBuilder, model_of
 
 NAME = "digits"
 FOLDS = 5
@@ -256,7 +256,7 @@ def _exported(layers: list[Layer]) -> onnx.ModelProto:
     value = "images"
     for layer in layers:
         value = layer.export(builder, value)
-    return model_of(builder, value, name=NAME, shape=(1, SIZE, SIZE), classes=CLASSES)
+    return model_of(builder, {value: (CLASSES,)}, name=NAME, shape=(1, SIZE, SIZE))
 
 
 def _patches(source: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from .. import catalog
 from ..harness import hardware, program
@@ -15,9 +16,12 @@ from ..harness.process import ArmFailedError
 from ..harness.protocol import Case, Limits
 from ..harness.records import Failure, Recorder, Skip
 from .agreement import accuracy, agreement
-from .engines import DEFAULT, ENGINES, Engine, Precision
+from .engines import DEFAULT, ENGINES, Engine, Isa, Precision
 
 ENTRY = catalog.BENCHMARKS["quantization"]
+
+CREATED = "profile_create"
+"""Has oneDNN tell what it makes, but not each run: OpenVINO 2026.4 then fails at times."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the arguments; a faulty one ends the program with status 2, as argparse does."""
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.quantization", description=ENTRY.summary)
-    networks = ("vgg16", "resnet50", "tiny", "digits")
+    networks = ("vgg16", "vgg19", "resnet50", "ssd300", "tiny", "digits")
     parser.add_argument(
         "--network", nargs="+", choices=networks, default=["vgg16"], help="what to run (default: vgg16)"
     )
@@ -63,6 +67,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=program.positive, default=None, metavar="N",
         help="threads of the engine (default: one per physical core)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--isa", nargs="+", choices=[isa.value for isa in Isa], default=[Isa.NATIVE.value],
+        help="newest instructions an engine may use: avx512_core is Skylake's (c5), without VNNI "
+        "(default: native, what the processor has)",
     )  # fmt: skip
     parser.add_argument(
         "--calibration-images", type=program.positive, default=16, metavar="N",
@@ -82,85 +91,151 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
-    path: str
+class _Setting:
+    """An engine in a precision, with the model that it runs and what is known of it ahead."""
+
+    network: str
+    engine: Engine
+    precision: Precision
+    isa: Isa
+    model: str
     size_bytes: int
     labels: list[int] | None
+    proof: Mapping[str, Any]
 
 
 def _cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
-    """Build the models and make a case of each network, engine and batch; record what cannot be built."""
+    """Build the models and make a case of each network and batch; record what cannot be built."""
     cases: list[Case] = []
     networks, batches = dict.fromkeys(arguments.network), dict.fromkeys(arguments.batch)
-    engines = [ENGINES[name] for name in arguments.engine]
-    total = len(networks) * len(engines) * len(batches)
-    for network, engine in product(networks, engines):
+    sets = [Isa(name) for name in dict.fromkeys(arguments.isa)]
+    total = len(networks) * len(sets) * len(batches)
+    for network, isa in product(networks, sets):
         recorder.progress(f"{network}: building the models that are not cached", done=0, total=total)
-        precisions = _possible(network, engine, recorder, hardware.cpu_flags())
-        try:
-            models = {precision: _build(network, engine, precision, arguments) for precision in precisions}
-        except ArmFailedError as error:
-            recorder.failure(Failure(case=f"{network} {engine.name}", setting=None, message=str(error)))
-            continue
-        cases.extend(_case(network, engine, batch, models, arguments) for batch in batches)
+        settings: list[_Setting] = []
+        for engine in (ENGINES[name] for name in arguments.engine):
+            try:
+                settings += _settings(network, engine, isa, arguments, recorder)
+            except ArmFailedError as error:
+                recorder.failure(Failure(case=f"{network} {engine.name}", setting=None, message=str(error)))
+        if settings:
+            cases.extend(_case(network, batch, settings, arguments) for batch in batches)
     return cases
 
 
-def _possible(network: str, engine: Engine, recorder: Recorder, flags: Collection[str]) -> list[Precision]:
-    """Return what the processor can compute in, and record what it cannot."""
-    reasons = {precision: precision.lacking(flags) for precision in engine.precisions}
+def _settings(
+    network: str, engine: Engine, isa: Isa, arguments: argparse.Namespace, recorder: Recorder
+) -> list[_Setting]:
+    """Build an engine's models in every precision that it can run in here.
+
+    Raises:
+        ArmFailedError: One cannot be built.
+    """
+    precisions = _possible(network, engine, isa, recorder, hardware.cpu_flags())
+    return [_setting(network, engine, precision, isa, arguments) for precision in precisions]
+
+
+def _possible(
+    network: str, engine: Engine, isa: Isa, recorder: Recorder, flags: Collection[str]
+) -> list[Precision]:
+    """Return what the machine can compute in, and record what it cannot."""
+    reasons = {precision: engine.lacking(precision, isa, flags) for precision in engine.precisions}
     for precision, reason in reasons.items():
         if reason is not None:
             recorder.skip(Skip(case=network, setting=f"{engine.name} {precision.value}", reason=reason))
     return [precision for precision, reason in reasons.items() if reason is None]
 
 
-def _build(network: str, engine: Engine, precision: Precision, arguments: argparse.Namespace) -> _Model:
-    """Make sure that a model is in the cache, in a process that gives its memory back."""
-    shared = {"network": network, "seed": arguments.seed, "cache": str(arguments.cache)}
+def _setting(
+    network: str, engine: Engine, precision: Precision, isa: Isa, arguments: argparse.Namespace
+) -> _Setting:
+    """Make sure that a model is in the cache, and see what it is computed by."""
+    shared = {"network": network, "seed": arguments.seed}
     quantized = precision is Precision.INT8
     calibration = {"calibration_images": arguments.calibration_images} if quantized else {}
+    # The training's products are too small to share among threads, and alone it sums in one order.
+    environment = {**engine.environment_for(isa), "OPENBLAS_NUM_THREADS": "1"}
+    facts = _asked(
+        engine.build_factory(precision),
+        {**shared, **calibration, "cache": str(arguments.cache)},
+        environment,
+    )
+    proof: Mapping[str, Any] = {}
+    if engine.proves:
+        proof = _asked(
+            f"{engine.module}:prove",
+            {**shared, "model": facts["model"], "precision": precision.value, "threads": arguments.threads},
+            {**environment, "ONEDNN_VERBOSE": CREATED},
+        )
+    return _Setting(
+        network=network,
+        engine=engine,
+        precision=precision,
+        isa=isa,
+        model=facts["model"],
+        size_bytes=facts["model_bytes"],
+        labels=facts["labels"],
+        proof=proof,
+    )
+
+
+def _asked(factory: str, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the facts of what a factory makes, in a process that gives its memory back."""
     arm = WorkerArm(
-        name=precision.value,
+        name=factory,
         unit="",
-        factory=engine.build_factory(precision),
-        arguments={**shared, **calibration},
-        # The training's products are too small to share among threads, and alone it sums in one order.
-        environment=program.environment({**engine.environment, "OPENBLAS_NUM_THREADS": "1"}),
+        factory=factory,
+        arguments=arguments,
+        environment=program.environment(dict(environment)),
     )
     try:
-        facts = arm.start()
+        return arm.start()
     finally:
         arm.close()
-    return _Model(path=facts["model"], size_bytes=facts["model_bytes"], labels=facts["labels"])
 
 
-def _case(
-    network: str,
-    engine: Engine,
-    batch: int,
-    models: Mapping[Precision, _Model],
-    arguments: argparse.Namespace,
-) -> Case:
-    """Make a case of one engine, whose fp32 is the baseline of its other settings."""
+def _case(network: str, batch: int, settings: Sequence[_Setting], arguments: argparse.Namespace) -> Case:
+    """Make a case of all engines, each with a baseline of its own."""
+    names = {_name(setting, arguments): setting for setting in settings}
+    first = {setting.engine.name: name for name, setting in reversed(names.items())}
+    isa = settings[0].isa
+    labels = settings[0].labels
+    return Case(
+        name=f"{network} batch {batch}" + ("" if isa is Isa.NATIVE else f" {isa.value}"),
+        arms=[
+            _arm(name, setting, names[first[setting.engine.name]], batch=batch, arguments=arguments)
+            for name, setting in names.items()
+        ],
+        compare=agreement if labels is None else partial(accuracy, labels),
+        baselines={name: first[setting.engine.name] for name, setting in names.items()},
+        contenders=[name for name, setting in names.items() if setting.precision.whole],
+    )
+
+
+def _name(setting: _Setting, arguments: argparse.Namespace) -> str:
+    """Name the engine only where it is not the default alone."""
+    prefix = "" if arguments.engine == [DEFAULT] else f"{setting.engine.name} "
+    return prefix + setting.precision.value
+
+
+def _arm(
+    name: str, setting: _Setting, baseline: _Setting, *, batch: int, arguments: argparse.Namespace
+) -> WorkerArm:
+    engine = setting.engine
     threads = {"OMP_NUM_THREADS": str(arguments.threads)}
-    shared = {"network": network, "batch": batch, "threads": arguments.threads, "seed": arguments.seed}
-    prefix = "" if arguments.engine == [DEFAULT] else f"{engine.name} "
-    fp32_bytes = models[Precision.FP32].size_bytes
-    arms = [
-        WorkerArm(
-            name=prefix + precision.value,
-            unit="images/s",
-            factory=engine.infer_factory(precision),
-            arguments={**shared, "model": model.path},
-            environment=program.environment({**engine.environment, **threads}),
-            latencies=batch == 1,
-            known={"times_smaller": round(fp32_bytes / model.size_bytes, 4)}
-            if precision is not Precision.FP32
-            else {},
-        )
-        for precision, model in models.items()
-    ]
-    labels = models[Precision.FP32].labels
-    compare = agreement if labels is None else partial(accuracy, labels)
-    return Case(name=f"{network} batch {batch}", arms=arms, compare=compare)
+    smaller = {"times_smaller": round(baseline.size_bytes / setting.size_bytes, 4)}
+    return WorkerArm(
+        name=name,
+        unit="images/s",
+        factory=engine.infer_factory(setting.precision),
+        arguments={
+            "network": setting.network,
+            "batch": batch,
+            "threads": arguments.threads,
+            "seed": arguments.seed,
+            "model": setting.model,
+        },
+        environment=program.environment({**engine.environment_for(setting.isa), **threads}),
+        latencies=batch == 1,
+        known={**setting.proof, "isa_cap": setting.isa.value, **({} if setting is baseline else smaller)},
+    )

@@ -13,12 +13,16 @@ import onnx
 
 from . import digits, images
 from .cache import ModelCache
-from .networks import NETWORKS, OPSET, REVISION, build
+from .graph import OPSET
+from .networks import NETWORKS, REVISION, build
 
 # Different images for calibration, agreement and timing, all from one seed of the user's.
 CALIBRATION, AGREEMENT, TIMING = 1, 2, 3
 
 AGREEMENT_IMAGES = 16
+
+OUTPUT_VALUES = 1 << 14
+"""Most values of an image's outputs that are compared; SSD300 has 218,300."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +33,8 @@ class Part:
     images: np.ndarray
 
 
-Run = Callable[[np.ndarray], np.ndarray]
-"""Returns the logits (batch, classes) float32 of a batch; the next run may overwrite them."""
+Run = Callable[[np.ndarray], np.ndarray | Sequence[np.ndarray]]
+"""Returns the outputs of a batch, each (batch, ...) float32; the next run may overwrite them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +63,11 @@ class Inference:
         self.runs[0](self.feed)
 
     def outputs(self) -> list[list[float]]:
-        """Return the logits of every part's images."""
+        """Return the logits of every part's images, or what stands for many more outputs an image."""
         batch = len(self.feed)
-        logits = [_logits(run, part.images, batch) for run, part in zip(self.runs, self.parts, strict=True)]
-        rows: list[list[float]] = np.concatenate(logits).astype(float).tolist()
-        return rows
+        rows = [_rows(run, part.images, batch) for run, part in zip(self.runs, self.parts, strict=True)]
+        together: list[list[float]] = np.concatenate(rows).astype(float).tolist()
+        return together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +162,17 @@ def draw(network: str, count: int, seed: int, purpose: int) -> np.ndarray:
     return images.draw(count, NETWORKS[network].size, 1000 * seed + purpose)
 
 
-def _logits(run: Run, images: np.ndarray, batch: int) -> np.ndarray:
-    """Return the logits of images, run in batches of which the last is filled up."""
+def _rows(run: Run, images: np.ndarray, batch: int) -> np.ndarray:
+    """Return the outputs of images, a row each; they are run in batches of which the last is filled up."""
     batches = -(-len(images) // batch)
     filled = np.resize(images, (batches * batch, *images.shape[1:]))
-    return np.concatenate([run(part).copy() for part in np.split(filled, batches)])[: len(images)]
+    return np.concatenate([_flat(run(part)) for part in np.split(filled, batches)])[: len(images)]
+
+
+def _flat(outputs: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    """Return a batch's outputs side by side; of a great many that are no logits, values at even distances."""
+    arrays = [outputs] if isinstance(outputs, np.ndarray) else outputs
+    if len(arrays) == 1 and arrays[0].ndim == 2:  # noqa: PLR2004 - images and classes
+        return arrays[0].copy()
+    row = np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
+    return row[:, :: -(-row.shape[1] // OUTPUT_VALUES)].copy()

@@ -6,8 +6,10 @@ pair of types for which processors have had an instruction since AVX-512 VNNI: o
 ResNet-50 ran at 3.2 times fp32 with it, at 1.4 with unsigned weights and at 0.8 with signed activations.
 """
 
+import json
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -42,6 +44,12 @@ from .models import (
 # Source: ONNX Runtime documentation, "Quantize ONNX models", on U8S8, AVX2 and `reduce_range`.
 EXACT_FLAGS = {"avx512_vnni", "avx_vnni", "asimddp"}
 
+WEIGHTED = {
+    **dict.fromkeys(("QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "ConvInteger"), "int8"),
+    **dict.fromkeys(("Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"), "fp32"),
+}
+"""What the operators that do the work compute in, as ONNX Runtime names them in the graph that it runs."""
+
 QUIET = 3
 """ONNX Runtime's log level for errors only."""
 
@@ -69,6 +77,23 @@ def infer_int8(*, model: str, network: str, batch: int, threads: int, seed: int)
     return _infer(Path(model), network, batch, threads, seed)
 
 
+def prove(*, model: str, network: str, precision: str, threads: int, seed: int) -> Built:
+    """Say by what operators a model's layers with weights are computed, from a profile of one run."""
+    del precision  # the file tells
+    part = parts_of(Path(model), network, seed)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        options = _options(threads)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder, "profile"))
+        session = onnxruntime.InferenceSession(str(part.model), options, providers=["CPUExecutionProvider"])
+        session.run(None, {"images": part.images[:1]})
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    names = [event.get("args", {}).get("op_name") for event in events if event["cat"] == "Node"]
+    return Built(
+        facts={"layers_computed_in": dict(Counter(WEIGHTED[name] for name in names if name in WEIGHTED))}
+    )
+
+
 def _infer(model: Path, network: str, batch: int, threads: int, seed: int) -> Inference:
     parts = parts_of(model, network, seed)
     facts = {
@@ -81,17 +106,22 @@ def _infer(model: Path, network: str, batch: int, threads: int, seed: int) -> In
     return Inference(parts=parts, runs=runs, feed=feed_of(parts, network, batch, seed), facts=facts)
 
 
-def _run(model: Path, threads: int) -> Run:
+def _options(threads: int) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = QUIET
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return options
 
-    def run(images: np.ndarray) -> np.ndarray:
-        logits: np.ndarray = session.run(None, {"images": images})[0]
-        return logits
+
+def _run(model: Path, threads: int) -> Run:
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(str(model), _options(threads), providers=providers)
+
+    def run(images: np.ndarray) -> list[np.ndarray]:
+        outputs: list[np.ndarray] = session.run(None, {"images": images})
+        return outputs
 
     return run
 

@@ -14,6 +14,7 @@ import numpy as np
 import openvino  # type: ignore[import-not-found]  # lies only in the benchmark's own environment
 
 from .cache import ModelCache
+from .kernels import told_by_onednn
 from .models import (
     Built,
     Inference,
@@ -64,6 +65,14 @@ def infer_int8(*, model: str, network: str, batch: int, threads: int, seed: int)
     return _infer(model, network, batch, threads, seed, "f32", computed_in={"i8", "u8"})
 
 
+def prove(*, model: str, network: str, precision: str, threads: int, seed: int) -> Built:
+    """Say by what instructions and kernels a model is computed; for a process with ONEDNN_VERBOSE."""
+    part = parts_of(Path(model), network, seed)[0]
+    image = part.images[:1]
+    hint = "bf16" if precision == "bf16" else "f32"
+    return Built(facts=told_by_onednn(lambda: _run(_compiled(part.model, image.shape, threads, hint))(image)))
+
+
 def _infer(  # noqa: PLR0917 - what the three above pass on
     model: str, network: str, batch: int, threads: int, seed: int, precision: str, *, computed_in: set[str]
 ) -> Inference:
@@ -105,9 +114,8 @@ def _compiled(model: Path, shape: tuple[int, ...], threads: int, precision: str)
 def _run(compiled: Any) -> Run:  # noqa: ANN401 - no types
     request = compiled.create_infer_request()
 
-    def run(images: np.ndarray) -> np.ndarray:
-        logits: np.ndarray = request.infer({0: images}, share_inputs=True, share_outputs=True)[0]
-        return logits
+    def run(images: np.ndarray) -> list[np.ndarray]:
+        return list(request.infer({0: images}, share_inputs=True, share_outputs=True).values())
 
     return run
 

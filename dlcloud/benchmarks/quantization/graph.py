@@ -1,0 +1,114 @@
+"""Write networks as ONNX graphs, layer by layer, with random weights from one seed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+OPSET = 21
+"""Version of the ONNX operator set that the graphs are written in."""
+
+IR_VERSION = 10
+"""ONNX file format that came with opset 21."""
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """An ONNX graph under construction, every layer of it with random weights from one seed."""
+
+    generator: np.random.Generator
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    weights: list[onnx.TensorProto] = field(default_factory=list)
+
+    def conv(
+        self,
+        source: str,
+        channels: tuple[int, int],
+        *,
+        kernel: int = 3,
+        stride: int = 1,
+        pad: int | None = None,
+        dilation: int = 1,
+        gain: float = 1.0,
+    ) -> str:
+        """Add a convolution from channels[0] to channels[1] with bias, padded by kernel // 2 unless given."""
+        inputs, outputs = channels
+        pad = kernel // 2 if pad is None else pad
+        weight = self._normal((outputs, inputs, kernel, kernel), fan_in=inputs * kernel * kernel, gain=gain)
+        bias = self._bias(outputs)
+        attributes = {
+            "kernel_shape": [kernel, kernel],
+            "strides": [stride, stride],
+            "pads": [pad] * 4,
+            "dilations": [dilation, dilation],
+        }
+        return self.node("Conv", [source, weight, bias], **attributes)
+
+    def dense(self, source: str, inputs: int, outputs: int) -> str:
+        """Add a fully connected layer with bias; its weight is (outputs, inputs), as PyTorch exports it."""
+        weight = self._normal((outputs, inputs), fan_in=inputs, gain=1.0)
+        return self.node("Gemm", [source, weight, self._bias(outputs)], transB=1)
+
+    def relu(self, source: str) -> str:
+        """Add a rectifier."""
+        return self.node("Relu", [source])
+
+    def max_pool(
+        self, source: str, *, kernel: int = 2, stride: int = 2, pad: int = 0, ceil: bool = False
+    ) -> str:
+        """Add a maximum pooling; `ceil` keeps what is left over at the border."""
+        attributes = {"kernel_shape": [kernel, kernel], "strides": [stride, stride], "pads": [pad] * 4}
+        return self.node("MaxPool", [source], **attributes, **({"ceil_mode": 1} if ceil else {}))
+
+    def node(self, operator: str, inputs: list[str], **attributes: object) -> str:
+        """Add a node with one output and return the output's name."""
+        name = f"{operator.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
+        return name
+
+    def _normal(self, shape: tuple[int, ...], *, fan_in: int, gain: float) -> str:
+        """Add a weight drawn with He's variance, which keeps the size of activations through rectifiers.
+
+        Source: He et al. 2015, "Delving Deep into Rectifiers", equation 10.
+        """
+        values = self.generator.standard_normal(shape, dtype=np.float32)
+        values *= np.float32(gain * np.sqrt(2.0 / fan_in))
+        return self.constant(values)
+
+    def _bias(self, size: int) -> str:
+        return self.constant(self.generator.standard_normal(size, dtype=np.float32) * np.float32(0.05))
+
+    def constant(self, values: np.ndarray) -> str:
+        """Add weights and return their name."""
+        name = f"weight_{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(values, name))
+        return name
+
+
+def model_of(
+    builder: GraphBuilder, outputs: Mapping[str, tuple[int, ...]], *, name: str, shape: tuple[int, int, int]
+) -> onnx.ModelProto:
+    """Make a model of a graph whose batch is left open.
+
+    Args:
+        builder: Holds the graph, which begins at `images`: (batch, *shape) float32.
+        outputs: By name, the shape of each without the batch; all are float32.
+        name: The graph's name.
+        shape: Channels, height and width of an image.
+    """
+    graph = helper.make_graph(
+        builder.nodes,
+        name,
+        [helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, ["batch", *shape])],
+        [
+            helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, ["batch", *sizes])
+            for output, sizes in outputs.items()
+        ],
+        builder.weights,
+    )
+    opset = [helper.make_opsetid("", OPSET)]
+    return helper.make_model(
+        graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="dlcloud benchmarks"
+    )
