@@ -1,4 +1,4 @@
-"""Run a program on an instance so that no broken connection ends it: python3 job.py VERB FOLDER ...
+"""Run a program on an instance so that no broken connection ends it: python3 -I -S job.py VERB FOLDER ...
 
 start FOLDER                run `sh FOLDER/command`, detached, in FOLDER/work; a second start does nothing
 follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte on, as it grows, until the program has ended
@@ -32,7 +32,7 @@ def start(folder: pathlib.Path) -> None:
         (folder / "work").mkdir(exist_ok=True)
         with (folder / "log").open("ab") as log:
             supervisor = subprocess.Popen(
-                [sys.executable, __file__, "supervise", str(folder)],
+                [sys.executable, "-I", "-S", __file__, "supervise", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

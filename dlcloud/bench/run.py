@@ -96,7 +96,7 @@ class Runner:
             self._send(connection, run, python)
             self.runs.add(run)
         # A start that was asked for before does nothing: after a crash in between, none is started twice.
-        connection.check(f"python3 {JOB} start {_folder(run)}")
+        connection.check(f"{JOB} start {_folder(run)}")
         # The program is at work meanwhile: nothing waits for prices.
         self.runs.put_prices(run.run_id, self._quotes.of(run.instance_type, run.zone))
         with stage(self.emit, self.clock, f"running {self.program.name}", instance_id=run.instance_id):
@@ -162,7 +162,7 @@ class Runner:
             try:
                 connection = self._dial(member)
                 self._store_stream(connection, run)
-                status = json.loads(connection.check(f"python3 {JOB} state {_folder(run)}"))
+                status = json.loads(connection.check(f"{JOB} state {_folder(run)}"))
             except UnreachableError as error:
                 self.emit(Warned(message=f"{error.message}; reconnecting", instance_id=run.instance_id))
                 self._reconnect(member, run)
@@ -181,7 +181,7 @@ class Runner:
     def _store_stream(self, connection: Connection, run: Run) -> None:
         position = self.runs.stored_bytes(run.run_id)
         pending = b""
-        for chunk in connection.stream(f"python3 {JOB} follow {_folder(run)} {RECORDS} {position}"):
+        for chunk in connection.stream(f"{JOB} follow {_folder(run)} {RECORDS} {position}"):
             whole, newline, rest = (pending + chunk).rpartition(b"\n")
             pending = rest
             if newline:
@@ -269,7 +269,7 @@ def log_tail(path: Path) -> str:
 
 def log_command(run: Run, *, follow: bool) -> str:
     """Return the command that prints a run's log on its instance; with `follow`, until it has ended."""
-    return f"python3 {JOB} follow {_folder(run)} log 0" if follow else f"cat {_folder(run)}/log"
+    return f"{JOB} follow {_folder(run)} log 0" if follow else f"cat {_folder(run)}/log"
 
 
 def _folder(run: Run) -> str:

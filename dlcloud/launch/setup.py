@@ -15,7 +15,8 @@ from dlcloud.ssh.fanout import fan_out
 FOLDER = "dlcloud"
 """Where dlcloud's files lie on an instance, below the home of its user."""
 
-JOB = f"{FOLDER}/job.py"
+JOB = f"python3 -I -S {FOLDER}/job.py"
+"""The command that runs job.py: apart from whatever packages an image has, which also slow its start."""
 PREPARED = f"{FOLDER}/prepared"
 """Says with what an instance was last set up by `prepare_all`."""
 

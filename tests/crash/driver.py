@@ -13,9 +13,12 @@ import tempfile
 import threading
 from pathlib import Path
 
+import botocore.session
 from botocore.client import BaseClient
+from botocore.loaders import create_loader
 
 from dlcloud.cli import main as cli
+from dlcloud.cloud.clients import Clients
 from dlcloud.launch import claim, living
 from dlcloud.store.database import Database
 
@@ -28,6 +31,7 @@ MODULES = (
     "dlcloud.ssh.dial",
     "dlcloud.local.site",
 )
+SERVICES = ("ec2", "sts", "ssm", "pricing", "service-quotas")
 
 
 class Killer:
@@ -96,6 +100,16 @@ def run(order):
         }
 
 
+def warm_up():
+    """Load the descriptions of the AWS services once, for all commands: each would need half a second."""
+    loader = create_loader()
+    botocore.session.create_loader = lambda *_: loader
+    clients = Clients(region="us-east-1", endpoint_url="http://127.0.0.1:9")
+    for service in SERVICES:
+        clients.read(service)
+    clients.launch()
+
+
 def main():
     """Serve orders until there are no more."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -104,6 +118,7 @@ def main():
             __import__(name)
         except ImportError as error:
             print(error, file=sys.stderr)  # noqa: T201  a program
+    warm_up()
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)  # noqa: T201  as above
 

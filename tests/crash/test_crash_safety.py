@@ -1,18 +1,24 @@
-"""Kill `up` and `down` with -9 at every API call and every store write, and see that nothing is leaked.
+"""Kill `up`, `down`, `resize` and `gc` with -9 at every API call and every store write; nothing is leaked.
 
 With DLCLOUD_CRASH_POINTS=all every point is tried; without it, every sixteenth, others on each day.
 """
 
 import os
+import threading
 from datetime import UTC, datetime
 from itertools import count
 
 import pytest
+from killable import Home
 
 pytestmark = pytest.mark.timeout(3600)  # with every point, each test takes minutes
 
-EVERY = 1 if os.environ.get("DLCLOUD_CRASH_POINTS") == "all" else 16
+ALL = os.environ.get("DLCLOUD_CRASH_POINTS") == "all"
+EVERY = 1 if ALL else 16
+# Points are independent: each home with its own local EC2 tries some. Much of a point is waiting.
+HOMES = int(os.environ.get("DLCLOUD_CRASH_HOMES", "6" if ALL else "1"))
 NOTHING = {"instances", "volumes", "groups", "templates", "fleets", "interfaces", "keys"}
+GC = ("gc", "--cloud", "local", "--region", "us-east-1")
 
 # One path launches by RunInstances, the other by CreateFleet with a launch template.
 SINGLE = "types: [c5.xlarge]"
@@ -22,97 +28,210 @@ name: crash
 cloud: local
 instances:
   {instances}
-  count: 2
+  count: {size}
 workload:
   command: 'echo images/sec: 5'
   throughput: 'images/sec: ([0-9.]+)'
   repeats: 1
 """
 
+both = pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])
 
-def points(kill):
-    """Yield the numbers of points until a run passes its last one alive; `kill` runs one, tells of it."""
-    first = datetime.now(UTC).toordinal() % EVERY + 1
-    tried = 0
-    for number in count(first, EVERY):
-        told = kill(number)
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory):
+    made = [Home(tmp_path_factory.mktemp("crash") / "home") for _ in range(HOMES)]
+    yield made
+    for each in made:
+        each.close()
+
+
+class Points:
+    """The points of one command, tried in turn until it ends before it reaches the next."""
+
+    def __init__(self, homes, scenario):
+        self._homes = homes
+        self._scenario = scenario
+        self._numbers = count(datetime.now(UTC).toordinal() % EVERY + 1, EVERY)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._errors = []
+        self._tried = 0
+        self._last = 0
+
+    def try_all(self):
+        """Try them, as many at a time as there are homes; tell how many there were."""
+        threads = [threading.Thread(target=self._serve, args=(home,)) for home in self._homes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        print(f"\n{self._tried} of about {self._last} points tried")  # noqa: T201  asked for
+        assert self._tried
+
+    def _serve(self, home):
+        while not self._ended.is_set():
+            with self._lock:
+                number = next(self._numbers)
+            try:
+                killed = self._scenario(home, number)
+            except BaseException as error:  # noqa: BLE001  raised by try_all
+                self._errors.append(error)
+                killed = False
+            with self._lock:
+                self._tried += killed
+                self._last = max(self._last, number)
+            if not killed:
+                self._ended.set()
+
+
+def try_points(homes, kill, check):
+    """Kill a command at each point; `kill` runs it, `check` what comes after it."""
+
+    def scenario(home, number):
+        told = kill(home, number)
         if told["status"] != -9:
             assert told["status"] == 0, told["output"]
-            break
-        tried += 1
-        yield number, told["points"][-1]
-    print(f"\n{tried} of about {number} points tried")  # noqa: T201  asked for
-    assert tried
+            home.run("down", "--all", expect=0)
+            return False
+        where = f"killed at {number}, {told['points'][-1]}"
+        try:
+            check(home, number // EVERY, where)
+        except AssertionError as error:
+            raise AssertionError(f"{where}: {error}") from error
+        return True
+
+    Points(homes, scenario).try_all()
 
 
-def recipe(home, instances):
+def recipe(home, instances, size=2):
     path = home.folder / "crash.yaml"
-    path.write_text(RECIPE.format(instances=instances))
+    path.write_text(RECIPE.format(instances=instances, size=size))
     return str(path)
 
 
 def assert_nothing_left(home, where):
     left = home.left()
     assert set(left) == NOTHING
-    assert not any(left.values()), f"killed {where}: {left}"
+    assert not any(left.values()), f"{where}: {left}"
     home.run("status", expect=0)
-    assert not list((home.folder / "clusters").glob("*")), f"killed {where}: keys are left"
+    assert not list((home.folder / "clusters").glob("*")), f"{where}: keys are left"
 
 
-@pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])
-def test_a_second_up_ends_in_exactly_one_right_cluster(home, instances):
-    path = recipe(home, instances)
-    for number, where in points(lambda n: home.run("up", path, "--keep", "--name", "one", kill_at=n)):
-        if number % (2 * EVERY) < EVERY:
-            home.run("up", path, "--keep", "--name", "one", expect=0)
-            alive = home.alive()
-            assert len(alive) == 2, f"killed {where}: {alive}"
-            assert len(set(alive)) == 1, f"killed {where}: {alive}"
-            assert len(home.left()["groups"]) == 1, f"killed {where}"
-        home.run("down", "--all", expect=0)
-        assert_nothing_left(home, where)
+def assert_one_cluster(home, size):
+    alive = home.alive()
+    assert len(alive) == size, alive
+    assert len(set(alive)) == 1, alive
+    assert len(home.left()["groups"]) == 1
+
+
+def down(home, where):
     home.run("down", "--all", expect=0)
+    assert_nothing_left(home, where)
 
 
-@pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])
-def test_an_up_that_cleans_up_after_itself_is_finished_by_the_next(home, instances):
-    path = recipe(home, instances)
-    for _, where in points(lambda n: home.run("up", path, kill_at=n)):
-        home.run("up", path, expect=0)
+@both
+def test_a_second_up_ends_in_exactly_one_right_cluster(homes, instances):
+    def up(home, kill_at=0, expect=None):
+        path = recipe(home, instances)
+        return home.run("up", path, "--keep", "--name", "one", kill_at=kill_at, expect=expect)
+
+    def check(home, turn, where):
+        if turn % 2:
+            up(home, expect=0)
+            assert_one_cluster(home, 2)
+        down(home, where)
+
+    try_points(homes, up, check)
+
+
+@both
+def test_an_up_that_cleans_up_after_itself_is_finished_by_the_next(homes, instances):
+    def check(home, _, where):
+        home.run("up", recipe(home, instances), expect=0)
         assert_nothing_left(home, where)
 
+    try_points(homes, lambda home, n: home.run("up", recipe(home, instances), kill_at=n), check)
 
-@pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])
-def test_a_second_down_leaves_nothing(home, instances):
-    path = recipe(home, instances)
 
-    def kill(number):
-        home.run("up", path, "--keep", "--name", "one", expect=0)
+@both
+def test_a_second_down_leaves_nothing(homes, instances):
+    def kill(home, number):
+        home.run("up", recipe(home, instances), "--keep", "--name", "one", expect=0)
         return home.run("down", "one", kill_at=number)
 
-    for _, where in points(kill):
+    def check(home, _, where):
         home.run("down", "--all", expect=0)
-        home.run("up", path, "--dry-run", expect=0)
+        home.run("up", recipe(home, instances), "--dry-run", expect=0)
         assert_nothing_left(home, where)
 
+    try_points(homes, kill, check)
 
-@pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])
-def test_gc_with_an_empty_store_finds_and_removes_what_a_lost_laptop_left(home, instances):
-    path = recipe(home, instances)
-    home.run("up", path, "--keep", "--name", "one", expect=0)
+
+@both
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 1)], ids=["grow", "shrink"])
+def test_whatever_comes_after_a_killed_resize_ends_in_exactly_one_right_cluster(
+    homes, instances, before, after
+):
+    def kill(home, number):
+        if len(home.alive()) != before:
+            home.run("up", sized(home), "--keep", "--name", "one", expect=0)
+        return home.run("resize", "one", str(after), "--yes", kill_at=number)
+
+    def sized(home):
+        return recipe(home, instances, before)
+
+    def check(home, turn, where):
+        if turn % 3 == 0:
+            home.run("resize", "one", str(after), "--yes", expect=0)
+            assert_one_cluster(home, after)
+            down(home, where)
+        elif turn % 3 == 1:
+            wanted = home.size("one") or before
+            home.run("up", sized(home), "--keep", "--name", "one", expect=0)
+            assert_one_cluster(home, wanted)
+            home.run("resize", "one", str(before), "--yes", expect=0)
+            assert_one_cluster(home, before)
+        else:
+            down(home, where)
+
+    try_points(homes, kill, check)
+
+
+@both
+def test_a_second_gc_removes_what_a_killed_one_left(homes, instances):
+    def kill(home, number):
+        home.run("up", recipe(home, instances), "--keep", "--name", "one", expect=0)
+        home.forget()
+        return home.run(*GC, "--yes", kill_at=number)
+
+    def check(home, _, where):
+        home.run(*GC, "--yes", expect=0)
+        assert not any(home.left().values()), f"{where}: {home.left()}"
+
+    try_points(homes, kill, check)
+
+
+@both
+def test_gc_with_an_empty_store_finds_and_removes_what_a_lost_laptop_left(homes, instances):
+    home = homes[0]
+    home.run("up", recipe(home, instances), "--keep", "--name", "one", expect=0)
     home.forget()
-    told = home.run("gc", "--cloud", "local", "--region", "us-east-1", "--dry-run", "-o", "csv", expect=0)
+    told = home.run(*GC, "--dry-run", "-o", "csv", expect=0)
     kinds = {line.split(",")[3] for line in told["output"].splitlines() if ",us-east-1," in line}
     assert {"instance", "security-group"} <= kinds, told["output"]
     assert len(home.alive()) == 2
-    home.run("gc", "--cloud", "local", "--region", "us-east-1", "--yes", expect=0)
+    home.run(*GC, "--yes", expect=0)
     assert not any(home.left().values())
-    again = home.run("gc", "--cloud", "local", "--region", "us-east-1", expect=0)
+    again = home.run(*GC, expect=0)
     assert "nothing is left over" in again["output"]
 
 
-def test_gc_leaves_alone_what_the_store_knows_to_be_up(home):
+def test_gc_leaves_alone_what_the_store_knows_to_be_up(homes):
+    home = homes[0]
     home.run("up", recipe(home, SINGLE), "--keep", "--name", "one", expect=0)
-    home.run("gc", "--cloud", "local", "--region", "us-east-1", "--yes", expect=0)
+    home.run(*GC, "--yes", expect=0)
     assert len(home.alive()) == 2
     home.run("down", "--all", expect=0)

@@ -116,7 +116,7 @@ class FakeConnection:
         words = shlex.split(command)
         if "job.py" not in command:
             return b""
-        verb, folder = words[2], words[3]
+        verb, folder = words[4], words[5]
         if verb == "start" and folder not in self.machine.started:
             self.machine.started.append(folder)
             self.machine.kept[folder] = {

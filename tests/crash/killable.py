@@ -1,0 +1,98 @@
+"""A home whose commands can be killed anywhere, and the questions what is left afterwards."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+
+from dlcloud.cloud.clients import Clients
+from dlcloud.core.cluster import CLUSTER_TAG
+from dlcloud.local.site import LocalSite
+
+DRIVER = Path(__file__).with_name("driver.py")
+ENDED = {"terminated", "shutting-down"}
+
+
+class Home:
+    """One user's home with its local EC2, and the driver that runs commands in it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.site = LocalSite(folder / "local")
+        self.site.start()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        root = str(Path(__file__).parents[2])
+        self._driver = subprocess.Popen(
+            [sys.executable, str(DRIVER)],
+            env=environment | {"DLCLOUD_HOME": str(folder), "PYTHONPATH": root},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *argv, kill_at=0, expect=None):
+        """Run a command; `kill_at` is the number of the point at which it is killed."""
+        self._driver.stdin.write(json.dumps({"argv": argv, "kill_at": kill_at}) + "\n")
+        self._driver.stdin.flush()
+        told = json.loads(self._driver.stdout.readline())
+        assert expect is None or told["status"] == expect, f"{argv}: {told['status']}\n{told['output']}"
+        return told
+
+    def alive(self):
+        """Return the cluster tags of all instances that cost money."""
+        pages = self.ec2.get_paginator("describe_instances").paginate()
+        found = [reservation for page in pages for reservation in page["Reservations"]]
+        instances = [each for reservation in found for each in reservation["Instances"]]
+        return [
+            next(tag["Value"] for tag in each["Tags"] if tag["Key"] == CLUSTER_TAG)
+            for each in instances
+            if each["State"]["Name"] not in ENDED
+        ]
+
+    def left(self):
+        """Return everything that exists in EC2 beyond what an account has from the start."""
+        ec2 = self.ec2
+        groups = ec2.describe_security_groups()["SecurityGroups"]
+        return {
+            "instances": self.alive(),
+            "volumes": [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]],
+            "groups": [each["GroupName"] for each in groups if each["GroupName"] != "default"],
+            "templates": [
+                each["LaunchTemplateName"] for each in ec2.describe_launch_templates()["LaunchTemplates"]
+            ],
+            "fleets": [each["FleetId"] for each in ec2.describe_fleets()["Fleets"]],
+            "interfaces": [
+                each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]
+            ],
+            "keys": [each["KeyName"] for each in ec2.describe_key_pairs()["KeyPairs"]],
+        }
+
+    def size(self, name):
+        """Return the size that a cluster was last given by a resize."""
+        with sqlite3.connect(self.folder / "store.sqlite") as connection:
+            rows = connection.execute(
+                "SELECT detail FROM intents JOIN clusters USING (cluster_id)"
+                " WHERE name = ? AND action = 'resize' AND state != 'down' ORDER BY intent_id",
+                (name,),
+            ).fetchall()
+        return int(rows[-1][0]) if rows else None
+
+    def forget(self):
+        """Lose the laptop: the store and all keys are gone, the cloud is not."""
+        for path in self.folder.glob("store.sqlite*"):
+            path.unlink()
+        subprocess.run(["rm", "-rf", str(self.folder / "clusters")], check=True)
+
+    @cached_property
+    def ec2(self):
+        """Return a client that no test kills."""
+        return Clients(region="us-east-1", endpoint_url=self.site.find().url).read("ec2")
+
+    def close(self):
+        """End the driver and the local EC2."""
+        self._driver.stdin.close()
+        self._driver.wait(30)
+        self.site.stop()
