@@ -125,15 +125,16 @@ def gpus() -> list[dict[str, Any]]:
     """Return the NVIDIA GPUs that the driver shows; none where there is no driver."""
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    fields = "name,memory.total,driver_version,compute_cap"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         listing = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [line.split(", ") for line in listing.splitlines() if line.count(", ") == 2]  # noqa: PLR2004 - three columns
+    rows = [line.split(", ") for line in listing.splitlines() if line.count(", ") == fields.count(",")]
     return [
-        {"name": name, "memory_mib": float(memory), "driver": driver}
-        for name, memory, driver in rows
+        {"name": name, "memory_mib": float(memory), "driver": driver, "compute_capability": capability}
+        for name, memory, driver, capability in rows
         if memory.replace(".", "").isdigit()
     ]
 

@@ -6,7 +6,8 @@ that it does not know. By kind:
 start       benchmark; arguments {name: value}; seed; host: what the machine is called; environment
             {NAME: value} of the variables that steer the frameworks; hardware {cpu_model, physical_cores,
             logical_cpus, usable_cpus, affinity: the CPUs that it and all it starts may run on ("0-3"),
-            cpu_flags [..], memory_gib, gpus [{name, memory_mib, driver}], governor, kernel,
+            cpu_flags [..], memory_gib, gpus [{name, memory_mib, driver,
+            compute_capability}], governor, kernel,
             virtualization}; software {python, packages {name: version}, code: digest of the program}
 progress    message; done, total: cases ended and cases in all; remaining_s: an estimate, or null
 case        case; settings [..]; seconds; host: where it ran, which need not be where this program runs;
@@ -53,6 +54,8 @@ class Metric(Enum):
     LATENCY_P99 = "latency_p99"
     PEAK_MEMORY = "peak_memory"
     RESIDENT_MEMORY = "resident_memory"
+    EPOCH_DURATION = "epoch_duration"
+    """Computed from the throughput; no epoch is run."""
 
     @property
     def higher_is_better(self) -> bool:
