@@ -171,6 +171,49 @@ BENCHMARKS = {
             ),
         ),
         Benchmark(
+            name="mixed_precision",
+            module="benchmarks.mixed_precision",
+            requirements="mixed_precision.txt",
+            summary="Compare FP32 with mixed-precision training of image networks in PyTorch or Keras: time "
+            "of a step and of an epoch, memory, kernels proven, and whether the loss falls alike.",
+            parameters={
+                "network": "vgg16, mobilenet, resnet50, efficientnet-b0 to -b5 or tiny with random weights, "
+                "or digits: a small network trained to the end on real ones",
+                "engine": "pytorch (default) or keras, on PyTorch",
+                "setting": "fp32, tf32, bf16 or fp16 with +knobs, such as bf16+channels_last+compile",
+                "batch": "images a step",
+                "size": "height and width of the images; as published for each network unless given",
+                "head": "published (default), or small as in the article",
+                "optimizer": "sgd (default) or adam",
+                "device": "auto (default: the first GPU, if there is one), cpu or cuda",
+                "threads": "threads of the engine; one per physical core unless given",
+                "epoch-images": "images of an epoch, whose time is computed; ImageNet's unless given",
+                "epochs": "epochs that digits is trained for",
+            },
+            lists=("network", "engine", "setting", "batch"),
+            selecting=("network", "engine", "batch"),
+            needs=(
+                Need(memory_gib=8),
+                Need(
+                    setting="bf16",
+                    flags=("avx512_bf16", "amx_bf16"),
+                    called="AVX512_BF16 or AMX",
+                ),
+            ),
+            sweep={
+                "network": ["vgg16", "mobilenet", "resnet50", "efficientnet-b0", "digits"],
+                "batch": "8",
+            },
+            tiny={
+                "network": "tiny",
+                "setting": ["fp32", "bf16"],
+                "batch": "2",
+                "max-seconds": "2",
+                "slice-seconds": "0.05",
+                "warm-up-seconds": "1",
+            },
+        ),
+        Benchmark(
             name="command",
             module="benchmarks.command",
             requirements="command.txt",

@@ -1,0 +1,283 @@
+"""What needs no framework: settings, what a machine lacks, proofs read from logs, packing, comparing."""
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+
+import pytest
+
+from dlcloud.benchmarks import catalog
+from dlcloud.benchmarks.harness import hardware
+from dlcloud.benchmarks.harness.process import ArmFailedError
+from dlcloud.benchmarks.harness.records import Recorder
+from dlcloud.benchmarks.mixed_precision import main as program
+from dlcloud.benchmarks.mixed_precision import proving, settings
+from dlcloud.benchmarks.mixed_precision.arm import epoch_duration
+from dlcloud.benchmarks.mixed_precision.comparison import compare_training, sign_test
+from dlcloud.benchmarks.mixed_precision.proof import cuda_kernels, onednn_kernels, uses_tensor_cores
+from dlcloud.benchmarks.mixed_precision.settings import Machine, Precision, Setting
+
+T4 = Machine(gpu="Tesla T4", compute_capability=(7, 5))
+V100 = Machine(gpu="Tesla V100-SXM2-16GB", compute_capability=(7, 0))
+A10G = Machine(gpu="NVIDIA A10G", compute_capability=(8, 6))
+P100 = Machine(gpu="Tesla P100", compute_capability=(6, 0))
+SAPPHIRE_RAPIDS = Machine(cpu_flags=frozenset({"avx512f", "avx512_bf16", "amx_bf16"}))
+SKYLAKE = Machine(cpu_flags=frozenset({"avx512f"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("fp32", "fp32"),
+        ("bf16+compile+channels_last", "bf16+channels_last+compile"),
+        ("fp16+heap+fused", "fp16+fused+heap"),
+    ],
+)
+def test_a_setting_has_one_name_however_it_is_written(text, name):
+    assert Setting.parse(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("int8", "begins with one of fp32, tf32, bf16, fp16"),
+        ("bf16+nhwc", "'nhwc' in 'bf16+nhwc' is none of channels_last, compile"),
+        ("bf16+", "'' in 'bf16+' is none of"),
+        ("fp32+heap+heap", "says something twice"),
+    ],
+)
+def test_a_setting_that_there_is_not_is_refused(text, says, capsys):
+    with pytest.raises(SystemExit) as caught:
+        program.parse(["--setting", text])
+    assert caught.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_knobs_that_keras_lacks_are_refused_at_once(capsys):
+    with pytest.raises(SystemExit):
+        program.parse(["--engine", "keras", "--setting", "bf16+fused"])
+    assert "fused in 'bf16+fused' is for pytorch alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("machine", "setting", "lacks"),
+    [
+        (T4, "fp16+channels_last", None),
+        (T4, "bf16", "Tesla T4 has compute capability 7.5; tensor cores for bf16 begin with 8.0"),
+        (V100, "fp16", None),
+        (V100, "tf32", "tensor cores for tf32 begin with 8.0"),
+        (A10G, "tf32", None),
+        (A10G, "bf16+compile", None),
+        (A10G, "bf16+heap", "heap would change nothing on a GPU"),
+        (P100, "fp16", "tensor cores for fp16 begin with 7.0"),
+        (P100, "fp32", None),
+        (SAPPHIRE_RAPIDS, "bf16", None),
+        (SAPPHIRE_RAPIDS, "fp16", "training in fp16 needs a GPU with tensor cores"),
+        (SAPPHIRE_RAPIDS, "tf32", "training in tf32 needs a GPU with tensor cores"),
+        (SKYLAKE, "bf16+channels_last", "neither AVX512_BF16 nor AMX"),
+        (SKYLAKE, "fp32+channels_last", None),
+        (Machine(compiler=False), "fp32+compile", "apt-get install g++ python3-dev"),
+        (Machine(glibc=False), "fp32+heap", "only glibc's allocator"),
+    ],
+)
+def test_a_machine_that_lacks_something_is_told_what(machine, setting, lacks):
+    reason = machine.lacking(Setting.parse(setting))
+    assert reason is None if lacks is None else lacks in reason
+
+
+@pytest.mark.parametrize("machine", [T4, A10G, SAPPHIRE_RAPIDS])
+@pytest.mark.parametrize("engine", ["pytorch", "keras"])
+def test_the_defaults_begin_with_the_baseline_and_suit_the_engine(machine, engine):
+    chosen = settings.defaults(machine, engine)
+    assert chosen[0].name == "fp32"
+    assert any(each.reduced and machine.lacking(each) is None for each in chosen)
+    program.parse(["--engine", engine, "--setting", *(each.name for each in chosen)])
+
+
+def test_a_gpu_that_the_driver_shows_is_used_and_one_that_it_does_not_is_missed(tmp_path, monkeypatch):
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 'Tesla T4, 15360, 580.95, 7.5'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert hardware.gpus() == [
+        {"name": "Tesla T4", "memory_mib": 15360.0, "driver": "580.95", "compute_capability": "7.5"}
+    ]
+    machine = settings.this_machine("auto")
+    assert (machine.gpu, machine.compute_capability, machine.device) == ("Tesla T4", (7, 5), "cuda")
+    assert settings.available_mib(machine) == 15360
+    assert settings.this_machine("cpu").device == "cpu"
+    driver.write_text("#!/bin/sh\nexit 9\n")
+    with pytest.raises(LookupError, match="no GPU"):
+        settings.this_machine("cuda")
+
+
+def test_an_absent_gpu_ends_the_program_in_one_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program.main(["--device", "cuda"]) == 1
+    assert capsys.readouterr().err == "--device cuda: nvidia-smi shows no GPU on this machine\n"
+
+
+def test_without_pytorch_one_line_names_the_requirements(alone):
+    command = [sys.executable, "-m", "benchmarks.mixed_precision", "--network", "tiny", "--device", "cpu"]
+    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("torch is not installed: pip install -r ")
+    assert line.endswith("benchmarks/requirements/mixed_precision.txt")
+
+
+def onednn(kernel, kind, weight=None, primitive="convolution", what="exec"):
+    memory = f"src:{kind}::blocked:acdb::f0 wei:{weight or kind}:a:blocked:AcdB16a2b::f0 bia:undef::undef:::"
+    return (
+        f"onednn_verbose,v1,primitive,{what},cpu,{primitive},{kernel},forward_training,{memory} "
+        f"dst:{kind}::blocked:acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb4_ic3oc16,0.03\n"
+    )
+
+
+def test_the_kernels_of_onednn_are_counted_by_the_types_they_compute_in():
+    log = [
+        "onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with Intel DL Boost and bfloat16 support\n",
+        onednn("brg_conv_fwd:avx512_core_bf16", "bf16"),
+        onednn("brg_conv_fwd:avx512_core_bf16", "bf16"),
+        onednn("brgconv:avx10_1_512_amx", "bf16"),
+        onednn("brg_conv_fwd:avx512_core", "f32"),
+        onednn("ref:any", "bf16"),
+        onednn("jit:uni", "bf16", primitive="reorder"),
+        onednn("brg_conv_fwd:avx512_core_bf16", "bf16", what="create:cache_miss"),
+        "something else\n",
+    ]
+    bf16 = onednn_kernels(log, Precision.BF16)
+    assert (bf16.reduced, bf16.total) == (3, 5)
+    assert bf16.seen["convolution brg_conv_fwd:avx512_core_bf16 bf16"] == 2
+    fp32 = onednn_kernels(log, Precision.FP32)
+    assert (fp32.reduced, fp32.total) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor_cores"),
+    [
+        ("volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1", True),
+        ("turing_fp16_s1688cudnn_fp16_128x128_ldg8_dgrad_f2f_exp_small_nhwc_tt_v1", True),
+        ("turing_h1688gemm_128x128_ldg8_stages_32x1_nn", True),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn", True),
+        ("sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64", True),
+        ("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64", True),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4>(Params)", True),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_gmma", True),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", True),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", False),
+        ("ampere_sgemm_128x64_nn", False),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nt_align1>(Params)", False),
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_simt_small_batch", False),
+        ("void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false>", False),
+        ("void conv2d_c1_k1_nchw_hw_packed_kernel<float, float, float, 3>", False),
+    ],
+)
+def test_a_kernels_name_tells_whether_it_runs_on_tensor_cores(name, tensor_cores):
+    assert uses_tensor_cores(name) is tensor_cores
+    assert cuda_kernels([name], Precision.FP32).total == 1
+    assert cuda_kernels([name], Precision.FP32).reduced == (not tensor_cores)
+
+
+def test_kernels_that_only_move_or_add_are_no_proof_of_anything():
+    others = [
+        "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>",
+        "triton_poi_fused__to_copy_convolution_3",
+        "void splitKreduce_kernel<32, 16, int, float, __half, __half, false, true, false>",
+        "Memcpy HtoD (Pageable -> Device)",
+    ]
+    assert cuda_kernels(others, Precision.FP16).total == 0
+
+
+def facts(inside, every, memory_mib=100.0):
+    return {
+        "kernels": {"convolution brg_conv_fwd:avx512_core f32": every}, "kernels_in_precision": inside,
+        "kernels_in_all": every, "first_step_s": 1.0, "first_losses": [7.0], "memory_mib": memory_mib,
+    }  # fmt: skip
+
+
+class ProvingArm:
+    """Stands for a process that proves a setting: answers with facts, or fails."""
+
+    def __init__(self, answer):
+        self.answer, self.closed = answer, False
+
+    def start(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def close(self):
+        self.closed = True
+
+
+def test_what_does_not_compute_as_it_says_is_left_out_and_told():
+    answers = {
+        "fp32": facts(5, 5),
+        "bf16": facts(0, 5),
+        "bf16+channels_last": facts(5, 5),
+        "bf16+compile": ArmFailedError("the worker process was ended by SIGKILL"),
+        "fp32+channels_last": facts(3, 5),
+    }
+    arms = {name: ProvingArm(answer) for name, answer in answers.items()}
+    recorder = Recorder(output=StringIO(), messages=StringIO())
+    wanted = [Setting.parse(name) for name in answers]
+    proven = proving.prove("vgg16 batch 8", wanted, lambda setting: arms[setting.name], recorder)
+    assert [each.setting.name for each in proven] == ["fp32", "bf16+channels_last"]
+    assert all(arm.closed for arm in arms.values())
+    (skip,) = recorder.skips
+    assert skip.setting == "bf16"
+    assert skip.reason.startswith(
+        "not one of 5 kernels computed in bf16; the library ran convolution brg_conv"
+    )
+    assert [failure.setting for failure in recorder.failures] == ["bf16+compile", "fp32+channels_last"]
+    assert "2 of 5 kernels did not compute in fp32" in recorder.failures[1].message
+    assert proven[0].facts["cold_first_step_s"] == 1.0
+
+
+def test_settings_share_memory_in_groups_each_with_the_baseline():
+    names = ["fp32", "bf16", "bf16+channels_last", "bf16+compile", "fp32+compile"]
+    sizes = [2000, 1000, 1500, 2500, 9000]
+    proven = [
+        proving.Proven(setting=Setting.parse(name), memory_mib=size, facts={})
+        for name, size in zip(names, sizes, strict=True)
+    ]
+    groups, too_large = proving.packed(proven, 6000 / proving.SHARE_OF_MEMORY)
+    assert [[each.setting.name for each in group] for group in groups] == [
+        ["fp32", "bf16", "bf16+channels_last"],
+        ["fp32", "bf16+compile"],
+    ]
+    assert [each.setting.name for each in too_large] == ["fp32+compile"]
+    assert proving.packed(proven[:1], 100) == ([proven[:1]], [])
+
+
+def test_an_epoch_is_computed_from_the_throughput():
+    epoch = epoch_duration([100.0, 50.0, 200.0], 10_000)
+    assert (epoch.value, epoch.low, epoch.high, epoch.unit, epoch.samples) == (100.0, 50.0, 200.0, "s", 3)
+
+
+def test_two_trainings_are_compared_by_their_answers_and_their_loss():
+    told = compare_training([[1.0, 1.0, 1.0, 0.0], [2.0, 0.5]], [[1.0, 0.0, 0.0, 1.0], [1.8, 0.6]])
+    assert told["accuracy_drop_points"] == 25.0
+    assert told["baseline_accuracy_percent"] == 75.0
+    assert (told["only_the_baseline_is_right"], told["only_this_is_right"]) == (2, 1)
+    assert told["p_value_of_equal_accuracy"] == 1.0
+    assert told["largest_gap_of_the_loss_curves"] == 0.2
+    assert told["final_loss_over_baseline"] == 1.2
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "p"), [(0, 0, 1.0), (5, 5, 1.0), (0, 6, 2 / 64), (8, 1, 20 / 512)]
+)
+def test_the_sign_test_is_exact(wins, losses, p):
+    assert sign_test(wins, losses) == pytest.approx(p)
+    json.dumps(sign_test(wins, losses))
+
+
+def test_the_catalog_knows_every_parameter():
+    entry = catalog.BENCHMARKS["mixed_precision"]
+    parsed = vars(program.parse([]))
+    assert {name.replace("-", "_") for name in entry.parameters} <= parsed.keys()
