@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import click
 
-from dlcloud.bench.run import log_command
 from dlcloud.cli.context import Context
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.result import Run, RunState
+from dlcloud.launch.detached import log_command
 from dlcloud.report.table import envelope
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from dlcloud.bench.program import Program
-from dlcloud.bench.run import Runner, log_tail
+from dlcloud.bench.run import Runner
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import CloudError, InstanceError, PartialError, RemoteCommandError
 from dlcloud.core.events import Progress, StageDone, Warned
 from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
+from dlcloud.launch.detached import log_tail
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.measurements import Measurements
@@ -295,7 +296,9 @@ def test_files_asked_for_are_brought_home(world):
     one = machine()
     there = world(one)
     runner = there.runner(text="keep: {files: [model.pt, missing.pt]}\n" + RECIPE)
-    one_run = runner._new_run(there.members[0], there.clock.now())
+    one_run = runner._detached.new(
+        there.members[0], "quantization", image_id="ami-0123", setup_at=there.clock.now()
+    )
     there.runs.add(one_run)
     one.kept[f"dlcloud/runs/{one_run.run_id}/work"] = {"model.pt": b"weights", "other": b"x"}
     (run,) = runner.run_all(there.members)
