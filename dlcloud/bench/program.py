@@ -24,7 +24,7 @@ COMMAND = "command"
 class Program:
     """What runs on each instance.
 
-    `package` is copied beside `files`; `arguments` are those of `python -m benchmarks.NAME`.
+    `package` is copied beside `files`; `arguments` are those of its module.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Program:
             host: What the instance is called in the records.
             resume: Whether EARLIER lies in the run's folder.
         """
-        words = [python, "-m", f"benchmarks.{self.name}", "--output", RECORDS, "--host", host]
+        words = [python, "-m", BENCHMARKS[self.name].module, "--output", RECORDS, "--host", host]
         words += [*(["--resume", EARLIER] if resume else []), *self.arguments]
         return f"cd .. && exec {shlex.join(words)}\n"
 

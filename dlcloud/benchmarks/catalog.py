@@ -214,6 +214,47 @@ BENCHMARKS = {
             },
         ),
         Benchmark(
+            name="tensorflow",
+            module="benchmarks.tensorflow_cpu",
+            requirements="tensorflow.txt",
+            summary="Compare settings of training with TensorFlow: stock, an article's of 2018, and today's "
+            "best, found by a search that says what each knob earns.",
+            parameters={
+                "network": "alexnet, googlenet, inception3, resnet50, resnet152, vgg16 or tiny; random "
+                "weights",
+                "batch": "images a step",
+                "settings": "stock (the baseline), article, today; all unless given",
+                "optimizer": "sgd (default), momentum or rmsprop",
+                "device": "cpu (default) or gpu",
+                "knobs": "what the search may turn: onednn, precision, allocator, cpus, intra, inter, "
+                "layout, xla, host-threads; all unless given",
+                "search-batch": "search at this batch only and use what was found at every one",
+                "search-rounds": "rounds of each case of the search at least",
+                "search-seconds": "seconds after which a case of the search begins no further round",
+            },
+            lists=("network", "batch", "settings", "knobs"),
+            selecting=("network", "batch"),
+            needs=(
+                Need(memory_gib=8),
+                Need(
+                    flags=("avx512_bf16", "amx_bf16"),
+                    called="AVX512_BF16 or AMX",
+                    advice="the search leaves bf16 out there, its largest gain",
+                ),
+            ),
+            sweep={"network": ["resnet50", "vgg16"], "batch": "32"},
+            tiny={
+                "network": "tiny",
+                "batch": "8",
+                "knobs": ["onednn", "precision"],
+                "max-seconds": "2",
+                "slice-seconds": "0.05",
+                "warm-up-seconds": "1",
+                "search-seconds": "1",
+            },
+            choices=(Choice(parameter="device", value="gpu", requirements="tensorflow_gpu.txt"),),
+        ),
+        Benchmark(
             name="command",
             module="benchmarks.command",
             requirements="command.txt",

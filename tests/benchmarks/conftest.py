@@ -36,6 +36,12 @@ def openvino_python():
     return _environment("quantization")
 
 
+@pytest.fixture(scope="session")
+def tensorflow_python():
+    """Give a Python with the pinned packages of the TensorFlow benchmark."""
+    return _environment("tensorflow")
+
+
 def _environment(name):
     requirements = PACKAGE / "requirements" / f"{name}.txt"
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]

@@ -151,7 +151,8 @@ def run_work(
 def _machine(name: str, packages: Iterable[str]) -> dict[str, Any]:
     """Return all that figures depend on beside the arguments."""
     machine = hardware.describe(packages)
-    machine["software"]["code"] = resume.code_digest(name)
+    entry = catalog.BENCHMARKS.get(name)
+    machine["software"]["code"] = resume.code_digest(entry.module.rpartition(".")[2] if entry else name)
     return machine
 
 

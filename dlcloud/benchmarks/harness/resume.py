@@ -75,11 +75,11 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], *, selecting: Col
     return None
 
 
-def code_digest(benchmark: str) -> str:
+def code_digest(package: str) -> str:
     """Return a digest of the program that measures: of the harness and of the benchmark's own package."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
-    for folder in (root / "harness", root / benchmark):
+    for folder in (root / "harness", root / package):
         for path in sorted(folder.rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
