@@ -83,3 +83,21 @@ def capacity(*, instance_type: str, count: int | None, zone: str | None, output:
         print_message(
             "capacity", f"capacity of {instance_type}{f' in {zone}' if zone else ''}: {told}", output
         )
+
+
+@command.command("quota")
+@click.argument("instance_type")
+@click.argument("vcpus", type=click.IntRange(min=0), required=False)
+@click.option("--spot", is_flag=True, help="The quota of spot instances.")
+@output_option
+@verbose_option
+def quota(*, instance_type: str, vcpus: int | None, spot: bool, output: str, verbose: bool) -> None:
+    """Let the family of INSTANCE_TYPE have VCPUS running at once; without VCPUS, as many as are asked for."""
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.local_flow import print_message
+
+    with Context("local", verbose=verbose) as context:
+        context.local_endpoint().control.set_quota(instance_type, vcpus, spot=spot)
+        told = "unlimited" if vcpus is None else f"{vcpus} vCPUs"
+        market = "spot" if spot else "on-demand"
+        print_message("quota", f"quota of {instance_type} and its family, {market}: {told}", output)

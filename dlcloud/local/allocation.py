@@ -31,10 +31,19 @@ class Same(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """A limit over several pools, by its name: `left` units, of which an instance takes `each`."""
+
+    name: str
+    left: float
+    each: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """A pool as an override names it: what it costs, counts for and can still give.
 
-    `left_of_type` is what all zones of its type together can still give.
+    `shared` are the limits that hold over this and other pools together.
     """
 
     pool: Pool
@@ -45,7 +54,7 @@ class Offer:
     subnet_id: str | None = None
     config: int = 0
     override: int = 0
-    left_of_type: float = math.inf
+    shared: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,18 +129,20 @@ def _fill(offers: Sequence[Offer], target: float, strategy: Strategy) -> Allocat
 
 
 class _Rooms:
-    """What pools, and types over all their zones, can still give."""
+    """What pools, and the limits that they share, can still give."""
 
     def __init__(self, offers: Sequence[Offer]) -> None:
         self._pools: dict[Pool, float] = {offer.pool: offer.left for offer in offers}
-        self._types = {offer.pool.instance_type: offer.left_of_type for offer in offers}
+        self._shared = {shared.name: shared.left for offer in offers for shared in offer.shared}
 
     def left(self, offer: Offer) -> float:
-        return min(self._pools[offer.pool], self._types[offer.pool.instance_type])
+        rooms = [self._shared[shared.name] // shared.each for shared in offer.shared]
+        return min([self._pools[offer.pool], *rooms])
 
     def take(self, offer: Offer, count: int) -> None:
         self._pools[offer.pool] -= count
-        self._types[offer.pool.instance_type] -= count
+        for shared in offer.shared:
+            self._shared[shared.name] -= count * shared.each
 
 
 def _key(offer: Offer, same: Same) -> str:

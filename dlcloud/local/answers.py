@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlcloud.local.catalogue import Catalogue
+from dlcloud.local.quotas import DEFAULT_VCPUS
 
 # Source: Service Quotas, service "ec2": running instances, in vCPUs. From memory of its console, unverified.
 _QUOTAS = {
@@ -20,7 +21,6 @@ _QUOTAS = {
     "L-2C3B7624": "Running On-Demand Trn instances",
     "L-6B0D517C": "All Trn Spot Instance Requests",
 }
-_QUOTA_VCPUS = 100_000.0
 _HOURS = "Hrs"
 # The price list says where a region is; anything else is named by its code.
 _LOCATIONS = {"us-east-1": "US East (N. Virginia)", "ap-northeast-1": "Asia Pacific (Tokyo)"}
@@ -51,13 +51,21 @@ def answer_price_list(action: str, asked: Mapping[str, Any], catalogue: Catalogu
     return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(product) for product in chosen]}
 
 
-def answer_quotas(action: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def answer_quotas(action: str, asked: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
     """Answer GetServiceQuota, ListServiceQuotas and the defaults of either, for EC2's vCPU quotas.
+
+    Args:
+        action: The API action.
+        asked: Its parameters.
+        limits: The quotas in vCPUs, by their codes.
 
     Raises:
         UnknownAnswerError: It is another action, service or quota.
     """
-    quotas = {code: _quota(code, name) for code, name in _QUOTAS.items()}
+    default = action.endswith(("AWSDefaultServiceQuota", "AWSDefaultServiceQuotas"))
+    quotas = {
+        code: _quota(code, name, DEFAULT_VCPUS if default else limits[code]) for code, name in _QUOTAS.items()
+    }
     known = asked.get("ServiceCode") == "ec2"
     if action in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas") and known:
         return {"Quotas": list(quotas.values())}
@@ -100,13 +108,13 @@ def _fits(product: dict[str, Any], wanted: Mapping[str, str]) -> bool:
     return all(attributes.get(field, value).lower() == value.lower() for field, value in wanted.items())
 
 
-def _quota(code: str, name: str) -> dict[str, Any]:
+def _quota(code: str, name: str, vcpus: int) -> dict[str, Any]:
     return {
         "ServiceCode": "ec2",
         "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
         "QuotaCode": code,
         "QuotaName": name,
-        "Value": _QUOTA_VCPUS,
+        "Value": float(vcpus),
         "Unit": "None",
         "Adjustable": True,
         "GlobalQuota": False,

@@ -13,6 +13,7 @@ from dlcloud.local.catalogue import Catalogue
 from dlcloud.local.fleets import LocalFleetResponses
 from dlcloud.local.images import parameters
 from dlcloud.local.machines import Machines
+from dlcloud.local.quotas import VcpuQuotas
 from dlcloud.local.responses import index_offerings
 from dlcloud.local.retired import add_retired_types
 
@@ -24,10 +25,15 @@ _LAST_MODIFIED = datetime(2026, 9, 1, tzinfo=UTC)  # the date of the images
 _make_parameter = cast("Callable[..., Parameter]", Parameter)
 
 
-def open_books(machines: Machines, catalogue: Catalogue) -> Wsgi:
+def open_books(machines: Machines, catalogue: Catalogue, quotas: VcpuQuotas) -> Wsgi:
     """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
     add_retired_types(catalogue)
-    bound = {"machines": machines, "catalogue": catalogue, "offerings": index_offerings()}
+    bound = {
+        "machines": machines,
+        "catalogue": catalogue,
+        "quotas": quotas,
+        "offerings": index_offerings(),
+    }
     responses = cast("type[LocalFleetResponses]", type("BoundResponses", (LocalFleetResponses,), bound))
     ec2_urls.url_paths["{0}/"] = responses.dispatch
     ssm_backends.backend = _SeededParameters

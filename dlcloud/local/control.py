@@ -56,6 +56,16 @@ class ControlClient:
         asked = {"instance_type": instance_type, "count": count, "zone": zone, "grace_s": grace_s}
         self._call("POST", "capacity", asked)
 
+    def set_quota(self, instance_type: str, vcpus: int | None, *, spot: bool = False) -> None:
+        """Limit how many vCPUs of a type's family the account may have running, as a vCPU quota does.
+
+        Args:
+            instance_type: Such as "c7i.4xlarge"; all types of its family count.
+            vcpus: The limit; None sets it back.
+            spot: The quota of spot instances instead of that of on-demand ones.
+        """
+        self._call("POST", "quota", {"instance_type": instance_type, "vcpus": vcpus, "spot": spot})
+
     def set_boot_delay(self, seconds: float) -> None:
         """Keep instances launched from now on in `pending` for this long."""
         self._call("POST", "boot-delay", {"seconds": seconds})

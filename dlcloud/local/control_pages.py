@@ -6,9 +6,11 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+from dlcloud.core.instance import Market
 from dlcloud.local.control import CONTROL_PREFIX, TOKEN_HEADER
 from dlcloud.local.faults import Disturbances, Fault
 from dlcloud.local.machines import Machines
+from dlcloud.local.quotas import VcpuQuotas
 from dlcloud.local.state import SiteState
 
 _TOKEN_KEY = "HTTP_" + TOKEN_HEADER.upper().replace("-", "_")
@@ -22,13 +24,22 @@ class ControlPages:
     Args:
         state: The daemon's state; set before the first call.
         machines: The instances.
+        quotas: How many vCPUs of them there may be.
         disturbances: What API calls meet.
         end: Ends the daemon, from any thread.
     """
 
-    def __init__(self, *, machines: Machines, disturbances: Disturbances, end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        machines: Machines,
+        quotas: VcpuQuotas,
+        disturbances: Disturbances,
+        end: Callable[[], None],
+    ) -> None:
         self.state: SiteState | None = None
         self._machines = machines
+        self._quotas = quotas
         self._disturbances = disturbances
         self._end = end
         self._pages: dict[tuple[str, str], Callable[[dict[str, Any]], dict[str, Any] | None]] = {
@@ -37,6 +48,7 @@ class ControlPages:
             ("DELETE", "calls"): lambda _: disturbances.reset_calls(),
             ("POST", "interrupt"): self._interrupt,
             ("POST", "capacity"): self._capacity,
+            ("POST", "quota"): self._quota,
             ("POST", "boot-delay"): self._boot_delay,
             ("POST", "minute"): self._minute,
             ("POST", "latency"): self._latency,
@@ -70,6 +82,7 @@ class ControlPages:
             "started_at": None if state is None else state.started_at,
             "instances": self._machines.report(),
             "capacities": self._machines.capacity.report(),
+            "quotas": self._quotas.limits(),
             "faults": self._disturbances.report(),
             "latency_s": self._disturbances.latency_s,
             "boot_delay_s": self._machines.boot_delay_s,
@@ -90,6 +103,13 @@ class ControlPages:
         self._machines.capacity.limit(kind, zone, count)
         if count is not None and asked.get("grace_s") is not None:
             self._machines.shrink_to_capacity(kind, zone, count, _seconds(asked["grace_s"]))
+
+    def _quota(self, asked: dict[str, Any]) -> None:
+        vcpus = None if asked.get("vcpus") is None else int(asked["vcpus"])
+        if vcpus is not None and vcpus < 0:
+            raise ValueError("a quota is 0 or more")
+        market = Market.SPOT if asked.get("spot") else Market.ON_DEMAND
+        self._quotas.limit(str(asked["instance_type"]), market, vcpus)
 
     def _boot_delay(self, asked: dict[str, Any]) -> None:
         self._machines.boot_delay_s = _seconds(asked["seconds"])

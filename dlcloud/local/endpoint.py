@@ -18,6 +18,7 @@ from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.faults import Disturbances, Fault
 from dlcloud.local.idempotency import ClientTokens, Reply
+from dlcloud.local.quotas import VcpuQuotas
 
 _SERVICES = frozenset({"ec2", "ssm", "sts", "iam", "pricing", "servicequotas"})
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1")
@@ -61,12 +62,14 @@ class Endpoint:
         *,
         books: Wsgi,
         catalogue: Catalogue,
+        quotas: VcpuQuotas,
         disturbances: Disturbances,
         pages: ControlPages,
         pool_errors: tuple[frozenset[str], str],
     ) -> None:
         self._books = books
         self._catalogue = catalogue
+        self._quotas = quotas
         self._disturbances = disturbances
         self._pages = pages
         self._pool_codes, header = pool_errors
@@ -121,7 +124,7 @@ class Endpoint:
             if call.service == "pricing":
                 answer = answer_price_list(call.action, asked, self._catalogue)
             else:
-                answer = answer_quotas(call.action, asked)
+                answer = answer_quotas(call.action, asked, self._quotas.limits())
         except UnknownAnswerError as error:
             return _refusal(call, 400, error.code, error.message)
         return _json_reply(HTTPStatus.OK, answer)

@@ -6,8 +6,10 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.utils import convert_tag_spec
 
-from dlcloud.local.allocation import Allocation, Grant, Offer, Same, Strategy, allocate
+from dlcloud.core.instance import Market
+from dlcloud.local.allocation import Allocation, Grant, Offer, Same, Shared, Strategy, allocate
 from dlcloud.local.capacity import Pool
+from dlcloud.local.quotas import OVER_QUOTA
 from dlcloud.local.record import End
 from dlcloud.local.responses import NO_CAPACITY, LocalResponses
 
@@ -73,8 +75,10 @@ class LocalFleetResponses(LocalResponses):
             offers, not_offered = self._offers(configs, lifecycle)
             errors += [configs[bad.config].error(bad, lifecycle, _NOT_OFFERED) for bad in not_offered]
             allocation = self._allocate(offers, target, lifecycle)
-            code = self.headers.get(POOL_ERROR_HEADER) or NO_CAPACITY
-            errors += [configs[offer.config].error(offer, lifecycle, code) for offer in allocation.refused]
+            errors += [
+                configs[offer.config].error(offer, lifecycle, self._why(offer, lifecycle, allocation))
+                for offer in allocation.refused
+            ]
             instances += [
                 configs[grant.offer.config].launch(grant, lifecycle, fleet.id) for grant in allocation.grants
             ]
@@ -98,6 +102,21 @@ class LocalFleetResponses(LocalResponses):
         if allocation.fulfilled < float(options.get("MinTargetCapacity") or 0):
             return Allocation(grants=(), refused=allocation.refused)
         return allocation
+
+    def _why(self, offer: Offer, lifecycle: str, allocation: Allocation) -> str:
+        """Return the code with which a pool refuses: its quota's, if that leaves no room for one more."""
+        code = self.quotas.code(offer.pool.instance_type, Market(lifecycle))
+        quota = next((shared for shared in offer.shared if shared.name == code), None)
+        given = sum(
+            grant.count * shared.each
+            for grant in allocation.grants
+            for shared in grant.offer.shared
+            if shared.name == code
+        )
+        if self.headers.get(POOL_ERROR_HEADER):
+            return str(self.headers[POOL_ERROR_HEADER])
+        over = quota is not None and quota.left - given < quota.each
+        return OVER_QUOTA[Market(lifecycle)] if over else NO_CAPACITY
 
     def _offers(self, configs: list["_Config"], lifecycle: str) -> tuple[list[Offer], list[Offer]]:
         """Return the offers of all overrides, and those that name a type where it is not offered."""
@@ -193,8 +212,17 @@ class _Config:
             subnet_id=override.get("SubnetId") or self._template.get("SubnetId"),
             config=config,
             override=index,
-            left_of_type=self._responses.machines.capacity.left_of_type(kind),
+            shared=self._shared(kind, lifecycle),
         )
+
+    def _shared(self, kind: str, lifecycle: str) -> tuple[Shared, ...]:
+        """Return what limits a type in all its zones, and its family: capacity and quota."""
+        machines, quotas = self._responses.machines, self._responses.quotas
+        limits = [Shared(name=f"type {kind}", left=machines.capacity.left_of_type(kind))]
+        code = quotas.code(kind, Market(lifecycle))
+        if code is not None:
+            limits.append(Shared(name=code, left=quotas.left(code), each=quotas.each(kind)))
+        return tuple(limits)
 
     def _zones(self, override: dict[str, Any]) -> list[str]:
         subnet_id = override.get("SubnetId") or self._template.get("SubnetId")

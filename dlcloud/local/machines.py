@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from dlcloud.core.instance import Market
 from dlcloud.local.addresses import AddressPool, Listeners, has_many_addresses
 from dlcloud.local.capacity import Capacity, Pool
 from dlcloud.local.machine import Machine
@@ -168,6 +169,17 @@ class Machines:
         entries = [entry for entry in self._entries.values() if entry.record.state is not State.TERMINATED]
         await self._end(entries, End.USER)
         await end_all([entry.machine.root for entry in self._entries.values()], grace_s=0.0)
+
+    def living(self) -> list[tuple[str, Market]]:
+        """Return the type and market of each instance that counts against the account's quotas."""
+        return [
+            (
+                entry.record.pool.instance_type,
+                Market.SPOT if entry.record.is_spot else Market.ON_DEMAND,
+            )
+            for entry in list(self._entries.values())
+            if entry.record.state in (State.PENDING, State.RUNNING)
+        ]
 
     def _occupied(self) -> list[Pool]:
         return [entry.record.pool for entry in list(self._entries.values()) if entry.record.is_living]

@@ -8,9 +8,11 @@ from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.ec2.responses import EC2Response
 
+from dlcloud.core.instance import Market
 from dlcloud.local.capacity import Pool
 from dlcloud.local.catalogue import Catalogue
 from dlcloud.local.machines import Machines
+from dlcloud.local.quotas import OVER_QUOTA, VcpuQuotas
 from dlcloud.local.record import End, Record
 
 NO_CAPACITY = "InsufficientInstanceCapacity"
@@ -34,6 +36,7 @@ class LocalResponses(EC2Response):
 
     machines: ClassVar[Machines]
     catalogue: ClassVar[Catalogue]
+    quotas: ClassVar[VcpuQuotas]
     offerings: ClassVar[dict[str, dict[str, set[str]]]]
 
     def run_instances(self) -> ActionResult:
@@ -202,6 +205,7 @@ class LocalResponses(EC2Response):
         if not 1 <= low <= high:
             message = f"MinCount {low} and MaxCount {high} do not fit together."
             raise EC2ClientError("InvalidParameterValue", message)
+        high = self._within_quota(kind, low, high)
         if not zones:
             return high
         zone = max(zones, key=lambda each: min(self.left(kind, each), high))
@@ -212,6 +216,22 @@ class LocalResponses(EC2Response):
         if len(zones) > 1:
             self.params["Placement"] = {**self.params.get("Placement", {}), "AvailabilityZone": zone}
         return granted
+
+    def _within_quota(self, kind: str, low: int, high: int) -> int:
+        """Return how many of `high` the account's quota allows, at least `low`."""
+        options = self.params.get("InstanceMarketOptions") or {}
+        market = Market.SPOT if options.get("MarketType") == "spot" else Market.ON_DEMAND
+        code = self.quotas.code(kind, market)
+        if code is None:
+            return high
+        room = self.quotas.left(code) // self.quotas.each(kind)
+        if room < low:
+            message = (
+                f"You have requested more vCPU capacity than your current vCPU limit of "
+                f"{self.quotas.limits()[code]} allows for the instance bucket that {kind} belongs to."
+            )
+            raise EC2ClientError(OVER_QUOTA[market], message)
+        return min(high, room)
 
     def _forget_old(self) -> None:
         ended = self.machines.forget(datetime.now(UTC) - _REMEMBERED)

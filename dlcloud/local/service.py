@@ -10,12 +10,13 @@ import threading
 from datetime import UTC, datetime
 
 from dlcloud.local.books import open_books
-from dlcloud.local.catalogue import read_catalogue
+from dlcloud.local.catalogue import Catalogue, read_catalogue
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.endpoint import Endpoint
 from dlcloud.local.faults import Disturbances
 from dlcloud.local.fleets import POOL_ERROR_HEADER, POOL_ERRORS
 from dlcloud.local.machines import Machines, clear_left_behind
+from dlcloud.local.quotas import VcpuQuotas
 from dlcloud.local.server import WsgiServer
 from dlcloud.local.state import SitePaths, SiteState, write_state
 
@@ -41,8 +42,11 @@ async def _serve(paths: SitePaths) -> None:
     def end() -> None:
         loop.call_soon_threadsafe(ended.set)
 
-    pages = ControlPages(machines=machines, disturbances=disturbances, end=end)
-    server = WsgiServer(_endpoint(machines, disturbances, pages))
+    catalogue = read_catalogue()
+    vcpus = {kind: row.vcpus for kind, row in catalogue.rows.items()}
+    quotas = VcpuQuotas(living=machines.living, vcpus=vcpus)
+    pages = ControlPages(machines=machines, quotas=quotas, disturbances=disturbances, end=end)
+    server = WsgiServer(_endpoint(machines, quotas, disturbances, pages, catalogue))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
@@ -59,11 +63,17 @@ async def _serve(paths: SitePaths) -> None:
         log.info("the local cloud ends")
 
 
-def _endpoint(machines: Machines, disturbances: Disturbances, pages: ControlPages) -> Endpoint:
-    catalogue = read_catalogue()
+def _endpoint(
+    machines: Machines,
+    quotas: VcpuQuotas,
+    disturbances: Disturbances,
+    pages: ControlPages,
+    catalogue: Catalogue,
+) -> Endpoint:
     return Endpoint(
-        books=open_books(machines, catalogue),
+        books=open_books(machines, catalogue, quotas),
         catalogue=catalogue,
+        quotas=quotas,
         disturbances=disturbances,
         pages=pages,
         pool_errors=(POOL_ERRORS, POOL_ERROR_HEADER),
