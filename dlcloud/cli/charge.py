@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dlcloud.bench.abreast import StoppedError
 from dlcloud.cli.context import Context
 from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster, ClusterState
@@ -13,10 +14,6 @@ from dlcloud.core.ports import Clock, Cloud
 from dlcloud.core.remote import Dial
 from dlcloud.launch.claim import Claim, RecipeFile, claim_for, first_boot
 from dlcloud.launch.up import Reached, bring_up
-
-
-class StoppedError(Exception):
-    """Ctrl-C was pressed while others, too, were at work: each stops at its next step, and cleans up."""
 
 
 def take_charge(context: Context, file: RecipeFile, *, name: str = "") -> Claim:

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.core.events import Emit
     from dlcloud.local.site import LocalEndpoint, LocalSite
     from dlcloud.ssh.dial import Dialer
+    from dlcloud.store.benches import Benches
     from dlcloud.store.exchange import Exchange
     from dlcloud.store.measurements import Measurements
     from dlcloud.store.runs import Runs
@@ -119,6 +121,20 @@ class Context:
         from dlcloud.store.exchange import Exchange
 
         return Exchange(self._database)
+
+    @cached_property
+    def benches(self) -> "Benches":
+        """What is remembered of benches."""
+        from dlcloud.store.benches import Benches
+
+        return Benches(self._database)
+
+    def telling(self, emit: "Emit") -> Self:
+        """Return this context with another place where flows tell what they do; it has the same store."""
+        _ = self.paths, self.clusters, self.runs, self.benches
+        other = copy(self)
+        vars(other)["emit"] = emit
+        return other
 
     @cached_property
     def local_site(self) -> "LocalSite":

@@ -6,6 +6,7 @@ from importlib import import_module
 import click
 
 COMMANDS = (
+    "bench",
     "compare",
     "cost-report",
     "doctor",

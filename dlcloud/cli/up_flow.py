@@ -76,17 +76,7 @@ class Up:
         with stage(
             self.context.emit, self.context.clock, "looking at credentials, types, image, prices, network"
         ):
-            account = self.context.account(self.file.recipe.cloud, self.file.recipe.region)
-            clusters = self.context.clusters
-            earlier = earlier_cluster(self.file, name=self.name, clusters=clusters)
-            size = clusters.size(earlier.cluster_id) if earlier else None
-            recipe = self.file.recipe if size is None else self.file.recipe.resized(size)
-            observed = observe(recipe, cloud=self.cloud, account=account, cidr=network)
-            there = NOTHING
-            if earlier is not None:
-                members = look(earlier, cloud=self.cloud, clusters=clusters)
-                there = present(earlier, recipe, members, prices=observed.prices, clusters=clusters)
-        return make_plan(recipe, observed, there)
+            return planned(self.context, self.file, name=self.name, network=network)
 
     def show(self, plan: Plan) -> None:
         """Print the plan as the result."""
@@ -138,6 +128,32 @@ class Up:
             report = replace(cost_report(lines, command="up", details=True), extra={"cluster": cluster.name})
             click.echo(render(report, Format(self.output)))
         return bool(lines)
+
+
+def planned(context: Context, file: RecipeFile, *, name: str, network: str) -> Plan:
+    """Look at everything that can be looked at before anything is created, and decide.
+
+    Args:
+        context: The collaborators.
+        file: The recipe.
+        name: The cluster's name; empty for one made of the recipe's.
+        network: The network that may reach the instances; empty for the caller's own.
+
+    Raises:
+        CloudError, BudgetError: It cannot be had.
+    """
+    cloud = context.cloud(file.recipe.cloud, file.recipe.region)
+    account = context.account(file.recipe.cloud, file.recipe.region)
+    clusters = context.clusters
+    earlier = earlier_cluster(file, name=name, clusters=clusters)
+    size = clusters.size(earlier.cluster_id) if earlier else None
+    recipe = file.recipe if size is None else file.recipe.resized(size)
+    observed = observe(recipe, cloud=cloud, account=account, cidr=network)
+    there = NOTHING
+    if earlier is not None:
+        members = look(earlier, cloud=cloud, clusters=clusters)
+        there = present(earlier, recipe, members, prices=observed.prices, clusters=clusters)
+    return make_plan(recipe, observed, there)
 
 
 def network_of(cidr: str) -> str:

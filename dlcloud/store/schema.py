@@ -87,6 +87,24 @@ MIGRATIONS = (
             started_at
         FROM records JOIN runs USING (run_id) WHERE kind = 'result' AND json_valid(line)
     """,
+    # Which clusters one `dlcloud bench` brought up, and what it left out: by this it is taken up again.
+    """
+    CREATE TABLE benches (
+        bench_id TEXT PRIMARY KEY, digest TEXT NOT NULL, begun_at TEXT NOT NULL, ended_at TEXT
+    );
+    CREATE INDEX benches_by_digest ON benches (digest, begun_at);
+
+    CREATE TABLE bench_clusters (
+        bench_id TEXT NOT NULL REFERENCES benches, cluster_id TEXT NOT NULL,
+        PRIMARY KEY (bench_id, cluster_id)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE bench_left_out (
+        bench_id TEXT NOT NULL REFERENCES benches, instance_type TEXT NOT NULL, benchmark TEXT NOT NULL,
+        setting TEXT NOT NULL, reason TEXT NOT NULL,
+        PRIMARY KEY (bench_id, instance_type, benchmark, setting)
+    ) WITHOUT ROWID
+    """,
 )
 
 

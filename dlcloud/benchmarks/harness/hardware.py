@@ -1,9 +1,11 @@
 """Describe the machine and the software that a figure was measured on."""
 
+import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -168,3 +170,12 @@ def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+
+
+def main() -> None:
+    """Print what this machine is, as JSON."""
+    sys.stdout.write(json.dumps(describe(())["hardware"]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

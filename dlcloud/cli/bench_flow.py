@@ -1,0 +1,186 @@
+"""The walk of `dlcloud bench`: the same work on several instance types at once, then one table."""
+
+import secrets
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import click
+
+from dlcloud.bench.abreast import Turns, abreast
+from dlcloud.bench.program import Program, program_of
+from dlcloud.cli.bench_type import Shared, TypeRun, labelled, recipe_file
+from dlcloud.cli.context import Context
+from dlcloud.cli.cost_lines import lines_of_runs
+from dlcloud.cli.up_flow import planned
+from dlcloud.core.bench import TAKEN_UP_FOR, Order, Outcome, done_before, fault_of, fits
+from dlcloud.core.errors import BudgetError, CloudError, RecipeError
+from dlcloud.core.events import Notice, stage
+from dlcloud.core.ports import Cloud
+from dlcloud.report.bench import TypePlan, left_out_records, left_out_sections, plan_report
+from dlcloud.report.cost import cost_report
+from dlcloud.report.table import Format, render
+from dlcloud.ssh.fanout import fan_out
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One `dlcloud bench`.
+
+    Args:
+        context: The collaborators.
+        order: What is asked for.
+        folder: What the files of a recipe's workload are relative to.
+        network: The network that may reach the instances; empty for the caller's own.
+        output: How the result is written.
+        fresh: Measure again what an interrupted bench had measured.
+    """
+
+    context: Context
+    order: Order
+    folder: Path
+    network: str
+    output: str
+    fresh: bool = False
+
+    @cached_property
+    def programs(self) -> dict[str, Program]:
+        """What each work runs."""
+        recipes = {work.name: self.order.of_work(self.order.types[0], work) for work in self.order.works}
+        return {name: program_of(recipe, self.folder) for name, recipe in recipes.items()}
+
+    @cached_property
+    def cloud(self) -> Cloud:
+        """Where it runs."""
+        return self.context.cloud(self.order.base.cloud, self.order.base.region)
+
+    @cached_property
+    def earlier(self) -> str | None:
+        """The bench that this one takes up again: of the same order, and cut off or not complete."""
+        if self.fresh:
+            return None
+        since = self.context.clock.now() - TAKEN_UP_FOR
+        return self.context.benches.incomplete(self.order.digest, since)
+
+    def plan(self) -> list[TypePlan]:
+        """Check everything that can be checked before anything is created, and decide for each type.
+
+        Raises:
+            RecipeError: Nothing fits any of the types.
+        """
+        _ = self.programs  # their faults, too, come before anything is asked of a cloud
+        done = done_before(self.context.benches.runs(self.earlier)) if self.earlier else set()
+        _ = self.cloud, self.context.benches
+        about = "looking at credentials, types, image, prices, network"
+        with stage(self.context.emit, self.context.clock, about):
+            outcomes = fan_out(lambda name: self._plan_type(name, done), self.order.types)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        plans = [outcome.value for outcome in outcomes if outcome.value is not None]
+        if not any(each.fit.benchmarks for each in plans):
+            reasons = [left.reason for each in plans for left in each.fit.left_out]
+            raise RecipeError("nothing fits: " + "; ".join(reasons), "choose other --instance or --benchmark")
+        return plans
+
+    def show(self, plans: Sequence[TypePlan]) -> None:
+        """Print the plan as the result."""
+        click.echo(render(plan_report(plans, name=self.order.base.name), Format(self.output)))
+
+    def go(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
+        """Carry the plans out, print what was measured, and leave nothing running, whatever happens.
+
+        Raises:
+            PartialError: Something was measured, something was not.
+            CloudError: No instance could be had.
+            InstanceError: The programs failed wherever they ran.
+        """
+        click.echo(render(plan_report(plans, name=self.order.base.name), Format.TABLE) + "\n", err=True)
+        self._ask_to_spend(plans, yes=yes)
+        bench_id = self._begin()
+        for each in plans:
+            self.context.benches.put_left_out(bench_id, each.instance_type, each.fit.left_out)
+        shared = self._shared(bench_id)
+        try:
+            outcomes = abreast(
+                lambda each: self._measure(each, shared), plans, stop=shared.stop, on_stop=shared.hang_up
+            )
+        except KeyboardInterrupt:
+            self.context.emit(
+                Notice(message="what was measured is stored: the same command goes on from there")
+            )
+            raise
+        fault = fault_of(outcomes)
+        if fault is None:
+            self.context.benches.end(bench_id, self.context.clock.now())
+        self._print_results(bench_id, outcomes)
+        if fault is not None:
+            fault.result_shown = True
+            raise fault
+
+    def _plan_type(self, name: str, done: set[tuple[str, str]]) -> TypePlan:
+        hardware = self.cloud.hardware(name)
+        fit = fits(self.order.works, hardware)
+        waiting = tuple(work for work in fit.benchmarks if (name, work) not in done)
+        if not waiting:
+            return TypePlan(instance_type=name, fit=fit, waiting=())
+        try:
+            plan = planned(self.context, recipe_file(self.order, name), name="", network=self.network)
+        except CloudError as error:
+            return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
+        return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
+
+    def _ask_to_spend(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
+        if yes or self.order.base.cloud == "local" or not any(each.plan for each in plans):
+            return
+        if not sys.stdin.isatty():
+            raise BudgetError("this spends money, and nobody can be asked", "say --yes")
+        click.confirm("Go on?", abort=True, err=True)
+
+    def _begin(self) -> str:
+        if self.earlier is not None:
+            message = "going on with an earlier bench: what it measured is not repeated (--fresh repeats it)"
+            self.context.emit(Notice(message=message))
+            return self.earlier
+        bench_id = secrets.token_hex(4)
+        self.context.benches.begin(bench_id, self.order.digest, self.context.clock.now())
+        return bench_id
+
+    def _shared(self, bench_id: str) -> Shared:
+        stop = threading.Event()
+        return Shared(
+            bench_id=bench_id,
+            order=self.order,
+            programs=self.programs,
+            cloud=self.cloud,
+            fresh=self.fresh,
+            stop=stop,
+            # On this machine they would take each other's time.
+            turns=Turns(stop, alone=self.order.base.cloud == "local"),
+        )
+
+    def _measure(self, planned: TypePlan, shared: Shared) -> Outcome:
+        """Do all that is to be done on one type, and terminate its instance."""
+        name = planned.instance_type
+        done = [work for work in planned.fit.benchmarks if work not in planned.waiting]
+        if planned.plan is None:
+            return Outcome(instance_type=name, done=tuple(done), refused=planned.refused)
+        context = self.context.telling(labelled(self.context.emit, name))
+        run = TypeRun(shared=shared, context=context, planned=planned, plan=planned.plan, done=done)
+        return run.outcome()
+
+    def _print_results(self, bench_id: str, outcomes: Sequence[Outcome]) -> None:
+        context = self.context
+        lines = lines_of_runs(context, [run.run_id for run in context.benches.runs(bench_id)])
+        left_out = context.benches.left_out(bench_id)
+        report = cost_report(lines, command="bench", empty="nothing was measured")
+        extra = {
+            "left_out": left_out_records(left_out),
+            "not_had": {each.instance_type: each.refused.message for each in outcomes if each.refused},
+            "failed": {each.instance_type: dict(each.failed) for each in outcomes if each.failed},
+        }
+        sections = [*report.sections, *left_out_sections(left_out)]
+        click.echo(render(replace(report, sections=sections, extra=extra), Format(self.output)))

@@ -1,0 +1,52 @@
+"""`dlcloud bench`: several types at once, whatever becomes of each, and what an interruption leaves."""
+
+import signal
+
+from terminal import wait_until
+
+TYPES = ("-i", "c5.xlarge", "-i", "c7i.xlarge")
+
+
+def test_a_type_that_cannot_be_had_stops_no_other_and_is_made_up_for_by_the_next(user):
+    recipe = user.recipe(name="own.yaml")
+    user.run("local", "capacity", "c5.xlarge", "0")
+    try:
+        done = user.run("bench", *TYPES, "--recipe", recipe, expect=5)
+    finally:
+        user.run("local", "capacity", "c5.xlarge")
+    assert "c5.xlarge could not be had" in done.stderr
+    assert "c7i.xlarge" in done.stdout
+    assert user.alive() == []
+    again = user.json("bench", *TYPES, "--recipe", recipe)
+    rows = again["result"]["records"]
+    assert sorted(row["instance_type"] for row in rows) == ["c5.xlarge", "c7i.xlarge"]
+    plan = user.run("bench", *TYPES, "--recipe", recipe, "--dry-run").stdout
+    assert plan.count("0.17") >= 2
+    assert all(len(line) <= 80 for line in plan.splitlines()), plan
+
+
+def test_no_type_at_all_and_a_program_that_fails_everywhere_have_their_own_exit_codes(user):
+    user.run("bench", "-i", "p9.xlarge", "--recipe", user.recipe(), expect=3)
+    failing = user.recipe("echo something broke; exit 7", name="failing.yaml")
+    done = user.run("bench", "-i", "c5.xlarge", "--recipe", failing, expect=4)
+    assert "something broke" in done.stderr
+    assert user.alive() == []
+    for words in (("-i", "c5"), ("-i", "c5.xlarge", "-b", "nothing"), ()):
+        user.run("bench", *words, "--cloud", "local", expect=2)
+
+
+def test_ctrl_c_ends_every_instance_and_a_kill_is_made_up_for_by_the_next(user):
+    recipe = user.recipe("sleep 3; echo images/sec: 5", name="slow.yaml")
+    for number in (signal.SIGINT, signal.SIGKILL):
+        process = user.begin("bench", *TYPES, "--recipe", recipe)
+        wait_until(lambda: len(user.alive()) == 2)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=120)
+        assert process.returncode == (130 if number is signal.SIGINT else -9), told
+        assert user.alive() == [] or number is signal.SIGKILL
+    left = set(user.alive())
+    rows = user.json("bench", *TYPES, "--recipe", recipe)["result"]["records"]
+    assert sorted(row["instance_type"] for row in rows) == ["c5.xlarge", "c7i.xlarge"]
+    assert len(left) == 2
+    assert user.alive() == []
+    assert user.run("status").stdout == "nothing is up\n"

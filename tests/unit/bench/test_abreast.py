@@ -1,0 +1,72 @@
+"""Several at work at once: all values, one at a time where asked, and everybody cleans up on Ctrl-C."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from dlcloud.bench.abreast import StoppableClock, StoppedError, Turns, abreast, stoppable
+from dlcloud.core.events import Notice
+from tests.fakes.clock import FakeClock
+
+
+def test_the_values_come_in_the_order_of_the_items():
+    together = threading.Barrier(3, timeout=10)
+
+    def work(item):
+        together.wait()
+        return item * 2
+
+    assert abreast(work, [1, 2, 3], stop=threading.Event(), on_stop=lambda: None) == [2, 4, 6]
+
+
+def test_a_bug_in_one_is_raised_after_the_others_have_ended():
+    ended = []
+
+    def work(item):
+        if item == 1:
+            raise ZeroDivisionError
+        ended.append(item)
+        return item
+
+    with pytest.raises(ZeroDivisionError):
+        abreast(work, [1, 2, 3], stop=threading.Event(), on_stop=lambda: None)
+    assert sorted(ended) == [2, 3]
+
+
+def test_on_ctrl_c_everybody_stops_at_its_next_step_and_cleans_up():
+    stop, cleaned, silent = threading.Event(), [], threading.Event()
+    at_work = threading.Barrier(3, timeout=10)
+
+    def work(item):
+        try:
+            at_work.wait()
+            if item == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+                StoppableClock(FakeClock(), stop).sleep(60)
+            elif item == 1:
+                stop.wait(60)
+                stoppable([].append, stop)(Notice(message="next"))
+            else:
+                silent.wait(60)
+                raise ConnectionError
+        finally:
+            cleaned.append(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        abreast(work, [0, 1, 2], stop=stop, on_stop=silent.set)
+    assert sorted(cleaned) == [0, 1, 2]
+
+
+def test_turns_are_taken_one_at_a_time_only_where_asked():
+    stop = threading.Event()
+    alone, together = Turns(stop, alone=True), Turns(stop, alone=False)
+    with together, together:
+        assert not together.taken
+    with alone:
+        assert alone.taken
+        stop.set()
+        with pytest.raises(StoppedError), alone:
+            pass
+    assert not alone.taken

@@ -1,0 +1,126 @@
+"""A bench: what each type's recipe is, what makes two orders the same, and how it ends."""
+
+import pytest
+
+from dlcloud.bench.order import bundled_order, recipe_order, sweepable
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.bench import Outcome, done_before, fault_of, fits
+from dlcloud.core.errors import CapacityError, InstanceError, PartialError, QuotaError, RecipeError
+from dlcloud.core.fit import Machine
+from dlcloud.core.result import RunState
+from tests.fakes.samples import RECIPE, recipe, run
+
+TYPES = ("c5.18xlarge", "g4dn.xlarge")
+
+
+def order(*benchmarks, tiny=False, **options):
+    return bundled_order(TYPES, benchmarks, options, tiny=tiny)
+
+
+def test_each_type_has_a_cluster_of_its_own_and_each_work_its_name():
+    asked = order("quantization", instances={"market": "spot"}, cloud="local", budget={"max_hours": "2"})
+    one = asked.of_type("g4dn.xlarge")
+    assert (one.name, one.cloud, one.budget.max_hours) == ("bench-g4dn-xlarge", "local", 2.0)
+    assert (one.instances.types, one.instances.count, one.instances.market) == (["g4dn.xlarge"], 1, "spot")
+    work = asked.of_work("g4dn.xlarge", asked.works[0])
+    assert work.name == "bench"
+    assert work.workload.parameters == BENCHMARKS["quantization"].sweep
+
+
+def test_a_long_name_still_makes_a_recipe():
+    asked = recipe_order(
+        ["u7i-12tb.224xlarge"], recipe(RECIPE.replace("name: sample", "name: " + "s" * 31)), {}
+    )
+    assert len(asked.of_type("u7i-12tb.224xlarge").name) <= 31
+
+
+def test_without_names_everything_that_can_run_by_itself_runs():
+    assert [work.name for work in order().works] == sweepable()
+    assert "command" not in sweepable()
+
+
+def test_the_tiny_form_changes_what_it_names_and_nothing_else():
+    parameters = order("quantization", tiny=True).works[0].workload.parameters
+    assert parameters == {**BENCHMARKS["quantization"].sweep, **BENCHMARKS["quantization"].tiny}
+
+
+@pytest.mark.parametrize(
+    ("benchmarks", "options", "told"),
+    [
+        (["nothing"], {}, "no such benchmark"),
+        (["command"], {}, "no such benchmark"),
+        ([], {"budget": {"max_hours": "soon"}}, "budget.max_hours"),
+        ([], {"region": "Mars"}, "region"),
+    ],
+)
+def test_bad_options_are_refused_in_words(benchmarks, options, told):
+    with pytest.raises(RecipeError, match=told):
+        bundled_order(TYPES, benchmarks, options, tiny=False)
+
+
+def test_a_name_that_is_no_type_is_refused():
+    with pytest.raises(RecipeError, match="instances"):
+        bundled_order(["g4dn"], [], {}, tiny=False)
+
+
+def test_a_recipe_brings_its_workload_and_keeps_what_no_option_names():
+    own = recipe(RECIPE.replace("  count: 2\n", "  count: 2\n  disk_gib: 99\n  market: spot\n"))
+    asked = recipe_order(TYPES, own, {"instances": {"market": None}, "budget": {"max_hours": "1"}})
+    assert (asked.base.instances.disk_gib, asked.base.instances.market) == (99, "spot")
+    assert asked.base.instances.maximum == 1
+    assert asked.base.budget.max_hours == 1.0
+    assert asked.works[0].workload == own.workload
+
+
+def test_the_same_order_has_the_same_digest_and_another_has_another():
+    assert order("quantization").digest == order("quantization").digest
+    others = [order("quantization", tiny=True), order("quantization", cloud="local")]
+    assert len({order("quantization").digest, *(each.digest for each in others)}) == 3
+
+
+def test_what_fits_is_judged_by_the_type_then_by_the_instance_and_an_unknown_type_may_do_all():
+    works = order("quantization").works
+    assert fits(works, None).benchmarks == ("quantization",)
+    skylake = fits(works, Catalog().hardware("c5.18xlarge"))
+    assert [each.setting for each in skylake.left_out] == ["bf16"]
+    small = Machine(name="i-1", flags=frozenset(), memory_gib=1.0, gpus=0)
+    assert fits(works, small).benchmarks == ()
+    own = recipe_order(TYPES, recipe(), {}).works
+    assert fits(own, small).left_out == fits(own, small).left_out
+
+
+def test_only_runs_that_ended_well_are_done():
+    runs = [run("a", state=RunState.DONE), run("b", state=RunState.LOST, workload="other")]
+    assert done_before(runs) == {(runs[0].instance_type, runs[0].workload)}
+
+
+FULL = CapacityError("no capacity")
+QUOTA = QuotaError("no quota", "ask for more")
+DONE = Outcome(instance_type="a", done=("x",))
+NONE = Outcome(instance_type="b", refused=FULL)
+FAILED = Outcome(instance_type="c", failed={"x": "status 1"})
+HALF = Outcome(instance_type="d", done=("x",), failed={"y": "status 1"})
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "kind", "told"),
+    [
+        ([DONE, NONE], PartialError, "b could not be had: no capacity"),
+        ([DONE, FAILED], PartialError, "x failed on c: status 1"),
+        ([HALF], PartialError, "y failed on d"),
+        ([NONE, NONE], CapacityError, "no capacity"),
+        ([Outcome(instance_type="b", refused=QUOTA)], QuotaError, "no quota"),
+        ([NONE, Outcome(instance_type="b", refused=QUOTA)], CapacityError, "no quota"),
+        ([FAILED, FAILED], InstanceError, "x failed on c"),
+        ([FAILED, NONE], InstanceError, "b could not be had"),
+    ],
+)
+def test_a_bench_ends_with_what_is_missing(outcomes, kind, told):
+    fault = fault_of(outcomes)
+    assert type(fault) is kind
+    assert told in fault.message
+
+
+def test_a_bench_of_which_nothing_is_missing_ends_well():
+    assert fault_of([DONE, Outcome(instance_type="nothing fits")]) is None
