@@ -43,21 +43,30 @@ def bundled_order(
     return _order(types, works, {"name": NAME, **options, "workload": works[0].workload.model_dump()})
 
 
-def recipe_order(types: Sequence[str], recipe: Recipe, options: Mapping[str, Any]) -> Order:
+def recipe_order(
+    types: Sequence[str], recipe: Recipe, options: Mapping[str, Any], *, tiny: bool = False
+) -> Order:
     """Return the order of a recipe's workload on types.
 
     Args:
-        types: Instance types, instead of the recipe's own.
+        types: Instance types, instead of the recipe's own; its own, all of them, where there are none.
         recipe: What to run, with its set-up and its budget.
         options: What stands in place of the recipe's own keys, down to single ones.
+        tiny: Whether its benchmark runs in its tiny form.
 
     Raises:
-        RecipeError: An option means nothing.
+        RecipeError: An option means nothing, or the workload has no tiny form.
     """
     workload = recipe.workload
     benchmark = BENCHMARKS.get(workload.benchmark) if workload.benchmark else None
+    if tiny:
+        if benchmark is None or not benchmark.tiny:
+            raise RecipeError(f"{recipe.name} has no tiny form: its program is its own")
+        parameters = {**workload.parameters, **benchmark.tiny}
+        workload = workload.model_copy(update={"parameters": parameters})
+    types = types or recipe.instances.types
     work = Work(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark)
-    said = recipe.model_dump(mode="json", exclude_none=True)
+    said = recipe.model_copy(update={"workload": workload}).model_dump(mode="json", exclude_none=True)
     return _order(types, (work,), _merged(said, options))
 
 

@@ -11,9 +11,8 @@ from dlcloud.cli.options import output_option, verbose_option
     "--instance",
     "types",
     multiple=True,
-    required=True,
     metavar="TYPE",
-    help="An instance type; repeat it.",
+    help="An instance type; repeat it. Default: those of --recipe.",
 )
 @click.option(
     "-b",
@@ -23,7 +22,9 @@ from dlcloud.cli.options import output_option, verbose_option
     metavar="NAME",
     help="A bundled benchmark; default: all.",
 )
-@click.option("--recipe", default="", help="Run the workload of this recipe instead, on the types given.")
+@click.option(
+    "--recipe", default="", help="Run the workload of this recipe instead (a file, or a bundled one)."
+)
 @click.option("--cloud", type=click.Choice(["aws", "local"]), default=None, help="Default: aws.")
 @click.option("--region", default=None, help="Default: us-east-1.")
 @click.option("--spot", is_flag=True, help="Spot instances instead of on-demand ones.")
@@ -72,8 +73,12 @@ def command(
     from dlcloud.core.recipe import read_recipe
     from dlcloud.resources.texts import recipe_text
 
-    if recipe and (benchmarks or tiny):
-        raise RecipeError("--recipe brings its own workload", "leave --benchmark and --tiny out")
+    if recipe and benchmarks:
+        raise RecipeError("--recipe brings its own workload", "leave --benchmark out")
+    if not recipe and not types:
+        raise RecipeError(
+            "which instance types?", "dlcloud bench --instance c7i.xlarge --instance g4dn.xlarge"
+        )
     options = {
         "cloud": cloud,
         "region": region,
@@ -85,7 +90,7 @@ def command(
     if recipe:
         text, path = recipe_text(recipe)
         folder = path.absolute().parent if path else folder
-        order = recipe_order(types, read_recipe(text, str(path or recipe)), options)
+        order = recipe_order(types, read_recipe(text, str(path or recipe)), options, tiny=tiny)
     else:
         order = bundled_order(types, benchmarks, options, tiny=tiny)
     with Context("bench", verbose=verbose) as context:

@@ -10,9 +10,20 @@ from terminal import User
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
     user = User(tmp_path_factory.mktemp("home"))
+    _share_environments(user)
     user.run("local", "start")
     yield user
     user.run("local", "stop")
+
+
+def _share_environments(user: User) -> None:
+    """Let the instances of every module use the environments that those of another have built."""
+    shared = Path("~/.cache/dlcloud-tests/instances").expanduser()
+    shared.mkdir(parents=True, exist_ok=True)
+    local = user.home / ".dlcloud" / "local"
+    local.mkdir(mode=0o700, parents=True)
+    local.parent.chmod(0o700)
+    (local / "cache").symlink_to(shared)
 
 
 @pytest.fixture

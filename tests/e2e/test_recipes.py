@@ -1,0 +1,94 @@
+"""Every bundled recipe: it parses, it can be planned, and in its tiny form it runs on the local EC2.
+
+Environments that take minutes to install are tried with DLCLOUD_TEST_RECIPES=all only.
+"""
+
+import json
+import os
+import signal
+import sqlite3
+
+import pytest
+from terminal import User, wait_until
+
+from dlcloud.bench.program import program_of
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.core.recipe import read_recipe
+from dlcloud.resources.texts import recipe_names, recipe_text
+
+CHEAP = {"quickstart", "quantization-int8"}
+ALL = os.environ.get("DLCLOUD_TEST_RECIPES") == "all"
+
+
+def recipe(name):
+    return read_recipe(recipe_text(name)[0], name)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_is_named_as_its_file_and_its_program_takes_its_parameters(name, request):
+    read = recipe(name)
+    assert read.name == name
+    folder = request.config.rootpath / "recipes"
+    assert program_of(read, folder).requirements
+    assert read.budget.max_hours <= 8, "an instance must not be left up by a recipe of ours"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_type_of_a_recipe_can_be_planned(user: User, name):
+    types = recipe(name).instances.types
+    planned = user.json("bench", "--recipe", name, "--cloud", "local", "--dry-run")["result"]["records"]
+    assert [each["instance_type"] for each in planned] == types
+    refused = {each["instance_type"]: each["refused"] for each in planned if each["refused"]}
+    # The articles' own types may be retired since; one at least is left.
+    assert all("retired" in told for told in refused.values()), refused
+    assert len(refused) < len(types)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_runs_in_its_tiny_form(user: User, name):
+    read = recipe(name)
+    if name not in CHEAP and not ALL:
+        pytest.skip("its environment is heavy: DLCLOUD_TEST_RECIPES=all")
+    benchmark = BENCHMARKS.get(read.workload.benchmark or "")
+    tiny = ("--tiny",) if benchmark and benchmark.tiny else ()
+    types = ("-i", read.instances.types[-1])
+    rows = user.json("bench", "--recipe", name, "--cloud", "local", *types, *tiny)["result"]["records"]
+    assert rows
+    assert all(row["rehearsal"] for row in rows)
+    assert user.alive() == []
+
+
+def test_a_sweep_that_was_interrupted_goes_on_where_it_stood_on_a_new_instance(user: User):
+    path = user.home / "sweep.yaml"
+    path.write_text(
+        "name: sweep\ncloud: local\ninstances: {types: [c7i.xlarge]}\nworkload:\n  benchmark: quantization\n"
+        "  parameters: {network: tiny, engine: onnxruntime, batch: [1, 2, 4], max-seconds: 1,\n"
+        "    slice-seconds: 0.05, warm-up-seconds: 0.5}\n"
+    )
+    process = user.begin("up", str(path))
+    wait_until(lambda: _cases(user), seconds=120)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    (first,) = {host for _, host in _cases(user)}
+    done = [case for case, _ in _cases(user)]
+    assert user.alive() == []
+    told = user.run("up", str(path)).stderr
+    assert f"{len(done)} case(s) were measured before an interruption" in told
+    cases = _cases(user)[len(done) :]
+    assert [case for case, _ in cases] == ["tiny batch 1", "tiny batch 2", "tiny batch 4"]
+    assert [host == first for _, host in cases] == [case in done for case in (case for case, _ in cases)]
+    assert all(f"tiny batch {size}" in user.run("cost-report").stdout for size in (1, 2, 4))
+
+
+def _cases(user: User) -> list[tuple[str, str]]:
+    """Return the finished cases of the sweep, with the instances that they ran on, in order."""
+    store = user.home / ".dlcloud" / "store.sqlite"
+    if not store.exists():
+        return []
+    with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as connection:
+        rows = connection.execute(
+            "SELECT line FROM records JOIN runs USING (run_id)"
+            " WHERE kind = 'case' AND cluster_name LIKE 'sweep%' ORDER BY started_at, position"
+        ).fetchall()
+    told = [json.loads(line) for (line,) in rows]
+    return [(each["case"], each["host"]) for each in told]
