@@ -106,11 +106,10 @@ def _kind(store: Measurements, word: str) -> str:
         RecipeError: Nothing, or several things.
     """
     found = ["run"] if store.names({word}) else []
-    for kind, column in _COLUMNS.items():
-        known = store.known(column)
-        family = kind == "type" and word in {name.partition(".")[0] for name in known}
-        if word in known or family:
-            found.append(kind)
+    kinds = store.kinds()
+    known = {word: sorted({getattr(each, column) for each in kinds}) for word, column in _COLUMNS.items()}
+    families = {name.partition(".")[0] for name in known["type"]}
+    found += [kind for kind, names in known.items() if word in names or (kind == "type" and word in families)]
     if _is_day(word):
         found.append("date")
     if len(found) == 1:
@@ -118,8 +117,11 @@ def _kind(store: Measurements, word: str) -> str:
     if found:
         told = ", ".join(f"{kind}:{word}" for kind in found)
         raise RecipeError(f"{word} may mean several things", f"say which: {told}")
-    there = "; ".join(f"{kind}s {', '.join(store.known(column))}" for kind, column in _COLUMNS.items())
-    raise RecipeError(f"nothing stored is called {word}", f"there are {there}")
+    there = "; ".join(f"{kind}s {', '.join(names)}" for kind, names in known.items() if names)
+    raise RecipeError(
+        f"nothing stored is called {word}",
+        f"there are {there}" if there else "nothing has been measured yet: dlcloud up quickstart",
+    )
 
 
 def _is_day(word: str) -> bool:

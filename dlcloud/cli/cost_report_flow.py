@@ -57,10 +57,13 @@ def refuse_unknown(context: Context, selection: Selection) -> None:
 
 def _empty(context: Context) -> str:
     """Say what there is, where nothing of it was selected."""
-    store = context.measurements
-    columns = {"types": "instance_type", "benchmarks": "workload", "settings": "setting"}
-    known = {word: store.known(column) for word, column in columns.items()}
-    if not any(known.values()):
+    kinds = context.measurements.kinds()
+    if not kinds:
         return EMPTY
-    there = "\n".join(f"{word}: {', '.join(names)}" for word, names in known.items())
+    known = {
+        "types": {kind.instance_type for kind in kinds},
+        "benchmarks": {kind.workload for kind in kinds},
+        "settings": {kind.setting for kind in kinds},
+    }
+    there = "\n".join(f"{word}: {', '.join(sorted(names))}" for word, names in known.items())
     return f"nothing that was measured fits; there are\n{there}"

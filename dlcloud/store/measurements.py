@@ -3,10 +3,10 @@
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dlcloud.core.bill import Lease
 from dlcloud.core.instance import Market, Price
@@ -22,6 +22,25 @@ log = logging.getLogger(__name__)
 
 # One parameter, however many ids there are: SQLite takes a bounded number of them.
 _AMONG = "IN (SELECT value FROM json_each(?))"
+
+_KIND = "workload, instance_type, cloud, case_name, setting"
+NEXT_KIND = f"SELECT {_KIND} FROM results {{}} ORDER BY {_KIND} LIMIT 1"
+NEWEST_OF_KIND = (
+    "SELECT run_id, position FROM results"
+    " WHERE workload = ? AND instance_type = ? AND cloud = ? AND case_name = ? AND setting = ?"
+    " AND started_at >= ? AND started_at < ? ORDER BY started_at DESC, run_id DESC, position DESC LIMIT 1"
+)
+_NEVER = "9999"
+
+
+class Kind(NamedTuple):
+    """What a result is of; the newest of each is what a report shows."""
+
+    workload: str
+    instance_type: str
+    cloud: str
+    case_name: str
+    setting: str
 
 
 class Measurements:
@@ -41,20 +60,35 @@ class Measurements:
             selection: Which.
             newest: Only the newest of each type, benchmark, case and setting, real and rehearsed apart.
         """
+        if newest and not selection.bound_to_runs:
+            return self._newest(selection)
         condition, values = selection.condition
-        what, end = "run_id, position", ""
-        if newest:
-            # SQLite takes the other columns of the row that has the maximum.
-            what, end = (
-                f"{what}, max(started_at)",
-                " GROUP BY workload, instance_type, cloud, case_name, setting",
-            )
-        found: dict[str, set[int]] = {}
-        # The condition is made of our own words, what users typed is in the values.
-        statement = f"SELECT {what} FROM results WHERE {condition}{end}"
-        for row in self._database.read(statement, *values):
-            found.setdefault(row["run_id"], set()).add(row["position"])
+        # SQLite takes the other columns of the row that has the maximum.
+        what, end = (", max(started_at)", f" GROUP BY {_KIND}") if newest else ("", "")
+        statement = f"SELECT run_id, position{what} FROM results WHERE {condition}{end}"
+        return _places(self._database.read(statement, *values))
+
+    def kinds(self) -> list[Kind]:
+        """Return every type, benchmark, case and setting that has a result.
+
+        Each is sought behind the one before it in the index: as many steps as there are kinds, however many
+        results each has. SQLite itself would read them all.
+        """
+        found: list[Kind] = []
+        after = ""
+        while rows := self._database.read(NEXT_KIND.format(after), *(found[-1] if found else ())):
+            found.append(Kind(*rows[0]))
+            after = f"WHERE ({_KIND}) > (?, ?, ?, ?, ?)"
         return found
+
+    def _newest(self, selection: Selection) -> dict[str, set[int]]:
+        since, until = (time.isoformat() if time else None for time in (selection.since, selection.until))
+        kinds = [kind for kind in self.kinds() if selection.takes(**kind._asdict())]
+        return _places(
+            row
+            for kind in kinds
+            for row in self._database.read(NEWEST_OF_KIND, *kind, since or "", until or _NEVER)
+        )
 
     def run_ids(self, selection: Selection) -> list[str]:
         """Return the runs that are selected, the oldest first, those without any result included."""
@@ -62,11 +96,6 @@ class Measurements:
         table = "results" if selection.cases or selection.settings else "runs"
         statement = f"SELECT DISTINCT run_id FROM {table} WHERE {condition} ORDER BY started_at, run_id"
         return [row["run_id"] for row in self._database.read(statement, *values)]
-
-    def known(self, column: str) -> list[str]:
-        """Return what results there are, by workload, instance_type, case_name or setting."""
-        rows = self._database.read(f"SELECT DISTINCT {column} FROM results ORDER BY 1")
-        return [row[0] for row in rows]
 
     def names(self, wanted: Collection[str]) -> set[str]:
         """Return those of the names that a run or a cluster bears."""
@@ -164,6 +193,13 @@ class Measurements:
                 continue
             found.setdefault(row["run_id"], []).append(told)
         return found
+
+
+def _places(rows: Iterable[sqlite3.Row]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        found.setdefault(row["run_id"], set()).add(row["position"])
+    return found
 
 
 def _price(row: sqlite3.Row) -> Price:

@@ -29,6 +29,23 @@ class Selection:
     until: datetime | None = None
 
     @property
+    def bound_to_runs(self) -> bool:
+        """Tell whether it names runs or clusters, of which there are few results."""
+        return bool(self.names or self.run_ids or self.clusters)
+
+    def takes(self, *, workload: str, instance_type: str, cloud: str, case_name: str, setting: str) -> bool:
+        """Tell whether a kind of result is selected; of when and by which run is not asked."""
+        family = instance_type.partition(".")[0]
+        wanted = (
+            (self.benchmarks, {workload}),
+            (self.types, {instance_type, family}),
+            (self.clouds, {cloud}),
+            (self.cases, {case_name}),
+            (self.settings, {setting}),
+        )
+        return all(not words or named & set(words) for words, named in wanted)
+
+    @property
     def condition(self) -> tuple[str, list[Value]]:
         """Return an SQL condition with its values."""
         parts: list[tuple[str, list[Value]]] = [

@@ -10,7 +10,7 @@ import pytest
 from dlcloud.core.cluster import Member
 from dlcloud.core.instance import Market
 from dlcloud.store.database import Database
-from dlcloud.store.measurements import Measurements
+from dlcloud.store.measurements import NEWEST_OF_KIND, NEXT_KIND, Measurements
 from dlcloud.store.schema import MIGRATIONS
 from dlcloud.store.selection import Selection
 from tests.fakes.samples import THEN, cluster, instance, price, run
@@ -66,17 +66,37 @@ def test_a_selection_takes_what_it_names(filled, selection, expected):
     assert "".join(sorted(filled.chosen(selection, newest=False))) == expected
 
 
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(types=("c7i",)),
+        Selection(benchmarks=("quantization",), settings=("fp32",)),
+        Selection(clouds=("local",)),
+        Selection(until=LATER),
+        Selection(since=LATER, cases=("vgg16",)),
+    ],
+)
+def test_the_newest_is_the_same_found_kind_by_kind_or_among_all_results(filled, selection):
+    every = Selection(
+        **{name: getattr(selection, name) for name in Selection.__dataclass_fields__ if name != "names"},
+        names=("sample-1a2b", "other"),
+    )
+    assert filled.chosen(selection, newest=True) == filled.chosen(every, newest=True)
+
+
 def test_names_are_of_runs_and_clusters(filled):
     assert filled.names({"a", "other", "nobody"}) == {"a", "other"}
-    assert filled.known("setting") == ["fp32", "int8"]
+    assert [kind.setting for kind in filled.kinds()] == ["fp32", "int8", "int8", "fp32"]
 
 
 def test_the_newest_is_found_by_the_index_alone(database):
-    statement = "SELECT run_id, position, max(started_at) FROM results WHERE 1"
-    statement += " GROUP BY workload, instance_type, cloud, case_name, setting"
-    plan = " ".join(row["detail"] for row in database.read("EXPLAIN QUERY PLAN " + statement))
-    assert "COVERING INDEX results_newest" in plan
-    assert "TEMP B-TREE" not in plan
+    after = NEXT_KIND.format(
+        "WHERE (workload, instance_type, cloud, case_name, setting) > ('a', 'b', 'c', 'd', 'e')"
+    )
+    for statement, values in ((after, ()), (NEWEST_OF_KIND, ("",) * 7)):
+        rows = database.read("EXPLAIN QUERY PLAN " + statement, *values)
+        (plan,) = [row["detail"] for row in rows]
+        assert plan.startswith("SEARCH results USING COVERING INDEX results_newest")
 
 
 def test_prices_of_both_markets_come_back_with_date_source_and_zone(runs, measurements):

@@ -1,0 +1,157 @@
+"""How long reports take over a store of 100,000 runs, beside one of 100 of the same types and settings.
+
+Prints, for each command, both medians, their ratio and their difference with its 95 % interval; the goal is
+on the difference. The stores are made here, in a temporary folder: about 500 MB, one to three minutes.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+from pairs import interval
+
+from dlcloud.core.instance import Market
+from dlcloud.core.result import Run, RunState
+from dlcloud.store.database import Database
+from dlcloud.store.runs import Runs
+
+DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
+GOAL_S = 1.0
+FEW, MANY = 100, 100_000
+TYPES = (
+    "c5.large",
+    "c5.xlarge",
+    "c6i.large",
+    "c7i.large",
+    "c7i.xlarge",
+    "m7i.large",
+    "g4dn.xlarge",
+    "g5.xlarge",
+)
+BENCHMARKS = ("quantization", "tensorflow")
+BEGUN = datetime(2020, 1, 1, tzinfo=UTC)
+COMMANDS = {
+    "cost-report": ["cost-report"],
+    "cost-report --until 2020-01-01T01:40 (the first 100)": ["cost-report", "--until", "2020-01-01T01:40"],
+    "cost-report --type c7i -o json": ["cost-report", "--type", "c7i", "-o", "json"],
+    "cost-report of one cluster": ["cost-report", "cluster-7"],
+    "compare c5.large c7i.large": ["compare", "c5.large", "c7i.large"],
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=MANY)
+    parser.add_argument("--pairs", type=int, default=9)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        few, many = Path(folder, "few"), Path(folder, "many")
+        for home, count in ((few, FEW), (many, options.runs)):
+            started = time.perf_counter()
+            fill(home, count)
+            size = sum(path.stat().st_size for path in home.iterdir()) / 1e6
+            print(f"made a store of {count} runs, {size:.0f} MB, in {time.perf_counter() - started:.0f} s")
+        print(f"{'':<50}{FEW:>12}{options.runs:>12}   ratio  difference (95 % interval)")
+        for name, words in COMMANDS.items():
+            compare(name, [DLCLOUD, *words], few, many, options.pairs)
+
+
+def compare(name: str, command: Sequence[str], few: Path, many: Path, pairs: int) -> None:
+    """Time a command over both stores in turn and print how they differ."""
+    for home in (few, many):
+        seconds(command, home)
+    timed = []
+    for number in range(pairs):
+        order = (few, many) if number % 2 else (many, few)
+        took = {home: seconds(command, home) for home in order}
+        timed.append((took[few], took[many]))
+    one, other = (statistics.median(column) for column in zip(*timed, strict=True))
+    differences = [theirs - ours for ours, theirs in timed]
+    low, high = interval(differences)
+    middle = statistics.median(differences)
+    print(
+        f"{name:<50}{one * 1e3:>9.0f} ms{other * 1e3:>9.0f} ms{other / one:>8.2f}"
+        f"  {middle:+.3f} s ({low:+.3f} to {high:+.3f})  goal {GOAL_S} s"
+        f"  {'met' if high <= GOAL_S else 'MISSED'}"
+    )
+    sys.stdout.flush()
+
+
+def seconds(command: Sequence[str], home: Path) -> float:
+    """Run a command to its end and return how long it took."""
+    started = time.perf_counter()
+    subprocess.run(command, env=os.environ | {"DLCLOUD_HOME": str(home)}, check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+def fill(home: Path, count: int) -> None:
+    """Make a store of so many runs, an hour apart, of two settings each."""
+    home.mkdir(mode=0o700)
+    database = Database(home / "store.sqlite")
+    runs = Runs(database)
+    contents = {factor: records(factor) for factor in range(1, 11)}
+    with database.transaction():
+        for number in range(count):
+            runs.add(run(number))
+            runs.add_records(f"run-{number}", 0, contents[1 + number % 10])
+    database.close()
+
+
+def run(number: int) -> Run:
+    """Return the run of a number."""
+    started = BEGUN + timedelta(minutes=number)
+    return Run(
+        run_id=f"run-{number}",
+        cluster_id=str(number // 10),
+        cluster_name=f"cluster-{number // 10}",
+        instance_id=f"i-{number}",
+        workload=BENCHMARKS[number // len(TYPES) % len(BENCHMARKS)],
+        cloud="aws",
+        region="us-east-1",
+        zone="us-east-1a",
+        instance_type=TYPES[number % len(TYPES)],
+        market=Market.SPOT if number % 3 else Market.ON_DEMAND,
+        image_id="ami-0123",
+        hourly_usd=Decimal("0.085"),
+        price_source="bundled table",
+        price_as_of=started,
+        state=RunState.DONE,
+        started_at=started,
+        ended_at=started + timedelta(minutes=1),
+        setup_at=started,
+    )
+
+
+def records(factor: int) -> bytes:
+    """Return what a program would have written: a start, samples, two results of three cases, comparisons."""
+    found: list[dict[str, object]] = [
+        {"record": "start", "hardware": {"cpu_model": "Xeon", "physical_cores": 4}}
+    ]
+    for case in ("vgg16 batch 1", "resnet50 batch 1", "ssd300 batch 1"):
+        found += [{"record": "sample", "case": case, "value": 10.0 * factor} for _ in range(2)]
+        for setting, speed in (("fp32", 10.0 * factor), ("int8", 33.0 * factor)):
+            metric = {
+                "value": speed,
+                "low": speed * 0.98,
+                "high": speed * 1.02,
+                "unit": "images/s",
+                "samples": 9,
+            }
+            result = {"record": "result", "case": case, "setting": setting, "baseline": setting == "fp32"}
+            found.append({**result, "metrics": {"throughput": metric}})
+        compared = {"record": "comparison", "case": case, "baseline": "fp32", "candidate": "int8"}
+        found.append({**compared, "ratio": 3.3, "low": 3.2, "high": 3.4, "verdict": "faster"})
+    return "".join(json.dumps(each) + "\n" for each in found).encode()
+
+
+main()
