@@ -33,6 +33,9 @@ from dlcloud.cli.options import output_option, selection_options, verbose_option
 @click.option("--latest/--all", "newest", default=True, help="The newest result of each kind, or all.")
 @click.option("--details", is_flag=True, help="Latency, size, memory, agreement, every price and bill, too.")
 @click.option("--wide", is_flag=True, help="Everything in one table, wider than a terminal.")
+@click.option("--html", default="", help="Write a page with charts to this file; it opens offline.")
+@click.option("--plot", default="", help="Write the charts to this file, .png or .svg, for a paper.")
+@click.option("--timeline", multiple=True, help="Draw a trainer's records (JSON lines) of this file, too.")
 @output_option
 @verbose_option
 def command(
@@ -52,6 +55,9 @@ def command(
     newest: bool,
     details: bool,
     wide: bool,
+    html: str,
+    plot: str,
+    timeline: tuple[str, ...],
     output: str,
     verbose: bool,
 ) -> None:
@@ -88,6 +94,9 @@ def command(
         details=details,
         wide=wide,
         output=Format(output),
+        html=html,
+        plot=plot,
+        timeline=timeline,
     )
     with Context("cost-report", verbose=verbose) as context:
         show(context, selection, view)

@@ -25,6 +25,9 @@ class View:
     details: bool
     wide: bool
     output: Format
+    html: str = ""
+    plot: str = ""
+    timeline: tuple[str, ...] = ()
 
 
 def show(context: Context, selection: Selection, view: View) -> None:
@@ -34,6 +37,10 @@ def show(context: Context, selection: Selection, view: View) -> None:
         RecipeError: A run or cluster that was named is not stored.
     """
     refuse_unknown(context, selection)
+    if view.html or view.plot:
+        from dlcloud.cli.pictures import refuse_bad
+
+        refuse_bad(view.plot)
     lines = cost_lines(context, selection, newest=view.newest)
     report = cost_report(
         lines,
@@ -44,6 +51,12 @@ def show(context: Context, selection: Selection, view: View) -> None:
         wide=view.wide,
         empty=_empty(context) if not lines else "",
     )
+    if view.html or view.plot:
+        from dlcloud.cli.pictures import Pictures
+
+        Pictures(context=context, html=view.html, plot=view.plot, timeline=view.timeline).draw(
+            lines, report, view.market
+        )
     click.echo(render(report, view.output))
 
 

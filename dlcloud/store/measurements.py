@@ -25,6 +25,8 @@ _AMONG = "IN (SELECT value FROM json_each(?))"
 
 _KIND = "workload, instance_type, cloud, case_name, setting"
 NEXT_KIND = f"SELECT {_KIND} FROM results {{}} ORDER BY {_KIND} LIMIT 1"
+# With the end of time as its last word, the search lands behind all results of the kind, and reads none.
+BEHIND_KIND = f"WHERE ({_KIND}, started_at) > (?, ?, ?, ?, ?, '9999')"
 NEWEST_OF_KIND = (
     "SELECT run_id, position FROM results"
     " WHERE workload = ? AND instance_type = ? AND cloud = ? AND case_name = ? AND setting = ?"
@@ -78,7 +80,7 @@ class Measurements:
         after = ""
         while rows := self._database.read(NEXT_KIND.format(after), *(found[-1] if found else ())):
             found.append(Kind(*rows[0]))
-            after = f"WHERE ({_KIND}) > (?, ?, ?, ?, ?)"
+            after = BEHIND_KIND
         return found
 
     def _newest(self, selection: Selection) -> dict[str, set[int]]:

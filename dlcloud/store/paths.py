@@ -43,6 +43,11 @@ class Paths:
         return self.home / "local"
 
     @property
+    def cache(self) -> Path:
+        """What can be made again."""
+        return self.home / "cache"
+
+    @property
     def logs(self) -> Path:
         """One diagnostic log per command."""
         return self.home / "logs"

@@ -1,0 +1,126 @@
+"""The charts of `dlcloud cost-report`: as a page, as a picture."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlcloud.cli.context import Context
+from dlcloud.cli.exchange_flow import written
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.events import Notice
+from dlcloud.core.instance import Market
+from dlcloud.core.line import Line
+from dlcloud.core.timeline import Timeline, timelines_of
+from dlcloud.report.charts import Chart, cost_charts
+from dlcloud.report.drawing import bundle, picture
+from dlcloud.report.page import page
+from dlcloud.report.table import Report
+from dlcloud.report.timeline_charts import timeline_charts
+from dlcloud.resources.texts import template
+
+PICTURES = (".png", ".svg")
+
+
+def refuse_bad(plot: str) -> None:
+    """Refuse a picture of an unknown kind before anything is read.
+
+    Raises:
+        RecipeError: The file ends in neither .png nor .svg.
+    """
+    if plot and Path(plot).suffix.lower() not in PICTURES:
+        raise RecipeError(f"--plot {plot}: which format?", f"end it in {' or '.join(PICTURES)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """What to draw and where; empty names draw nothing.
+
+    Args:
+        context: The collaborators.
+        html: The file of the page.
+        plot: The file of the picture.
+        timeline: Files of trainers' records, drawn besides those of the runs shown.
+    """
+
+    context: Context
+    html: str
+    plot: str
+    timeline: Sequence[str]
+
+    def draw(self, lines: Sequence[Line], report: Report, market: Market) -> None:
+        """Write the files.
+
+        Raises:
+            RecipeError: What draws is not installed, or a file cannot be read or written.
+        """
+        charts = cost_charts(lines, market)
+        for place, timeline in enumerate(self._timelines(lines)):
+            charts += timeline_charts(timeline, place)
+        if self.html:
+            text = self._page(report, charts, lines)
+            written(Path(self.html), lambda path: _write(path, text.encode()))
+            self._tell(self.html)
+        if self.plot:
+            if not charts:
+                raise RecipeError(
+                    "there is nothing to draw: no comparison and no price", "dlcloud cost-report"
+                )
+            drawn = picture(charts, Path(self.plot).suffix.lower().lstrip("."))
+            written(Path(self.plot), lambda path: _write(path, drawn))
+            self._tell(self.plot)
+
+    def _page(self, report: Report, charts: Sequence[Chart], lines: Sequence[Line]) -> str:
+        paths = self.context.paths
+        runs = {line.run.run_id for line in lines}
+        told = f"{len(lines)} results of {len(runs)} runs, {self.context.clock.now():%Y-%m-%d %H:%M} UTC"
+        return page(
+            template("report.html"),
+            bundle(paths.made(paths.cache)),
+            report,
+            charts,
+            title="dlcloud cost report",
+            subtitle=told,
+        )
+
+    def _timelines(self, lines: Sequence[Line]) -> list[Timeline]:
+        """Return the timelines of the runs shown, a cluster's together, and those of files."""
+        store = self.context.measurements
+        clusters: dict[str, list[Mapping[str, Any]]] = {}
+        runs = {line.run.run_id: line.run for line in lines}
+        told = [
+            (runs[run_id], of)
+            for kind in ("step", "event")
+            for run_id, of in store.records(runs, kind).items()
+        ]
+        for run, records in told:
+            clusters.setdefault(run.cluster_name, []).extend(records)
+        found = [each for records in clusters.values() for each in timelines_of(records)]
+        for file in self.timeline:
+            read = timelines_of(_records(file))
+            if not read:
+                raise RecipeError(f"{file}: no step of a training is in it", "name a trainer's records")
+            found += read
+        return found
+
+    def _tell(self, file: str) -> None:
+        self.context.emit(Notice(message=f"written: {file}"))
+
+
+def _records(file: str) -> Iterator[dict[str, Any]]:
+    try:
+        with Path(file).open(encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue  # the line that a crash tore
+                if isinstance(record, dict):
+                    yield record
+    except OSError as error:
+        raise RecipeError(f"{file}: {error.strerror}", "name a trainer's records") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)

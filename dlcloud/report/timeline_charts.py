@@ -1,0 +1,155 @@
+"""The timeline of an elastic run as charts that share their axis of time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dlcloud.core.timeline import Step, Timeline
+from dlcloud.report.charts import PALETTE, SHAPES, Chart, Spec
+
+MOST_POINTS = 2000
+"""More steps than this are thinned out evenly: a screen has no more columns."""
+MANY_POINTS = 100
+"""With more, points are drawn small."""
+AXIS_PX = 60
+"""The room of every vertical axis, so that times stand above each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """What is drawn over time, and how."""
+
+    title: str
+    of: Callable[[Step], float | None]
+    interpolate: str = "linear"
+    zero: bool = True
+
+
+def timeline_charts(timeline: Timeline, place: int) -> list[Chart]:
+    """Return world size, throughput, loss and events over time."""
+    last = max([timeline.steps[-1].at_s, *(event.at_s for event in timeline.events)])
+    x = {
+        "field": "at_s",
+        "type": "quantitative",
+        "title": f"seconds since {timeline.began_at:%Y-%m-%d %H:%M:%S} UTC",
+        "scale": {"domain": [0, last or 1], "nice": False},
+    }
+    name = timeline.run or "elastic run"
+    panels = [
+        Panel(title="world size", of=lambda step: step.world_size, interpolate="step-before"),
+        Panel(title="samples/s", of=lambda step: step.throughput),
+        Panel(title="loss", of=lambda step: step.loss, zero=False),
+    ]
+    charts = [
+        _steps_chart(f"timeline-{place}-{number}", f"{name}: {panel.title}", panel, timeline.steps, x)
+        for number, panel in enumerate(panels)
+    ]
+    events = _events_chart(f"timeline-{place}-events", f"{name}: events", timeline, x)
+    return [chart for chart in (*charts, events) if chart is not None]
+
+
+def _steps_chart(name: str, caption: str, panel: Panel, steps: Sequence[Step], x: Spec) -> Chart | None:
+    title = panel.title
+    told = [
+        {"at_s": step.at_s, "step": step.step, "value": value, "world_size": step.world_size}
+        for step in steps
+        if (value := panel.of(step)) is not None
+    ]
+    if not told:
+        return None
+    values = _thinned(told)
+    for each in values:
+        each["description"] = f"step {each['step']} after {each['at_s']:.1f} s: {each['value']:.4g} {title}"
+    y = {"field": "value", "type": "quantitative", "title": title, "axis": {"minExtent": AXIS_PX}}
+    y["scale"] = {"zero": panel.zero}
+    tooltip = [
+        {"field": "step", "type": "quantitative", "title": "step"},
+        {"field": "at_s", "type": "quantitative", "title": "seconds", "format": ".2f"},
+        {"field": "value", "type": "quantitative", "title": title, "format": ".5~g"},
+        {"field": "world_size", "type": "quantitative", "title": "world size"},
+    ]
+    points = {
+        "mark": {
+            "type": "point",
+            "filled": True,
+            "size": 12 if len(values) > MANY_POINTS else 40,
+            "color": PALETTE[0],
+        },
+        "encoding": {
+            "x": x,
+            "y": y,
+            "tooltip": tooltip,
+            "description": {"field": "description", "type": "nominal"},
+        },
+    }
+    line = {
+        "mark": {"type": "line", "interpolate": panel.interpolate, "color": PALETTE[0], "aria": False},
+        "encoding": {"x": x, "y": y},
+    }
+    spec = {"data": {"name": "lines", "values": values}, "height": 120, "layer": [line, points]}
+    rows = [[str(each["step"]), f"{each['at_s']:.2f}", f"{each['value']:.5g}"] for each in values]
+    return Chart(
+        name=name,
+        caption=caption,
+        spec=spec,
+        titles=("step", "seconds", title),
+        rows=rows,
+        numeric=frozenset({0, 1, 2}),
+    )
+
+
+def _events_chart(name: str, caption: str, timeline: Timeline, x: Spec) -> Chart | None:
+    if not timeline.events:
+        return None
+    values = [
+        {
+            "at_s": event.at_s,
+            "event": event.event,
+            "cause": event.cause,
+            "worker": event.worker,
+            "description": f"{event.event} of {event.worker} after {event.at_s:.1f} s: {event.cause}",
+        }
+        for event in timeline.events
+    ]
+    kinds = list(dict.fromkeys(event.event for event in timeline.events))
+    tooltip = [
+        {"field": "at_s", "type": "quantitative", "title": "seconds", "format": ".2f"},
+        *({"field": field, "type": "nominal", "title": field} for field in ("event", "cause", "worker")),
+    ]
+    shapes = {"domain": kinds, "range": [SHAPES[place % len(SHAPES)] for place in range(len(kinds))]}
+    spec = {
+        "data": {"name": "lines", "values": values},
+        "height": 22 * len(kinds),
+        "mark": {"type": "point", "filled": True, "size": 80, "color": PALETTE[1], "opacity": 0.9},
+        "encoding": {
+            "x": x,
+            "y": {
+                "field": "event",
+                "type": "nominal",
+                "title": None,
+                "sort": kinds,
+                "axis": {"minExtent": AXIS_PX, "grid": True},
+            },
+            # The row already says which event it is; the shape does so where rows are far from their names.
+            "shape": {"field": "event", "type": "nominal", "scale": shapes, "legend": None},
+            "tooltip": tooltip,
+            "description": {"field": "description", "type": "nominal"},
+        },
+    }
+    rows = [[f"{event.at_s:.2f}", event.event, event.worker, event.cause] for event in timeline.events]
+    return Chart(
+        name=name,
+        caption=caption,
+        spec=spec,
+        titles=("seconds", "event", "worker", "cause"),
+        rows=rows,
+        numeric=frozenset({0}),
+    )
+
+
+def _thinned(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most MOST_POINTS of the values, evenly, the first and the last among them."""
+    if len(values) <= MOST_POINTS:
+        return values
+    step = (len(values) - 1) / (MOST_POINTS - 1)
+    return [values[round(place * step)] for place in range(MOST_POINTS)]

@@ -1,0 +1,200 @@
+"""The page in a real browser: what it shows is what the store holds, and nothing complains."""
+
+import json
+import os
+import subprocess
+import sys
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.core.instance import Market, Price
+from dlcloud.store.database import Database
+from dlcloud.store.runs import Runs
+from tests.fakes.browser import Browser, program
+from tests.fakes.samples import PRICE_DATE, THEN, run
+
+pytest.importorskip("vl_convert", reason="the extra plot is not installed")
+pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed")
+
+SPEEDS = {"c7i.xlarge": (10.0, 34.5), "g4dn.xlarge": (180.25, 420.75)}
+PRICES = {"c7i.xlarge": ("0.1785", "0.066"), "g4dn.xlarge": ("0.526", "0.21")}
+
+
+def records(speeds):
+    yield {"record": "start", "hardware": {"cpu_model": "Xeon <8488C>", "physical_cores": 2}}
+    for setting, speed in zip(("fp32", "int8"), speeds, strict=True):
+        bounds = {"value": speed, "low": speed * 0.98, "high": speed * 1.03}
+        metric = {**bounds, "unit": "images/s", "samples": 9}
+        result = {
+            "record": "result",
+            "case": "vgg16 batch 1",
+            "setting": setting,
+            "baseline": setting == "fp32",
+        }
+        yield {**result, "metrics": {"throughput": metric}}
+    ratio = speeds[1] / speeds[0]
+    told = {"ratio": ratio, "low": ratio * 0.95, "high": ratio * 1.04, "verdict": "faster"}
+    yield {"record": "comparison", "case": "vgg16 batch 1", "baseline": "fp32", "candidate": "int8", **told}
+    for step in range(1, 21):
+        at = THEN.replace(second=step).isoformat()
+        values = {"step": step, "world_size": 1 + step // 10, "samples": 64, "loss": 2 / step, "seconds": 1.0}
+        yield {"record": "step", "time": at, "run": "digits", "worker": "w0", **values}
+    event = {"event": "drain", "cause": "notice", "worker": "w0"}
+    yield {"record": "event", "time": THEN.replace(second=12).isoformat(), "run": "digits", **event}
+
+
+def prices(kind):
+    for market, usd in zip(Market, PRICES[kind], strict=True):
+        yield Price(
+            instance_type=kind, region="us-east-1", market=market, hourly_usd=Decimal(usd), as_of=PRICE_DATE,
+            source="AWS Pricing API", zone="us-east-1a" if market is Market.SPOT else "",
+        )  # fmt: skip
+
+
+def dlcloud(home, *words):
+    return subprocess.run(
+        [sys.executable, "-c", "from dlcloud.cli.main import main; main()", *words],
+        env=os.environ | {"DLCLOUD_HOME": str(home)}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """Return a browser that shows the page, the report's records, and a folder."""
+    folder = tmp_path_factory.mktemp("page")
+    home = folder / "home"
+    home.mkdir()
+    database = Database(home / "store.sqlite")
+    runs = Runs(database)
+    for kind, speeds in SPEEDS.items():
+        runs.add(run(kind, instance_type=kind, hourly_usd=None))
+        runs.put_prices(kind, [*prices(kind)])
+        runs.add_records(kind, 0, "".join(json.dumps(each) + "\n" for each in records(speeds)).encode())
+    database.close()
+    told = json.loads(dlcloud(home, "cost-report", "--html", str(folder / "page.html"), "-o", "json"))
+    browser = Browser()
+    try:
+        browser.open(folder / "page.html")
+        yield browser, told["result"]["records"], folder
+    finally:
+        browser.close()
+
+
+def values(browser, name):
+    return browser.evaluate(f"window.views[{json.dumps(name)}].data('lines')")
+
+
+def cells(browser, heading):
+    """Return the rows of the table below a heading."""
+    return browser.evaluate(
+        "[...document.querySelectorAll('section')]"
+        f".find(s => s.querySelector('h2')?.textContent.startsWith({json.dumps(heading)}))"
+        ".querySelectorAll('tbody tr').values().map(r => [...r.cells].map(c => c.textContent)).toArray()"
+    )
+
+
+def test_the_page_needs_nothing_and_nothing_complains(shown):
+    browser, _, folder = shown
+    assert browser.complaints() == []
+    assert browser.requests() == [(folder / "page.html").as_uri()]
+    assert (folder / "page.html").stat().st_size < 2_000_000
+
+
+def test_the_values_of_the_charts_are_those_of_the_store(shown):
+    browser, records, _ = shown
+    drawn = {(each["type"], each["setting"]): each for each in values(browser, "pareto-0")}
+    assert len(drawn) == len(records) == 4
+    for record in records:
+        point = drawn[record["instance_type"], record["setting"]]
+        assert point["throughput"] == record["throughput"]
+        assert point["throughput_low"] == record["throughput_low"]
+        assert round(point["usd"], 6) == float(record["usd_per_million"])
+    bars = {each["name"]: each["ratio"] for each in values(browser, "speed-ups-1")}
+    measured = {
+        f"{each['instance_type']}, int8 over fp32": each["speed_up"] for each in records if each["speed_up"]
+    }
+    assert bars == measured
+
+
+def test_every_value_is_drawn_and_can_be_read_without_seeing_it(shown):
+    browser, records, _ = shown
+    labels = browser.evaluate(
+        "[...document.querySelectorAll('#pareto-0 path[role=graphics-symbol]')].map(m => m.ariaLabel)"
+    )
+    assert len(labels) == len(records)
+    for record in records:
+        (label,) = [
+            text for text in labels if text.startswith(f"{record['instance_type']} {record['setting']}")
+        ]
+        assert f"{record['throughput']:.4g}" in label
+    assert browser.evaluate("document.querySelectorAll('[id^=timeline] svg').length") == 4
+
+
+def test_the_tables_are_those_of_the_terminal(shown):
+    browser, records, folder = shown
+    rows = cells(browser, "quantization")
+    table = dlcloud(folder / "home", "cost-report")
+    assert len(rows) == len(records)
+    printed = [line.split() for line in table.splitlines()]
+    for row in rows:
+        assert " ".join(row).split() in printed
+
+
+def test_the_keyboard_reaches_every_mark_and_tells_its_value(shown):
+    browser, records, _ = shown
+    browser.press("Tab")
+    seen = set()
+    for _ in records:
+        seen.add(browser.evaluate("document.querySelector('#pareto-0 .told').textContent"))
+        browser.press("ArrowRight")
+    assert len(seen) == len(records)
+    browser.press("Home")
+    first = browser.evaluate("document.activeElement.ariaLabel")
+    browser.press("End")
+    assert browser.evaluate("document.activeElement.ariaLabel") != first
+
+
+def test_hovering_tells_the_values(shown):
+    browser, _, _ = shown
+    place = browser.evaluate(
+        "(() => { const m = document.querySelector('#pareto-0 path[role=graphics-symbol]');"
+        " m.scrollIntoView(); const b = m.getBoundingClientRect();"
+        " return [b.x + b.width / 2, b.y + b.height / 2, m.ariaLabel]; })()"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
+    told = browser.evaluate("document.getElementById('vg-tooltip-element').textContent")
+    assert place[2].split()[0] in told
+    assert "images/s" in told
+
+
+MEDIA = [
+    ("light", "screen", [255, 255, 255]),
+    ("dark", "screen", [22, 24, 29]),
+    ("dark", "print", [255, 255, 255]),
+]
+
+
+@pytest.mark.parametrize(("scheme", "kind", "background"), MEDIA)
+def test_light_dark_and_paper_have_their_own_colours_and_words_stand_out(shown, scheme, kind, background):
+    browser, _, folder = shown
+    browser.media(scheme=scheme, kind=kind)
+    style = "getComputedStyle(document.body).backgroundColor"
+    assert browser.evaluate(f"{style}.match(/\\d+/g).map(Number)") == background
+    words = browser.evaluate(
+        "(() => { const t = document.querySelector('#pareto-0 svg text');"
+        " return getComputedStyle(t).fill.match(/\\d+/g).map(Number); })()"
+    )
+    assert abs(sum(words[:3]) - sum(background)) > 500
+    browser.screenshot(folder / f"{scheme}-{kind}.png")
+    assert (folder / f"{scheme}-{kind}.png").stat().st_size > 20_000
+    browser.media()
+
+
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg")])
+def test_pictures_for_papers_are_written(shown, form, begins):
+    _, _, folder = shown
+    dlcloud(folder / "home", "cost-report", "--plot", str(folder / f"plot.{form}"))
+    content = (folder / f"plot.{form}").read_bytes()
+    assert content.startswith(begins)
+    assert b"currentColor" not in content
