@@ -131,7 +131,8 @@ BENCHMARKS = {
             parameters={
                 "network": "vgg16, vgg19, resnet50, ssd300 or tiny with random weights, or digits: a small "
                 "VGG trained on real ones, judged by its accuracy",
-                "engine": "openvino (default) or onnxruntime, or both in turn",
+                "engine": "openvino (default), onnxruntime or bigdl (on Spark; takes Java and Python 3.11), "
+                "or several in turn",
                 "batch": "images a step",
                 "threads": "threads of the engine; one per physical core unless given",
                 "isa": "newest instructions an engine may use: native (default), avx512_core (Skylake's, "

@@ -74,6 +74,11 @@ class Engine:
         proves: Whether its module has `prove`, which says by what instructions and kernels a model is run.
         caps: By instruction set, the variables that hold the engine to it; none where it knows no cap.
         compiles: What needs a C++ compiler on the machine.
+        own: The file of the environment of its own that its workers run in, where it cannot share one; its
+            models are made there, by `build_PRECISION`, of what `fp32_builder` wrote down.
+        own_python: The version of Python in that environment.
+        unable: Networks that it has no form of.
+        programs: Programs that must be on the machine, each with how to get it.
     """
 
     name: str
@@ -86,6 +91,10 @@ class Engine:
     proves: bool = False
     caps: Mapping[Isa, Mapping[str, str]] = field(default_factory=dict)
     compiles: frozenset[Precision] = frozenset()
+    own: str = ""
+    own_python: str = ""
+    unable: frozenset[str] = frozenset()
+    programs: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self) -> str | None:
         """Return the first module that is not installed; None where it can run."""
@@ -105,13 +114,21 @@ class Engine:
             return f"there is no C++ compiler, which {self.name} needs: apt-get install g++"
         return isa.lacking(flags) or precision.lacking(isa.visible(flags))
 
+    def absent(self) -> str | None:
+        """Say which program is not on the machine and how to get it; None where all are there."""
+        return next(
+            (f"there is no {name}: {how}" for name, how in self.programs.items() if not shutil.which(name)),
+            None,
+        )
+
     def environment_for(self, isa: Isa) -> dict[str, str]:
         """Return the variables for its workers, held to an instruction set."""
         return {**self.environment, **self.caps.get(isa, {})}
 
     def build_factory(self, precision: Precision) -> str:
         """Return the factory that builds the model."""
-        return f"{self.module}:build_int8" if precision is Precision.INT8 else self.fp32_builder
+        shared = precision is not Precision.INT8 or self.own
+        return self.fp32_builder if shared else f"{self.module}:build_int8"
 
     def infer_factory(self, precision: Precision) -> str:
         """Return the factory that runs a model."""
@@ -147,6 +164,18 @@ ENGINES = {
             module="quantization.onnxruntime_engine",
             precisions=(Precision.FP32, Precision.INT8),
             proves=True,
+        ),
+        Engine(
+            name="bigdl",
+            needs=("onnx",),
+            packages=("onnx", "numpy"),
+            module="quantization.bigdl_engine",
+            precisions=(Precision.FP32, Precision.INT8),
+            fp32_builder="quantization.bigdl_export:build",
+            own="quantization_bigdl.txt",
+            own_python="3.11",  # the last for which its NumPy was built
+            unable=frozenset({"ssd300"}),
+            programs={"java": "sudo apt-get install -qy openjdk-17-jre-headless"},
         ),
     )
 }

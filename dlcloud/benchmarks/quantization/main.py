@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import catalog
-from ..harness import hardware, program
+from ..harness import environment, hardware, program
 from ..harness.arm import WorkerArm
 from ..harness.process import ArmFailedError
 from ..harness.protocol import Case, Limits
@@ -102,6 +102,7 @@ class _Setting:
     size_bytes: int
     labels: list[int] | None
     proof: Mapping[str, Any]
+    python: str
 
 
 def _cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
@@ -131,8 +132,27 @@ def _settings(
     Raises:
         ArmFailedError: One cannot be built.
     """
+    if network in engine.unable:
+        recorder.skip(Skip(case=network, setting=engine.name, reason=f"{engine.name} has no form of it"))
+        return []
     precisions = _possible(network, engine, isa, recorder, hardware.cpu_flags())
-    return [_setting(network, engine, precision, isa, arguments) for precision in precisions]
+    python = _interpreter(engine, recorder)
+    return [_setting(network, engine, precision, isa, arguments, python) for precision in precisions]
+
+
+def _interpreter(engine: Engine, recorder: Recorder) -> str:
+    """Return the Python that runs an engine's workers, its environment built where it has one of its own.
+
+    Raises:
+        ArmFailedError: It cannot be built, or a program is missing.
+    """
+    if (absent := engine.absent()) is not None:
+        raise ArmFailedError(absent)
+    if not engine.own:
+        return sys.executable
+    requirements = ENTRY.requirements_path.with_name(engine.own)
+    tell = partial(recorder.progress, done=0, total=1)
+    return environment.python_of(requirements, version=engine.own_python, tell=tell)
 
 
 def _possible(
@@ -146,26 +166,35 @@ def _possible(
     return [precision for precision, reason in reasons.items() if reason is None]
 
 
-def _setting(
-    network: str, engine: Engine, precision: Precision, isa: Isa, arguments: argparse.Namespace
+def _setting(  # noqa: PLR0917 - what _settings passes on
+    network: str,
+    engine: Engine,
+    precision: Precision,
+    isa: Isa,
+    arguments: argparse.Namespace,
+    python: str,
 ) -> _Setting:
     """Make sure that a model is in the cache, and see what it is computed by."""
     shared = {"network": network, "seed": arguments.seed}
     quantized = precision is Precision.INT8
     calibration = {"calibration_images": arguments.calibration_images} if quantized else {}
     # The training's products are too small to share among threads, and alone it sums in one order.
-    environment = {**engine.environment_for(isa), "OPENBLAS_NUM_THREADS": "1"}
+    variables = {**engine.environment_for(isa), "OPENBLAS_NUM_THREADS": "1"}
     facts = _asked(
         engine.build_factory(precision),
         {**shared, **calibration, "cache": str(arguments.cache)},
-        environment,
+        variables,
     )
+    if engine.own:
+        made = {"source": facts["model"], "threads": arguments.threads}
+        built = _asked(f"{engine.module}:build_{precision.value}", made, variables, python)
+        facts = {**facts, **built}
     proof: Mapping[str, Any] = {}
     if engine.proves:
         proof = _asked(
             f"{engine.module}:prove",
             {**shared, "model": facts["model"], "precision": precision.value, "threads": arguments.threads},
-            {**environment, "ONEDNN_VERBOSE": CREATED},
+            {**variables, "ONEDNN_VERBOSE": CREATED},
         )
     return _Setting(
         network=network,
@@ -176,17 +205,21 @@ def _setting(
         size_bytes=facts["model_bytes"],
         labels=facts["labels"],
         proof=proof,
+        python=python,
     )
 
 
-def _asked(factory: str, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Mapping[str, Any]:
+def _asked(
+    factory: str, arguments: Mapping[str, Any], variables: Mapping[str, str], python: str = sys.executable
+) -> Mapping[str, Any]:
     """Return the facts of what a factory makes, in a process that gives its memory back."""
     arm = WorkerArm(
         name=factory,
         unit="",
         factory=factory,
         arguments=arguments,
-        environment=program.environment(dict(environment)),
+        environment=program.environment(dict(variables)),
+        python=python,
     )
     try:
         return arm.start()
@@ -237,5 +270,6 @@ def _arm(
         },
         environment=program.environment({**engine.environment_for(setting.isa), **threads}),
         latencies=batch == 1,
+        python=setting.python,
         known={**setting.proof, "isa_cap": setting.isa.value, **({} if setting is baseline else smaller)},
     )

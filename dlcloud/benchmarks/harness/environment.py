@@ -1,0 +1,70 @@
+"""Build the environment of a setting that cannot share the program's, once per machine.
+
+Environments are kept by a digest of their requirements. Two builders of the same one wait for each other, and
+one that was interrupted is built anew.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from .process import ArmFailedError
+
+CACHE = Path("~/.cache/dlcloud/environments")
+TAIL = 500
+
+
+def python_of(requirements: Path, *, version: str, tell: Callable[[str], None]) -> str:
+    """Return the interpreter of an environment with these packages, built where it is missing.
+
+    Args:
+        requirements: Pinned packages.
+        version: Of Python, such as `3.11`: the only one that has all of them.
+        tell: Is told what takes time.
+
+    Raises:
+        ArmFailedError: There is no such Python, or the packages cannot be installed.
+    """
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
+    cache = Path(os.environ.get("DLCLOUD_ENVIRONMENTS") or CACHE).expanduser()
+    folder = cache / f"{requirements.stem}-{digest}-py{version}-{platform.machine()}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            tell(f"installing the packages of {requirements.stem}, once on this machine")
+            _build(folder, requirements, version)
+    return str(folder / "bin" / "python")
+
+
+def _build(folder: Path, requirements: Path, version: str) -> None:
+    base = _base(version)
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([base, "-m", "venv", str(folder)])
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-input", "-q"]
+    _run([*pip, "--disable-pip-version-check", "-r", str(requirements)])
+    (folder / "complete").touch()
+
+
+def _base(version: str) -> str:
+    """Return a Python of the version: this one, or one on the PATH."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    found = shutil.which(f"python{version}")
+    if found is None:
+        hint = f"apt-get install python{version}-venv"
+        raise ArmFailedError(f"it needs Python {version}, which is not installed: {hint}")
+    return found
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())[-TAIL:]
+        raise ArmFailedError(f"its environment cannot be built: {said}")

@@ -1,0 +1,140 @@
+"""BigDL itself, where Java is (or CI is set), and its rule in NumPy, equal to it bit for bit."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlcloud.benchmarks.harness import environment
+from dlcloud.benchmarks.harness.process import ArmFailedError
+
+ENVIRONMENTS = Path("~/.cache/dlcloud-tests").expanduser()
+SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--warm-up-seconds", "1"]
+
+LAYERS = """
+import sys
+import numpy as np
+from pathlib import Path
+from benchmarks.quantization import bigdl_engine, bigdl_rule
+bigdl_engine.start_java(1)
+from bigdl.dllib.nn import layer as nn
+
+random = np.random.default_rng(0)
+
+def drawn(*shape, positive=False):
+    values = random.standard_normal(shape).astype(np.float32)
+    return np.maximum(values, 0) if positive else values
+
+def int8(layer, weights, source):
+    layer.set_weights(weights)
+    model = nn.Sequential()
+    model.add(layer)
+    return model.evaluate().quantize().evaluate().forward(source)
+
+for positive in (True, False):
+    for count, inputs, outputs in ((4, 64, 10), (3, 17, 5), (2, 2048, 33)):
+        source, weight, bias = drawn(count, inputs, positive=positive), drawn(outputs, inputs), drawn(outputs)
+        theirs = int8(nn.Linear(inputs, outputs), [weight, bias], source)
+        assert np.array_equal(bigdl_rule.linear(source, weight, bias), theirs), (positive, inputs)
+    for channels, size, outputs, kernel, stride, pad in (
+        (3, 16, 8, 3, 1, 1), (16, 9, 20, 3, 2, 1), (64, 8, 12, 3, 1, 1), (9, 14, 8, 5, 1, 2),
+        (3, 20, 16, 7, 2, 3), (5, 9, 4, 1, 1, 0), (1, 8, 16, 3, 1, 1),
+    ):
+        source = drawn(2, channels, size, size, positive=positive)
+        weight, bias = drawn(outputs, channels, kernel, kernel), drawn(outputs)
+        layer = nn.SpatialConvolution(channels, outputs, kernel, kernel, stride, stride, pad, pad)
+        theirs = int8(layer, [weight[None], bias], source)
+        ours = bigdl_rule.convolution(source, weight, bias, stride=stride, pad=pad)
+        assert np.array_equal(ours, theirs), (positive, channels, kernel)
+even = np.zeros((1, 8, 6, 6), np.float32)
+even[0, :, 3:] = 0.5
+weight, bias = drawn(4, 8, 3, 3), drawn(4)
+theirs = int8(nn.SpatialConvolution(8, 4, 3, 3, 1, 1, 1, 1), [weight[None], bias], even)
+assert np.array_equal(bigdl_rule.convolution(even, weight, bias, pad=1), theirs)
+print("equal")
+"""
+
+
+@pytest.fixture(scope="module")
+def bigdl_python():
+    """Give a Python with BigDL: 423 MB, so it is installed only where CI is set, and used where it lies."""
+    if shutil.which("java") is None:
+        pytest.skip("there is no java")
+    requirements = Path(environment.__file__).parents[1] / "requirements" / "quantization_bigdl.txt"
+    if "CI" not in os.environ and not any(ENVIRONMENTS.glob("quantization_bigdl-*/complete")):
+        pytest.skip("BigDL is not installed yet; CI=1 installs it")
+    os.environ["DLCLOUD_ENVIRONMENTS"] = str(ENVIRONMENTS)
+    try:
+        yield environment.python_of(requirements, version="3.11", tell=lambda _told: None)
+    except ArmFailedError as error:
+        pytest.skip(str(error))
+    finally:
+        del os.environ["DLCLOUD_ENVIRONMENTS"]
+
+
+def quantization(python, folder, *arguments, **variables):
+    command = [python, "-m", "benchmarks.quantization", "--network", "tiny", "--batch", "4", *SHORT]
+    done = subprocess.run(
+        [*command, "--cache", "models", "--output", "records.jsonl", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=290, check=False, env=os.environ | variables,
+    )  # fmt: skip
+    return done, [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def test_the_rule_equals_bigdls_own_layers_bit_for_bit(alone, bigdl_python):
+    done = subprocess.run(
+        [bigdl_python, "-c", LAYERS], cwd=alone, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.endswith("equal\n")
+
+
+@pytest.mark.usefixtures("bigdl_python")
+def test_bigdl_runs_beside_another_engine_in_an_environment_of_its_own(alone, engine_python):
+    done, records = quantization(engine_python, alone, "--engine", "onnxruntime", "bigdl")
+    assert done.returncode == 0, done.stderr[-3000:]
+    facts = {each["setting"]: each["facts"] for each in records if each["record"] == "result"}
+    assert list(facts) == ["onnxruntime fp32", "onnxruntime int8", "bigdl fp32", "bigdl int8"]
+    assert facts["bigdl fp32"]["layers_computed_in"] == {"fp32": 9}
+    assert facts["bigdl int8"]["layers_computed_in"] == {"int8": 9}
+    assert facts["bigdl int8"]["times_smaller"] > 2
+    assert facts["bigdl int8"]["numpy"] == "1.23.5"
+    assert facts["bigdl int8"]["java"]
+    assert facts["bigdl int8"]["cosine_similarity"] > 0.99
+    assert facts["bigdl fp32"]["cosine_similarity"] > 0.9999
+    assert facts["bigdl fp32"]["compared_with"] == "onnxruntime fp32"
+    assert not list(alone.glob("*.log"))
+
+
+def test_without_java_a_failure_says_how_to_get_it(alone, engine_python, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done, records = quantization(engine_python, alone, "--engine", "bigdl", PATH=str(tmp_path / "empty"))
+    assert done.returncode == 1
+    (failure,) = [each for each in records if each["record"] == "failure"]
+    assert failure["message"] == "there is no java: sudo apt-get install -qy openjdk-17-jre-headless"
+
+
+def test_a_python_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_ENVIRONMENTS", str(tmp_path))
+    requirements = tmp_path / "some.txt"
+    requirements.write_text("six==1.17.0\n")
+    with pytest.raises(ArmFailedError, match=r"needs Python 3.2, which is not installed"):
+        environment.python_of(requirements, version="3.2", tell=lambda _told: None)
+
+
+def test_an_environment_is_built_once_and_anew_where_it_was_torn(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_ENVIRONMENTS", str(tmp_path))
+    requirements = tmp_path / "none.txt"
+    requirements.write_text("# nothing\n")
+    version = ".".join(map(str, sys.version_info[:2]))
+    told = []
+    python = environment.python_of(requirements, version=version, tell=told.append)
+    assert environment.python_of(requirements, version=version, tell=told.append) == python
+    assert told == ["installing the packages of none, once on this machine"]
+    (Path(python).parents[1] / "complete").unlink()
+    environment.python_of(requirements, version=version, tell=told.append)
+    assert len(told) == 2
