@@ -91,7 +91,10 @@ def touched_since(moment: float) -> bool:
 
 
 def busy_seconds() -> float:
-    """Return the processor time of the user's living programs; on the local EC2 they are not told apart."""
+    """Return the processor time of the user's living programs, and of what they started and has ended.
+
+    On the local EC2 programs are not told apart by their user.
+    """
     if ROOT:
         return 0.0
     owner, ticks = HOME.stat().st_uid, 0
@@ -99,7 +102,7 @@ def busy_seconds() -> float:
         with contextlib.suppress(OSError, ValueError, IndexError):
             if entry.name.isdigit() and entry.stat().st_uid == owner:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                ticks += int(fields[11]) + int(fields[12])
+                ticks += sum(int(field) for field in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
