@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from botocore.stub import ANY
 
+from dlcloud.cloud.requests import instance as read_instance
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Instance, InstanceState, Market
 from tests.fakes.samples import cluster
@@ -212,3 +213,26 @@ def test_zones_are_told_by_type_and_a_type_that_is_not_offered_is_absent(moto_cl
     assert "zz9.huge" not in zones
     assert zones["c5.xlarge"] == tuple(sorted(zones["c5.xlarge"]))
     assert all(zone.startswith("us-east-1") for zone in zones["c5.xlarge"])
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "ended_at"),
+    [
+        (
+            "terminated",
+            "Service initiated (2026-09-01 12:34:56 GMT)",
+            datetime(2026, 9, 1, 12, 34, 56, tzinfo=UTC),
+        ),
+        (
+            "shutting-down",
+            "User initiated (2026-09-01 12:34:56 GMT)",
+            datetime(2026, 9, 1, 12, 34, 56, tzinfo=UTC),
+        ),
+        ("terminated", "Server.SpotInstanceTermination", None),
+        ("stopped", "User initiated (2026-09-01 12:34:56 GMT)", None),
+        ("running", "", None),
+    ],
+)
+def test_when_an_instance_ended_is_read_from_why_it_did(state, reason, ended_at):
+    told = {**ANSWER["Instances"][0], "State": {"Name": state}, "StateTransitionReason": reason}
+    assert read_instance(told).ended_at == ended_at

@@ -1,10 +1,12 @@
 """Down is down: nothing is left that costs money, or it is named."""
 
+from dataclasses import replace
+
 import pytest
 
 from dlcloud.core.cluster import ClusterState
 from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import InstanceState
+from dlcloud.core.instance import InstanceState, Market
 from dlcloud.launch.down import TERMINATION_TIMEOUT_S, take_down
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE, cluster, request
@@ -143,3 +145,45 @@ def test_nobody_elses_instances_are_touched(world):
     down(world)
     assert set(world.cloud.alive()).isdisjoint(mine)
     assert len(world.cloud.alive()) == 1
+
+
+@pytest.mark.parametrize("capacity", [0, 1])
+def test_a_fleet_whose_answer_was_lost_is_found_by_its_tag_and_deleted(world, capacity):
+    pools = [(name, zone) for name in ("c7i.xlarge", "c6i.xlarge") for zone in ("us-east-1a", "us-east-1b")]
+    world.cloud.capacity |= {(*pool, Market.ON_DEMAND): 0 for pool in pools}
+    world.cloud.capacity[*pools[0], Market.ON_DEMAND] = capacity
+    world.cloud.failures.append(Failure("launch_fleet", Killed(), after=True))
+    world.killed_while_provisioning(RECIPE)
+    assert world.cloud.fleets_made
+    down(world)
+    assert not world.cloud.fleets_made
+    assert left(world) == []
+
+
+def test_a_fleet_of_a_request_too_old_to_be_repeated_is_found_too(world):
+    world.cloud.failures.append(Failure("launch_fleet", Killed(), after=True))
+    world.killed_while_provisioning(RECIPE)
+    world.clock.advance(3600)
+    world.provision(RECIPE)
+    down(world)
+    assert not world.cloud.fleets_made
+
+
+def test_down_does_not_wait_for_a_request_that_was_refused(world):
+    world.cloud.failures.append(Failure("launch", CloudError("InvalidParameterValue")))
+    with pytest.raises(CloudError):
+        world.provision()
+    assert down(world) == []
+    assert world.clock.monotonic() == 0
+
+
+def test_the_end_that_ec2_tells_goes_before_the_time_of_looking(world):
+    world.provision()
+    world.clock.advance(1000)
+    record = world.cloud._records["i-0001"]
+    told = world.cluster.created_at.replace(minute=7)
+    record.instance = replace(record.instance, ended_at=told)
+    world.cloud.interrupt("i-0001")
+    ends = {member.instance.instance_id: member.ended_at for member in down(world)}
+    assert ends["i-0001"] == told
+    assert ends["i-0002"] > told
