@@ -126,13 +126,14 @@ BENCHMARKS = {
             name="quantization",
             module="benchmarks.quantization",
             requirements="quantization.txt",
-            summary="Compare fp32 with int8 inference of image networks on OpenVINO and ONNX Runtime: speed, "
-            "latency, size, memory, and accuracy or agreement.",
+            summary="Compare fp32 with int8 inference of image networks on OpenVINO, ONNX Runtime and "
+            "PyTorch: speed, latency, size, memory, and accuracy or agreement.",
             parameters={
                 "network": "vgg16, vgg19, resnet50, ssd300 or tiny with random weights, or digits: a small "
                 "VGG trained on real ones, judged by its accuracy",
-                "engine": "openvino (default), onnxruntime or bigdl (on Spark; takes Java and Python 3.11), "
-                "or several in turn",
+                "engine": "openvino (default), onnxruntime, pytorch or bigdl (on Spark; takes Java and "
+                "Python 3.11), or several in turn",
+                "device": "cpu (default) or cuda, which of these only pytorch uses",
                 "batch": "images a step",
                 "threads": "threads of the engine; one per physical core unless given",
                 "isa": "newest instructions an engine may use: native (default), avx512_core (Skylake's, "
@@ -162,6 +163,7 @@ BENCHMARKS = {
                 "warm-up-seconds": "1",
             },
             choices=(
+                Choice(parameter="engine", value="pytorch", requirements="quantization_pytorch.txt"),
                 Choice(parameter="network", value="digits", requirements="quantization.txt"),
                 Choice(
                     parameter="engine",

@@ -42,6 +42,12 @@ def tensorflow_python():
     return _environment("tensorflow")
 
 
+@pytest.fixture(scope="session")
+def pytorch_python():
+    """Give a Python with the pinned packages of the quantization benchmark on PyTorch."""
+    return _environment("quantization_pytorch")
+
+
 def _environment(name):
     requirements = PACKAGE / "requirements" / f"{name}.txt"
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]

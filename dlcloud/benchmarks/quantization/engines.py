@@ -79,6 +79,7 @@ class Engine:
         own_python: The version of Python in that environment.
         unable: Networks that it has no form of.
         programs: Programs that must be on the machine, each with how to get it.
+        gpu_precisions: In which it runs on an NVIDIA GPU, the baseline first; none where it does not.
     """
 
     name: str
@@ -95,10 +96,15 @@ class Engine:
     own_python: str = ""
     unable: frozenset[str] = frozenset()
     programs: Mapping[str, str] = field(default_factory=dict)
+    gpu_precisions: tuple[Precision, ...] = ()
 
     def missing(self) -> str | None:
         """Return the first module that is not installed; None where it can run."""
         return next((name for name in self.needs if importlib.util.find_spec(name) is None), None)
+
+    def precisions_on(self, device: str) -> tuple[Precision, ...]:
+        """Return in which precisions it runs on `cpu` or `cuda`."""
+        return self.gpu_precisions if device == "cuda" else self.precisions
 
     def lacking(self, precision: Precision, isa: Isa, flags: Collection[str]) -> str | None:
         """Say why the engine cannot run in a precision here; None where it can.
@@ -176,6 +182,26 @@ ENGINES = {
             own_python="3.11",  # the last for which its NumPy was built
             unable=frozenset({"ssd300"}),
             programs={"java": "sudo apt-get install -qy openjdk-17-jre-headless"},
+        ),
+        Engine(
+            name="pytorch",
+            needs=("torch", "torchao", "onnx"),
+            packages=("torch", "torchao", "onnx", "numpy"),
+            module="quantization.pytorch_engine",
+            precisions=(Precision.FP32, Precision.FP32_EAGER, Precision.BF16, Precision.INT8),
+            gpu_precisions=(
+                Precision.FP32,
+                Precision.FP32_EAGER,
+                Precision.BF16,
+                Precision.FP16,
+                Precision.INT8,
+            ),
+            fp32_builder="quantization.pytorch_engine:build_fp32",
+            caps={
+                isa: {**cap, "ATEN_CPU_CAPABILITY": kind, "MKL_ENABLE_INSTRUCTIONS": kind.upper()}
+                for (isa, cap), kind in zip(ONEDNN_CAPS.items(), ("avx512", "avx2"), strict=True)
+            },
+            compiles=frozenset({Precision.FP32, Precision.BF16, Precision.INT8}),
         ),
     )
 }

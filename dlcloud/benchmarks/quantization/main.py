@@ -74,6 +74,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "(default: native, what the processor has)",
     )  # fmt: skip
     parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="what to run on (default: cpu)"
+    )
+    parser.add_argument(
         "--calibration-images", type=program.positive, default=16, metavar="N",
         help="synthetic images that the int8 scales are taken from (default: %(default)s)",
     )  # fmt: skip
@@ -135,7 +138,12 @@ def _settings(
     if network in engine.unable:
         recorder.skip(Skip(case=network, setting=engine.name, reason=f"{engine.name} has no form of it"))
         return []
-    precisions = _possible(network, engine, isa, recorder, hardware.cpu_flags())
+    if arguments.device == "cuda":
+        precisions = _possible_on_gpu(network, engine, recorder, hardware.gpus())
+    else:
+        precisions = _possible(network, engine, isa, recorder, hardware.cpu_flags())
+    if not precisions:
+        return []
     python = _interpreter(engine, recorder)
     return [_setting(network, engine, precision, isa, arguments, python) for precision in precisions]
 
@@ -158,12 +166,25 @@ def _interpreter(engine: Engine, recorder: Recorder) -> str:
 def _possible(
     network: str, engine: Engine, isa: Isa, recorder: Recorder, flags: Collection[str]
 ) -> list[Precision]:
-    """Return what the machine can compute in, and record what it cannot."""
+    """Return what the processor can compute in, and record what it cannot."""
     reasons = {precision: engine.lacking(precision, isa, flags) for precision in engine.precisions}
     for precision, reason in reasons.items():
         if reason is not None:
             recorder.skip(Skip(case=network, setting=f"{engine.name} {precision.value}", reason=reason))
     return [precision for precision, reason in reasons.items() if reason is None]
+
+
+def _possible_on_gpu(
+    network: str, engine: Engine, recorder: Recorder, gpus: Sequence[Mapping[str, Any]]
+) -> list[Precision]:
+    """Return what the engine computes in on a GPU; record where there is none, or it knows none."""
+    reason = None if gpus else "this machine has no NVIDIA GPU"
+    if not engine.gpu_precisions:
+        reason = f"{engine.name} runs on CPUs only here"
+    if reason is None:
+        return list(engine.gpu_precisions)
+    recorder.skip(Skip(case=network, setting=engine.name, reason=reason))
+    return []
 
 
 def _setting(  # noqa: PLR0917 - what _settings passes on
@@ -177,11 +198,13 @@ def _setting(  # noqa: PLR0917 - what _settings passes on
     """Make sure that a model is in the cache, and see what it is computed by."""
     shared = {"network": network, "seed": arguments.seed}
     quantized = precision is Precision.INT8
+    # On a GPU weights are quantized as they are loaded, and activations as they come.
+    quantized = quantized and arguments.device == "cpu"
     calibration = {"calibration_images": arguments.calibration_images} if quantized else {}
     # The training's products are too small to share among threads, and alone it sums in one order.
     variables = {**engine.environment_for(isa), "OPENBLAS_NUM_THREADS": "1"}
     facts = _asked(
-        engine.build_factory(precision),
+        engine.build_factory(precision if quantized else Precision.FP32),
         {**shared, **calibration, "cache": str(arguments.cache)},
         variables,
     )
@@ -234,7 +257,7 @@ def _case(network: str, batch: int, settings: Sequence[_Setting], arguments: arg
     isa = settings[0].isa
     labels = settings[0].labels
     return Case(
-        name=f"{network} batch {batch}" + ("" if isa is Isa.NATIVE else f" {isa.value}"),
+        name=" ".join([f"{network} batch {batch}", *([] if isa is Isa.NATIVE else [isa.value])]),
         arms=[
             _arm(name, setting, names[first[setting.engine.name]], batch=batch, arguments=arguments)
             for name, setting in names.items()
@@ -257,6 +280,7 @@ def _arm(
     engine = setting.engine
     threads = {"OMP_NUM_THREADS": str(arguments.threads)}
     smaller = {"times_smaller": round(baseline.size_bytes / setting.size_bytes, 4)}
+    on_gpu = arguments.device == "cuda"
     return WorkerArm(
         name=name,
         unit="images/s",
@@ -267,9 +291,14 @@ def _arm(
             "threads": arguments.threads,
             "seed": arguments.seed,
             "model": setting.model,
+            **({"device": arguments.device} if engine.gpu_precisions else {}),
         },
         environment=program.environment({**engine.environment_for(setting.isa), **threads}),
         latencies=batch == 1,
         python=setting.python,
-        known={**setting.proof, "isa_cap": setting.isa.value, **({} if setting is baseline else smaller)},
+        known={
+            **setting.proof,
+            **({} if on_gpu else {"isa_cap": setting.isa.value}),
+            **({} if setting is baseline or on_gpu else smaller),
+        },
     )

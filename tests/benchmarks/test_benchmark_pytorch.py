@@ -1,0 +1,91 @@
+import subprocess
+from io import StringIO
+
+import pytest
+
+from dlcloud.benchmarks.harness.records import Recorder
+from dlcloud.benchmarks.quantization import main as quantization
+from dlcloud.benchmarks.quantization.engines import ENGINES, Isa, Precision
+
+PYTORCH = ENGINES["pytorch"]
+
+SAME_NETWORK_AND_REAL_INT8 = """
+import numpy as np, onnxruntime
+from benchmarks.quantization import models, pytorch_engine, torch_graph
+from benchmarks.quantization.agreement import agreement
+
+shared = {"network": "tiny", "seed": 0}
+onnx = models.build_fp32(**shared, cache="models").facts["model"]
+fp32 = pytorch_engine.build_fp32(**shared, cache="models").facts
+int8 = pytorch_engine.build_int8(**shared, cache="models", calibration_images=4).facts
+eager = pytorch_engine.infer_fp32_eager(model=fp32["model"], **shared, batch=3, threads=2)
+session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
+theirs = session.run(None, {"images": eager.parts[0].images})[0]
+print("same network", np.allclose(eager.outputs(), theirs, atol=1e-4))
+
+quantized = pytorch_engine.infer_int8(model=int8["model"], **shared, batch=3, threads=2)
+print("kernels", quantized.facts["kernels"])
+print("all int8", all(kernel.endswith(" u8") for kernel in quantized.facts["kernels"]))
+alike = agreement(eager.outputs(), quantized.outputs())
+print("alike", 0.9 < alike["cosine_similarity_centred"] < 0.99999)
+print("smaller", int8["model_bytes"] < fp32["model_bytes"])
+
+for change, value in (("Conv", "auto_pad"), ("Gemm", "transA")):
+    import onnx as format
+    model = format.load(onnx)
+    node = next(node for node in model.graph.node if node.op_type == change)
+    node.attribute.append(format.helper.make_attribute(value, "SAME_UPPER" if value == "auto_pad" else 1))
+    try:
+        torch_graph.Graph(model.graph)
+    except torch_graph.UnreadableError as error:
+        print(error)
+"""
+
+
+def test_pytorch_runs_the_same_network_and_int8_by_real_int8_kernels(alone, pytorch_python):
+    done = subprocess.run(
+        [pytorch_python, "-c", SAME_NETWORK_AND_REAL_INT8],
+        cwd=alone, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    told = done.stdout.splitlines()
+    assert told[0] == "same network True", done.stderr
+    assert told[1].startswith("kernels ['")
+    assert told[2:] == [
+        "all int8 True",
+        "alike True",
+        "smaller True",
+        "Conv with auto_pad = SAME_UPPER is not read into PyTorch",
+        "Gemm with transA = 1 is not read into PyTorch",
+    ]
+
+
+def test_without_a_compiler_what_compiles_is_left_out(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    flags = ["avx512_bf16", "avx512_vnni"]
+    reasons = {each: PYTORCH.lacking(each, Isa.NATIVE, flags) for each in PYTORCH.precisions}
+    assert reasons.pop(Precision.FP32_EAGER) is None
+    assert set(reasons.values()) == {"there is no C++ compiler, which pytorch needs: apt-get install g++"}
+
+
+def gpu(engine, gpus):
+    recorder = Recorder(output=None, messages=StringIO())
+    return quantization._possible_on_gpu("tiny", ENGINES[engine], recorder, gpus), recorder.skips
+
+
+def test_on_a_gpu_pytorch_runs_fp16_too():
+    possible, skips = gpu("pytorch", [{"name": "Tesla T4"}])
+    assert {Precision.FP32, Precision.FP16, Precision.INT8} < set(possible)
+    assert not skips
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus", "reason"),
+    [
+        ("pytorch", [], "this machine has no NVIDIA GPU"),
+        ("openvino", [{"name": "Tesla T4"}], "openvino runs on CPUs only here"),
+    ],
+)
+def test_what_has_no_gpu_is_skipped_with_the_reason(engine, gpus, reason):
+    possible, (skip,) = gpu(engine, gpus)
+    assert possible == []
+    assert skip.reason == reason
