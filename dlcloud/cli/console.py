@@ -1,6 +1,7 @@
 """Progress on stderr, drawn from events: lines where nobody watches, a live status on a terminal."""
 
 import sys
+import textwrap
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 PROGRESS_EVERY_S = 10.0
+SECONDS_BELOW_MINUTES = 2
+INDENT = " " * 11
 MOST_LINES = 8
 """With more instances than this at work, the others go on unseen: a screen is not a log."""
 
@@ -89,7 +92,8 @@ class LiveConsole:
             if isinstance(event, StageDone):
                 self._end(self._display, event)
             elapsed = time.monotonic() - self._started
-            self._display.console.print(f"{elapsed:7.1f} s  {line_of(event)}", soft_wrap=True)
+            console = self._display.console
+            console.print(broken(f"{elapsed:7.1f} s  {line_of(event)}", console.width), soft_wrap=True)
 
     def _go_on(self, display: "RichProgress", event: Event) -> None:
         display.start()
@@ -120,7 +124,26 @@ def line_of(event: Event) -> str:
         case Warned():
             return f"{where}warning: {event.message}"
         case Progress() if event.total:
-            remaining = f", about {event.remaining_s:.0f} s left" if event.remaining_s else ""
-            return f"{where}{event.message} ({event.done or 0:g} of {event.total:g}{remaining})"
+            # First what is cut off last where the line is too long for the terminal.
+            left = f", about {time_left(event.remaining_s)} left" if event.remaining_s else ""
+            return f"{where}{event.done or 0:g} of {event.total:g}{left}: {event.message}"
         case _:
             return f"{where}{event.message}"
+
+
+def time_left(seconds: float) -> str:
+    """Return a time as people say it: `40 s`, `12 min`, `2 h 5 min`."""
+    minutes = round(seconds / 60)
+    if minutes < SECONDS_BELOW_MINUTES:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def broken(text: str, width: int) -> str:
+    """Break lines that are wider than the terminal between words; what follows is indented."""
+    lines = [
+        textwrap.wrap(line, width, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    ]
+    return "\n".join("\n".join(line) for line in lines)

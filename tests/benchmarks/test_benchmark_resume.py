@@ -1,16 +1,24 @@
 """An interrupted program run again measures only what is missing, and only where nothing has changed."""
 
 import copy
+import dataclasses
+import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from dlcloud.benchmarks.harness import resume
+from dlcloud.benchmarks.harness.arm import Finish, Slice, WarmUp
+from dlcloud.benchmarks.harness.load import ProcLoad
+from dlcloud.benchmarks.harness.protocol import Case, Limits, Session, measure
+from dlcloud.benchmarks.harness.records import Metric, Recorder
 
 START = {
     "record": "start",
@@ -200,3 +208,75 @@ def test_resume_without_a_file_is_refused(alone):
     process.communicate(timeout=60)
     assert process.returncode == 2
     assert "--resume needs --output" in (alone / "stderr").read_text()
+
+
+@dataclasses.dataclass
+class SlowArm:
+    """An arm whose every slice takes ten seconds of a clock of its own; `time` is shared by all arms."""
+
+    name: str
+    time: list
+    metric: Metric = Metric.THROUGHPUT
+    unit: str = "images/s"
+    process_spread: float = 0.0
+
+    def start(self):
+        self.time[0] += 5.0
+        return {}
+
+    def warm_up(self, limit_s):  # noqa: ARG002  the protocol's
+        return WarmUp(steps=1, seconds=0.0, settled=True)
+
+    def measure(self, seconds):  # noqa: ARG002  as above
+        self.time[0] += 10.0
+        return Slice(value=1.0, items=1, seconds=10.0)
+
+    def cpu_s(self):
+        return 0.0
+
+    def finish(self):
+        return Finish(metrics={}, outputs=[])
+
+    def close(self):
+        """Nothing is open."""
+
+
+def estimates(*, earlier):
+    """Measure four cases of two rounds, 25 s each; `earlier` is how long those measured before had taken."""
+    time_s, output = [0.0], io.StringIO()
+    known = {
+        (f"c{place}", ("a",)): resume.Earlier(
+            case=f"c{place}", settings=("a",), results=(), comparisons=(), seconds=seconds, host="i-1"
+        )
+        for place, seconds in enumerate(earlier)
+    }
+    session = Session(
+        limits=Limits(rounds=2, max_s=100.0, fixed=True),
+        recorder=Recorder(output=output, messages=io.StringIO()),
+        load=ProcLoad(Path("/none")),
+        generator=random.Random(0),
+        earlier=known,
+        clock=lambda: time_s[0],
+    )
+    measure([Case(name=f"c{place}", arms=[SlowArm("a", time_s)]) for place in range(4)], session)
+    records = [json.loads(line) for line in output.getvalue().splitlines()]
+    return [
+        (each["done"], each["remaining_s"], each["message"])
+        for each in records
+        if each["record"] == "progress" and each["remaining_s"] is not None
+    ]
+
+
+def test_the_time_left_is_estimated_from_the_cases_so_far():
+    told = [(done, left) for done, left, message in estimates(earlier=[]) if "preparing" not in message]
+    # Of the first case only the limit is known; after a round of it, how long that took.
+    assert told[:2] == [(0, 400.0), (0, 10.0 + 3 * 25.0)]
+    assert (1, 75.0) in told
+    assert (3, 25.0) in told
+    assert told[-1] == (4, 0.0)
+
+
+def test_a_resumed_sweep_estimates_from_what_the_cases_before_took():
+    told = estimates(earlier=[60.0, 40.0])
+    assert told[0] == (2, 100.0, "c2")
+    assert told[1] == (2, 100.0, "c2: preparing a")

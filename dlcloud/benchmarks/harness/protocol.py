@@ -29,6 +29,8 @@ REDONE_PER_CASE = 10
 REDONE_UP_TO_S = 30.0
 """A slice that took longer is kept and marked: to run it again costs more than it tells."""
 
+TOLD_EVERY_S = 10.0
+
 QUICK_RESAMPLES = 400
 """Enough to decide whether to go on; the figures reported are drawn from more."""
 
@@ -165,10 +167,11 @@ class _CaseRun:
     tracks: list[Track] = field(default_factory=list)
     redone: int = 0
     began: float = field(init=False)
+    told_at: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Start the clock."""
-        self.began = self.session.clock()
+        self.began = self.told_at = self.session.clock()
 
     @property
     def elapsed_s(self) -> float:
@@ -192,7 +195,7 @@ class _CaseRun:
                 arm.close()
 
     def _start(self, track: Track) -> None:
-        self._progress(f"preparing {track.arm.name}", None)
+        self._progress(f"preparing {track.arm.name}", self._expected_s())
         track.facts = dict(track.arm.start())
         track.warm_up = track.arm.warm_up(self.session.limits.warm_up_s)
 
@@ -274,14 +277,20 @@ class _CaseRun:
             self.session.recorder.failure(failure)
 
     def _tell(self, number: int, elapsed_s: float) -> None:
-        """Tell how far the rounds are, at the looks only, so that telling costs nothing."""
-        if not statistics.look_due(number, self.session.limits.rounds):
+        """Tell how far the rounds are, at the looks and where long ones let one wait: telling costs time."""
+        limits = self.session.limits
+        if statistics.look_due(number, limits.rounds):
+            width = self._width()
+            told = f"{number} rounds, interval {100 * width:.1f} % wide"
+            rest_s = self._rest_s(number, width, elapsed_s)
+        elif self.session.clock() - self.told_at >= TOLD_EVERY_S:
+            told = f"{number} of at least {max(number, limits.rounds)} rounds"
+            least_s = elapsed_s / number * max(0, limits.rounds - number)
+            rest_s = least_s if limits.fixed else max(least_s, limits.max_s - elapsed_s)
+        else:
             return
-        width = self._width()
-        rest_s = self._rest_s(number, width, elapsed_s)
         each_s = _mean(took_s) if (took_s := self.session.took_s) else self.elapsed_s + rest_s
-        remaining_s = rest_s + self.later * each_s
-        self._progress(f"{number} rounds, interval {100 * width:.1f} % wide", remaining_s)
+        self._progress(told, rest_s + self.later * each_s)
 
     def _rest_s(self, number: int, width: float, elapsed_s: float) -> float:
         """Estimate how long the rounds go on: an interval narrows with the root of their number."""
@@ -291,7 +300,15 @@ class _CaseRun:
         needed_s = elapsed_s * ((width / limits.width) ** 2 - 1)
         return max(0.0, min(needed_s, limits.max_s - elapsed_s))
 
+    def _expected_s(self) -> float | None:
+        """Estimate how long this case and all later ones take, from those before; None for the first."""
+        if not self.session.took_s:
+            return None
+        each_s = _mean(self.session.took_s)
+        return max(0.0, each_s - self.elapsed_s) + self.later * each_s
+
     def _progress(self, message: str, remaining_s: float | None) -> None:
+        self.told_at = self.session.clock()
         self.session.recorder.progress(
             f"{self.case.name}: {message}", done=self.done, total=self.total, remaining_s=remaining_s
         )

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dlcloud.cli.console import LiveConsole, PlainConsole, console_for, line_of
+from dlcloud.cli.console import LiveConsole, PlainConsole, broken, console_for, line_of
 from dlcloud.core.events import Notice, Progress, StageDone, StageStarted, Warned
 
 
@@ -19,9 +19,11 @@ from dlcloud.core.events import Notice, Progress, StageDone, StageStarted, Warne
         (Warned(message="no spot"), "warning: no spot"),
         (Notice(message="kept"), "kept"),
         (Progress(message="vgg16", instance_id="i-1"), "i-1  vgg16"),
-        (Progress(message="vgg16", done=1, total=4), "vgg16 (1 of 4)"),
-        (Progress(message="vgg16", total=4.0), "vgg16 (0 of 4)"),
-        (Progress(message="vgg16", done=2, total=4, remaining_s=29.6), "vgg16 (2 of 4, about 30 s left)"),
+        (Progress(message="vgg16", done=1, total=4), "1 of 4: vgg16"),
+        (Progress(message="vgg16", total=4.0), "0 of 4: vgg16"),
+        (Progress(message="vgg16", done=2, total=4, remaining_s=29.6), "2 of 4, about 30 s left: vgg16"),
+        (Progress(message="b", done=2, total=4, remaining_s=400), "2 of 4, about 7 min left: b"),
+        (Progress(message="b", done=2, total=4, remaining_s=7500), "2 of 4, about 2 h 5 min left: b"),
     ],
 )
 def test_every_event_is_a_line(event, line):
@@ -74,3 +76,12 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_the_live_console():
     assert isinstance(console_for(Terminal()), LiveConsole)
     assert isinstance(console_for(io.StringIO()), PlainConsole)
+
+
+def test_a_line_too_long_for_the_terminal_is_broken_between_words():
+    words = "    2.0 s  " + "word " * 20 + "https://example.org/" + "x" * 70
+    lines = broken(words + "\nthe next", 80).splitlines()
+    assert lines[0] == ("    2.0 s  " + "word " * 14).rstrip()
+    assert lines[1].startswith(" " * 11 + "word")
+    assert "https://example.org/" + "x" * 70 in lines[2]
+    assert lines[-1] == "the next"
