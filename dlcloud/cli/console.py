@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 PROGRESS_EVERY_S = 10.0
 SECONDS_BELOW_MINUTES = 2
 INDENT = " " * 11
+CLOCK_WIDTH = len("0:00:00")
 MOST_LINES = 8
 """With more instances than this at work, the others go on unseen: a screen is not a log."""
 
@@ -70,8 +71,12 @@ class LiveConsole:
         from rich.console import Console as RichConsole
         from rich.progress import Progress as RichProgress
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
 
-        columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+        # Where it is too narrow for all, what goes on is cut off, not the clock.
+        clock = TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=CLOCK_WIDTH))
+        spinner = SpinnerColumn(table_column=Column(no_wrap=True, min_width=1))
+        columns = (spinner, clock, TextColumn("{task.description}", markup=False))
         console = RichConsole(stderr=True, highlight=False, markup=False)
         self._display = RichProgress(*columns, console=console, transient=True, redirect_stdout=False)
         return self
