@@ -20,6 +20,7 @@ from dlcloud.store.paths import Paths
 
 if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
     from dlcloud.cloud.account import Account
+    from dlcloud.cloud.billing import Billing
     from dlcloud.cloud.clients import Clients
     from dlcloud.cloud.ec2 import Ec2Cloud
     from dlcloud.core.cluster import Cluster
@@ -185,6 +186,12 @@ class Context:
             memory=StoredAnswers(self._database),
             clock=self.clock,
         )
+
+    def billing(self) -> "Billing":
+        """Return what AWS billed."""
+        from dlcloud.cloud.billing import BILLING_REGION, Billing
+
+        return Billing(self._clients("aws", BILLING_REGION))
 
     def dialer(self, cluster: "Cluster") -> "Dialer":
         """Return what connects to a cluster's instances."""

@@ -33,6 +33,7 @@ from dlcloud.cli.options import output_option, selection_options, verbose_option
 @click.option("--latest/--all", "newest", default=True, help="The newest result of each kind, or all.")
 @click.option("--details", is_flag=True, help="Latency, size, memory, agreement, every price and bill, too.")
 @click.option("--wide", is_flag=True, help="Everything in one table, wider than a terminal.")
+@click.option("--billed", is_flag=True, help="Beside it what AWS billed (Cost Explorer: 0.01 USD a request).")
 @click.option("--html", default="", help="Write a page with charts to this file; it opens offline.")
 @click.option("--plot", default="", help="Write the charts to this file, .png or .svg, for a paper.")
 @click.option("--timeline", multiple=True, help="Draw a trainer's records (JSON lines) of this file, too.")
@@ -55,6 +56,7 @@ def command(
     newest: bool,
     details: bool,
     wide: bool,
+    billed: bool,
     html: str,
     plot: str,
     timeline: tuple[str, ...],
@@ -94,6 +96,7 @@ def command(
         details=details,
         wide=wide,
         output=Format(output),
+        billed=billed,
         html=html,
         plot=plot,
         timeline=timeline,

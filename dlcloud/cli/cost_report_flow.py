@@ -25,6 +25,7 @@ class View:
     details: bool
     wide: bool
     output: Format
+    billed: bool = False
     html: str = ""
     plot: str = ""
     timeline: tuple[str, ...] = ()
@@ -51,6 +52,10 @@ def show(context: Context, selection: Selection, view: View) -> None:
         wide=view.wide,
         empty=_empty(context) if not lines else "",
     )
+    if view.billed:
+        from dlcloud.cli.billed import with_bills
+
+        report = with_bills(context, report, lines)
     if view.html or view.plot:
         from dlcloud.cli.pictures import Pictures
 

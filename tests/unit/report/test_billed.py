@@ -1,0 +1,66 @@
+"""Estimate beside bill, and a clear word where there is no bill."""
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.reconciliation import Billed, cluster_usd, reconciled
+from dlcloud.report.billed import billed_records, billed_section
+from dlcloud.report.table import Format, Report, render
+from tests.fakes.samples import THEN, cluster, instance
+
+HOUR = THEN + timedelta(hours=1)
+
+
+def member(**other):
+    values = {"instance": instance(), "hourly_usd": Decimal("0.5"), "price_source": "", "price_as_of": None}
+    return Member(**{**values, "ended_at": HOUR, **other})
+
+
+def lines(billed, *members, **other):
+    return reconciled([cluster(**other)], {"c0ffee": members or [member()]}, billed, HOUR)
+
+
+def shown(told, unanswered=""):
+    section = billed_section(told, unanswered)
+    return " ".join(
+        render(Report(command="", records=[], sections=[section], empty=""), Format.TABLE).split()
+    )
+
+
+def test_an_estimate_is_of_all_instances_and_their_volumes():
+    # 0.5 USD, and 50 GiB of gp3 at 0.08 USD a month of 730 h.
+    one = Decimal("0.5") + Decimal("0.08") * 50 / 730
+    assert cluster_usd(cluster(), [member(), member()], HOUR) == 2 * one
+    assert cluster_usd(cluster(), [member(ended_at=None)], HOUR) == one
+    assert cluster_usd(cluster(), [member(hourly_usd=None)], HOUR) is None
+
+
+def test_the_bill_stands_beside_the_estimate():
+    told = lines({"c0ffee": Billed(usd=Decimal("0.52"), estimated=True)})
+    assert "sample-1a2b us-east-1 0.5055 0.5200 ~ +0.0145" in shown(told)
+    assert "has not closed the month" in shown(told)
+    (record,) = billed_records(told, "")["clusters"]
+    assert record["difference_usd"] == Decimal("0.014521")
+
+
+def test_where_nothing_is_billed_yet_it_says_what_to_do():
+    assert "activate it once as a cost allocation tag" in shown(lines({}))
+
+
+def test_where_aws_does_not_answer_it_says_why():
+    told = shown(lines({}), "AWS's side is not known: denied")
+    assert "AWS's side is not known: denied" in told
+    assert "cost allocation tag" not in told
+
+
+def test_what_was_rehearsed_is_not_billed():
+    assert lines({}, cloud="local") == []
+
+
+def test_it_keeps_within_80_columns():
+    long = replace(lines({})[0], cluster=cluster("a-cluster-of-a-name-that-is-very-long-1a2b3c4d5e6f"))
+    section = billed_section([long], "")
+    told = render(Report(command="", records=[], sections=[section], empty=""), Format.TABLE)
+    assert max(map(len, told.splitlines())) <= 80
