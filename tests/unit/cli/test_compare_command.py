@@ -5,9 +5,10 @@ from datetime import timedelta
 
 import pytest
 
+from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
-from tests.fakes.samples import THEN, run
+from tests.fakes.samples import THEN, cluster, run
 
 
 def records(setting_speeds, packages):
@@ -89,3 +90,16 @@ def test_the_report_takes_filters_and_says_what_there_is(dlcloud):
     refused = dlcloud("cost-report", "--since", "yesterday")
     assert refused.status == 2
     assert "no date such as" in refused.stderr
+
+
+def test_without_credentials_the_bill_is_missing_and_the_report_is_not(dlcloud, home):
+    database = Database(home / "store.sqlite")
+    Clusters(database).add(cluster())
+    database.close()
+    nobody = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(home)}
+    done = dlcloud("cost-report", "--billed", "-o", "json", **nobody)
+    assert done.status == 0, done.stderr
+    told = json.loads(done.stdout)["result"]
+    assert "AWS's side is not known" in told["billed"]["unanswered"]
+    assert "credentials" in told["billed"]["unanswered"]
+    assert len(told["records"]) == 3
