@@ -1,7 +1,7 @@
 """Get a plan's instances: round after round, each request under a token that makes it safe to repeat."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from dlcloud.core.cluster import Cluster, Member, client_token
@@ -50,6 +50,7 @@ class Provisioner:
     clusters: Clusters
     clock: Clock
     emit: Emit
+    _templates: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def provision(self) -> list[Member]:
         """Return the instances, launched or found.
@@ -122,7 +123,7 @@ class Provisioner:
     def _carry_out(self, ask: Ask, intent_id: int | None = None) -> Launched:
         """Make one request, its intent stored before it; what refuses it is an answer, not an error."""
         request = self._request(ask)
-        template = "" if ask.single else self.cloud.create_launch_template(request)
+        template = "" if ask.single else self._template(ask, request)
         if intent_id is None:
             intent_id = self.clusters.begin_intent(
                 self.cluster.cluster_id, LAUNCH, ask.to_text(), self.clock.now()
@@ -141,6 +142,13 @@ class Provisioner:
         told = [launched.fleet_id, *(each.instance_id for each in launched.instances)]
         self.clusters.end_intent(intent_id, " ".join(filter(None, told)) or "refused", self.clock.now())
         return launched
+
+    def _template(self, ask: Ask, request: LaunchRequest) -> str:
+        """Return the launch template of a fleet; rounds that differ only in their market share one."""
+        key = (ask.image.image_id, ask.life_minutes)
+        if key not in self._templates:
+            self._templates[key] = self.cloud.create_launch_template(request)
+        return self._templates[key]
 
     def _launch(self, ask: Ask, request: LaunchRequest, template: str) -> Launched:
         if ask.single:

@@ -48,6 +48,18 @@ def test_no_capacity_anywhere_is_known_after_three_calls_with_every_pool_named(h
     assert not any(home.left().values())
 
 
+def test_a_second_market_adds_one_call_to_the_verdict(home, control):
+    """EC2 has no fleet that falls back from spot to on-demand: each market is a call of its own."""
+    for name in TYPES:
+        control.set_capacity(name, 0)
+    told = up(home, market="spot-then-on-demand")
+    assert told["status"] == 3
+    assert launch_calls(control) == {"CreateSecurityGroup": 1, "CreateLaunchTemplate": 1, "CreateFleet": 2}
+    for name in TYPES:
+        for market in ("spot", "on-demand"):
+            assert f"{name} {market} in us-east-1a, us-east-1b" in told["output"]
+
+
 def test_a_quota_is_asked_once_and_never_again(home, control):
     control.add_fault("CreateFleet", "MaxSpotInstanceCountExceeded")
     told = up(home)
