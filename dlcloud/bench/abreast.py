@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -86,6 +86,13 @@ class Turns:
 
 @dataclass(slots=True)
 class _Ended(Generic[R]):
+    """How one ended.
+
+    `over` is waited for, not its thread: before Python 3.13 a thread counts as ended once Ctrl-C has cut a
+    join of it short.
+    """
+
+    over: threading.Event = field(default_factory=threading.Event)
     value: R | None = None
     error: BaseException | None = None
 
@@ -114,6 +121,8 @@ def abreast(
             ended[place].value = work(items[place])
         except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
             ended[place].error = error
+        finally:
+            ended[place].over.set()
 
     threads = [
         threading.Thread(target=serve, args=(place,), name=f"dlcloud-abreast-{place}", daemon=True)
@@ -122,19 +131,16 @@ def abreast(
     try:
         for thread in threads:
             thread.start()
-        _join(threads)
+        for each in ended:
+            each.over.wait()
     except KeyboardInterrupt:
         stop.set()
         on_stop()
-        _join(threads)
+        for thread, each in zip(threads, ended, strict=True):
+            if thread.ident is not None:
+                each.over.wait()
         raise
     for each in ended:
         if each.error is not None:
             raise each.error
     return [each.value for each in ended if each.value is not None]
-
-
-def _join(threads: Sequence[threading.Thread]) -> None:
-    for thread in threads:
-        if thread.ident is not None:
-            thread.join()

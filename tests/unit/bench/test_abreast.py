@@ -59,6 +59,20 @@ def test_on_ctrl_c_everybody_stops_at_its_next_step_and_cleans_up():
     assert sorted(cleaned) == [0, 1, 2]
 
 
+def test_on_ctrl_c_those_that_take_long_to_clean_up_are_waited_for():
+    cleaned, stop = [], threading.Event()
+
+    def work(item):
+        os.kill(os.getpid(), signal.SIGINT)
+        stop.wait(60)
+        threading.Event().wait(0.3)
+        cleaned.append(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        abreast(work, [0], stop=stop, on_stop=lambda: None)
+    assert cleaned == [0]
+
+
 def test_turns_are_taken_one_at_a_time_only_where_asked():
     stop = threading.Event()
     alone, together = Turns(stop, alone=True), Turns(stop, alone=False)
