@@ -116,9 +116,9 @@ class Bench:
         fault = fault_of(outcomes)
         if fault is None:
             self.context.benches.end(bench_id, self.context.clock.now())
-        self._print_results(bench_id, outcomes)
+        shown = self._print_results(bench_id, outcomes, complete=fault is None)
         if fault is not None:
-            fault.result_shown = True
+            fault.result_shown = shown
             raise fault
 
     def _plan_type(self, name: str, done: set[tuple[str, str]]) -> TypePlan:
@@ -172,9 +172,12 @@ class Bench:
         run = TypeRun(shared=shared, context=context, planned=planned, plan=planned.plan, done=done)
         return run.outcome()
 
-    def _print_results(self, bench_id: str, outcomes: Sequence[Outcome]) -> None:
+    def _print_results(self, bench_id: str, outcomes: Sequence[Outcome], *, complete: bool) -> bool:
+        """Print what was measured, by this command or before it; tell whether there was anything to print."""
         context = self.context
         lines = lines_of_runs(context, [run.run_id for run in context.benches.runs(bench_id)])
+        if not lines and not complete:
+            return False
         left_out = context.benches.left_out(bench_id)
         report = cost_report(lines, command="bench", empty="nothing was measured")
         extra = {
@@ -184,3 +187,4 @@ class Bench:
         }
         sections = [*report.sections, *left_out_sections(left_out)]
         click.echo(render(replace(report, sections=sections, extra=extra), Format(self.output)))
+        return True

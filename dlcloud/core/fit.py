@@ -76,7 +76,7 @@ def fit(benchmarks: Iterable[Benchmark], machine: Machine) -> Fit:
     advice: list[LeftOut] = []
     for benchmark in benchmarks:
         lacking = [(need, reason) for need in benchmark.needs if (reason := _lacking(need, machine))]
-        whole = [reason for need, reason in lacking if not need.setting]
+        whole = [reason for need, reason in lacking if not need.setting and not need.advice]
         if whole:
             left_out.append(LeftOut(benchmark=benchmark.name, setting="", reason="; ".join(whole)))
             continue

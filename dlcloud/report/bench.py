@@ -80,7 +80,9 @@ def _plan_section(planned: Sequence[TypePlan], name: str) -> Section:
     notes.append(_money([each.plan for each in planned if each.plan is not None]))
     for each in planned:
         notes += [f"{each.instance_type}: {reason}" for reason in (each.plan.reasons if each.plan else ())]
-        notes += [f"{left.benchmark} {left.setting}: {left.reason}" for left in each.fit.advice]
+        notes += [
+            f"{left.benchmark} {left.setting}".rstrip() + f": {left.reason}" for left in each.fit.advice
+        ]
         if each.refused is not None:
             notes.append(f"{each.instance_type} cannot be had: {each.refused.message}")
     return Section(

@@ -76,12 +76,13 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], *, selecting: Col
 
 
 def code_digest(package: str) -> str:
-    """Return a digest of the program that measures: of the harness and of the benchmark's own package."""
+    """Return a digest of the program that measures: the harness, the benchmark's own package, the pins."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
-    for folder in (root / "harness", root / package):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    # The pins count, too: of an engine with an environment of its own the versions are nowhere else.
+    parts = ("harness/**/*.py", f"{package}/**/*.py", "requirements/*.txt")
+    for path in sorted(path for part in parts for path in root.glob(part)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

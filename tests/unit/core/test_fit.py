@@ -18,7 +18,7 @@ def benchmark(name, *needs):
 
 
 ALL = [
-    benchmark("plain"),
+    benchmark("plain", Need(flags=("amx_bf16",), called="AMX", advice="slower")),
     benchmark("gpu", Need(gpu=True)),
     benchmark("large", Need(memory_gib=32)),
     benchmark("mixed", Need(flags=BF16, called="AVX512_BF16 or AMX")),
@@ -47,7 +47,10 @@ def test_what_a_machine_lacks_is_said_for_benchmarks_and_for_settings():
         ("mixed", "", "t has no AVX512_BF16 or AMX"),
         ("int8", "bf16", "t has no avx512_bf16 or amx_bf16"),
     ]
-    assert [each.reason for each in fits.advice] == ["t has no VNNI: half the gain"]
+    assert [each.reason for each in fits.advice] == [
+        "t has no AMX: slower",
+        "t has no VNNI: half the gain",
+    ]
 
 
 def test_the_memory_that_the_kernel_keeps_is_not_missed():
