@@ -65,6 +65,7 @@ class Agent:
         workers: The processes that train.
         lighthouse: On the coordinator.
         look: Asks the metadata service.
+        poll_s: Seconds between two looks.
         clock, now, sleep: The time, injected for tests.
     """
 
@@ -73,6 +74,7 @@ class Agent:
     workers: Sequence[Child]
     lighthouse: Child | None
     look: Callable[[], Sighting]
+    poll_s: float = POLL_S
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], None] = time.sleep
@@ -194,7 +196,7 @@ class Agent:
                 self._seen.put(self.look())
             except MetadataError as error:
                 self._seen.put(error)
-            time.sleep(POLL_S)
+            time.sleep(self.poll_s)
 
     def _children(self) -> list[Child]:
         return [*([self.lighthouse] if self.lighthouse else []), *self.workers]

@@ -41,22 +41,28 @@ class Compute:
             return 0, 0
         return parts[0].start, parts[-1].start + len(parts[-1].samples)
 
-    def begin(self, turn: Turn, send: Send, *, leaving: bool) -> None:
+    def begin(self, turn: Turn, send: Send, *, leaving: bool, lineage: int) -> None:
         """Compute this worker's share and send it to be summed.
 
         Args:
             turn: The step, and this worker's place in it.
             send: Begins the sum over all workers of what it is given, in place.
             leaving: This worker leaves after the step.
+            lineage: Of the state that the step begins with.
+        lineage: Of the state that the step begins with.
         """
         self._job.model.train()
         self._exchange.begin()
         if self._rows is None:
             self._whole(turn, send)
-            self._exchange.finish(leaving=leaving)
+            self._exchange.finish(leaving=leaving, lineage=lineage)
             self._exchange.send_rest(send)
         else:
-            self._sharded(turn, self._rows, leaving=leaving)
+            mine = self._sharded(turn, self._rows)
+            # What each says once goes into the first of its rows; one without rows says it in the last.
+            self._exchange.clear()
+            self._exchange.finish(leaving=leaving, lineage=lineage)
+            self._rows[mine.start if mine else -1] += self._exchange.flat
             send(self._rows)
 
     def sums(self) -> Sums:
@@ -84,7 +90,8 @@ class Compute:
             final = part.start + len(part.samples) == end
             self._part(turn, part, batch, total, send if final else None)
 
-    def _sharded(self, turn: Turn, rows: torch.Tensor, *, leaving: bool) -> None:
+    def _sharded(self, turn: Turn, rows: torch.Tensor) -> range:
+        """Fill the rows that are this worker's and return which they are."""
         total, job = self.samples(turn.step), self._job
         rows.zero_()
         mine = share(job.shards or 1, turn.rank, turn.size)
@@ -94,10 +101,7 @@ class Compute:
             self._exchange.clear()
             self._part(turn, part, batch, total, None)
             rows[numbers[part.start]].copy_(self._exchange.flat)
-        # What each worker says once goes into the first of its rows, or where it has none, into the last row.
-        self._exchange.clear()
-        self._exchange.finish(leaving=leaving)
-        rows[mine.start if mine else -1] += self._exchange.flat
+        return mine
 
     def _part(self, turn: Turn, part: Part, batch: object, total: int, send: Send | None) -> None:
         weight = len(part.samples) / total

@@ -27,14 +27,6 @@ class Member:
     healed: bool = False
 
 
-class NoQuorumError(Exception):
-    """There is no agreement on who takes part: the coordinator is away, or too few are there."""
-
-
-class StrangerError(Exception):
-    """A peer trains another run, or this one with other settings."""
-
-
 class Engine(Protocol):
     """The other workers, as one of them sees them."""
 
@@ -65,6 +57,9 @@ class Engine(Protocol):
 
     def commit(self, *, agreed: bool) -> bool:
         """Count the step as done, unless a sum failed or this worker does not agree."""
+
+    def forget(self) -> None:
+        """Begin anew without a state, to take a peer's."""
 
     def close(self) -> None:
         """Leave."""
@@ -103,6 +98,10 @@ class Solo:
         """Count the step."""
         self._step += agreed
         return agreed
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._step = 0
 
     def close(self) -> None:
         """Do nothing."""

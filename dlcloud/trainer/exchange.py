@@ -5,6 +5,7 @@ then a bucket travels while the gradients of the next are still computed. Gradie
 averaged: each worker has divided its losses by the global batch already.
 """
 
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 BUCKET_BYTES = 25 << 20
 """As large as PyTorch's DistributedDataParallel makes them."""
 
-_EXTRA = ("loss", "workers", "leaving", "kin_high", "kin_low")
+_EXTRA = ("loss", "workers", "leaving", "nonce", "kin_high", "kin_low", "line_high", "line_low")
 _LIMB = 1 << 16
 """A fingerprint travels in two halves, whose sums over up to 256 workers a float32 holds exactly."""
 
@@ -30,12 +31,16 @@ class Sums:
         workers: How many took part.
         leaving: How many of them leave after this step.
         kin: Whether all of them train the same run in the same way.
+        united: Whether all of them began with the same state, as their lineages say.
+        nonce: A number that no other sum has, to tell this commit from every other.
     """
 
     loss: float
     workers: int
     leaving: int
     kin: bool
+    united: bool
+    nonce: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class Exchange:
         self._buffers, self._fingerprint = list(model.buffers()), fingerprint
         self._places = list(_lay_out([*parameters, *self._buffers]))
         self._parameters = self._places[: len(parameters)]
+        self._lineage = 0
         end = self._places[-1].stop
         self.flat = torch.zeros(end + len(_EXTRA), dtype=self._dtype, device=parameters[0].device)
         self._extra = dict(zip(_EXTRA, self.flat[end:], strict=True))
@@ -114,12 +120,14 @@ class Exchange:
             self.flat[place.start : place.stop] += change.flatten()
         self._extra["loss"] += weight * loss.reshape(())
 
-    def finish(self, *, leaving: bool) -> None:
+    def finish(self, *, leaving: bool, lineage: int) -> None:
         """Add what there is one of per worker."""
-        self._extra["workers"] += 1
-        self._extra["leaving"] += leaving
-        self._extra["kin_high"] += self._fingerprint // _LIMB
-        self._extra["kin_low"] += self._fingerprint % _LIMB
+        self._lineage = lineage
+        own = {"workers": 1, "leaving": int(leaving), "nonce": secrets.randbelow(_LIMB)}
+        own |= {"kin_high": self._fingerprint // _LIMB, "kin_low": self._fingerprint % _LIMB}
+        own |= {"line_high": lineage // _LIMB, "line_low": lineage % _LIMB}
+        for name, value in own.items():
+            self._extra[name] += value
 
     def send_rest(self, send: Send) -> None:
         """Send the buckets that have not been sent, in the order that all workers keep."""
@@ -128,9 +136,15 @@ class Exchange:
     def sums(self) -> Sums:
         """Read the extra columns, after the vector has been summed."""
         values = self.flat[-len(_EXTRA) :].tolist()
-        loss, workers, leaving, high, low = values
-        kin = (high, low) == (workers * (self._fingerprint // _LIMB), workers * (self._fingerprint % _LIMB))
-        return Sums(loss=loss, workers=round(workers), leaving=round(leaving), kin=kin)
+        loss, workers, leaving, nonce, *marks = values
+        return Sums(
+            loss=loss,
+            workers=round(workers),
+            leaving=round(leaving),
+            kin=marks[:2] == _times(self._fingerprint, workers),
+            united=marks[2:] == _times(self._lineage, workers),
+            nonce=round(nonce),
+        )
 
     def apply(self) -> None:
         """Put the summed gradients and running statistics where optimizer and model look for them."""
@@ -205,6 +219,10 @@ def _lay_out(tensors: list[Tensor]) -> Iterator[_Place]:
     for tensor in tensors:
         yield _Place(tensor, start, start + tensor.numel())
         start += tensor.numel()
+
+
+def _times(mark: int, workers: float) -> list[float]:
+    return [workers * (mark // _LIMB), workers * (mark % _LIMB)]
 
 
 def _check(parameters: list[Tensor]) -> None:

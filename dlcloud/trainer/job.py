@@ -32,7 +32,8 @@ class Job:
         dataset: The same on every worker. What is random in it is repeatable: PyTorch's, Python's and numpy's
             generators are seeded for each sample of each step.
         loss: Called as `loss(model, batch)`; a mean over the samples, whatever their number.
-        batch: Samples in a step, over all workers, whatever their number.
+        batch: Samples in a step, over all workers. The last step of an epoch has what is left: a layer that
+            cannot do with one sample (BatchNorm on flat input) needs a batch that divides.
         steps: When to end.
         seed: Of the order of samples and everything random in training. The model's first parameters must be
             equal on all workers: seed them too.

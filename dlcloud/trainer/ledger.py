@@ -1,24 +1,28 @@
 """The ledger beside the lighthouse: how far a run has come, kept so that nobody starts it over.
 
 It answers `GET /ledger` and `POST /ledger` with JSON: {"run", "step": steps committed by anyone,
-"checkpoint": newest step that is durable, "done"}. What is posted can only move it on. Another run gets 409.
+"checkpoint": newest step that is durable, "done", "origin": which first step is the run's, of several that
+workers may have tried apart}. What is posted can only move it on. Another run gets 409.
 """
 
 import http.client
 import json
 import os
 import threading
+import time
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .engine import StrangerError
+from .errors import StrangerError
 
 _PATH = "/ledger"
 _LIMIT_BYTES = 4096
 _TIMEOUT_S = 3.0
+CLAIM_S = 10.0
+"""A first step that was claimed and has not been posted for so long may be claimed anew."""
 
 
 class LedgerError(Exception):
@@ -33,14 +37,16 @@ class Entry:
     step: int = 0
     checkpoint: int = 0
     done: bool = False
+    origin: int = 0
 
-    def moved(self, *, step: int = 0, checkpoint: int = 0, done: bool = False) -> "Entry":
-        """Return the entry moved on; never back."""
+    def moved(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> "Entry":
+        """Return the entry moved on; never back, and the first origin stays."""
         return replace(
             self,
             step=max(self.step, step),
             checkpoint=max(self.checkpoint, checkpoint),
             done=self.done or done,
+            origin=self.origin or origin,
         )
 
 
@@ -58,6 +64,7 @@ class Ledger:
 
     def __init__(self, path: Path, run: str, *, step: int = 0) -> None:
         self._path, self._lock = path, threading.Lock()
+        self._claimed_at = 0.0
         self._entry = Entry(run=run)
         if path.exists():
             self._entry = _parse(path.read_text())
@@ -70,12 +77,16 @@ class Ledger:
         """Return how far the run has come."""
         return self._entry
 
-    def move(self, *, step: int = 0, checkpoint: int = 0, done: bool = False) -> Entry:
+    def move(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> Entry:
         """Move the entry on and keep it."""
         with self._lock:
-            moved = self._entry.moved(step=step, checkpoint=checkpoint, done=done)
+            now = time.monotonic()
+            if origin and not self._entry.step and now - self._claimed_at > CLAIM_S:
+                # Whoever claimed the first step died before it was taken.
+                self._entry, self._claimed_at = replace(self._entry, origin=0), now
+            moved = self._entry.moved(step=step, checkpoint=checkpoint, done=done, origin=origin)
             # That a run has begun, or is done, must outlive the power; each single step need not.
-            begun = (moved.step > 0) != (self._entry.step > 0) or moved.done != self._entry.done
+            begun = moved.origin != self._entry.origin or moved.done != self._entry.done
             if moved != self._entry or not self._path.exists():
                 self._keep(moved, sync=begun)
             self._entry = moved
@@ -136,7 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
         if given.run != ledger.entry.run:
             self._answer(HTTPStatus.CONFLICT, asdict(ledger.entry))
             return
-        moved = ledger.move(step=given.step, checkpoint=given.checkpoint, done=given.done)
+        moved = ledger.move(
+            step=given.step, checkpoint=given.checkpoint, done=given.done, origin=given.origin
+        )
         self._answer(HTTPStatus.OK, asdict(moved))
 
     def _answer(self, status: HTTPStatus, values: dict[str, Any]) -> None:
@@ -172,9 +185,9 @@ class LedgerClient:
         """
         return self._ask("GET", None)
 
-    def move(self, *, step: int = 0, checkpoint: int = 0, done: bool = False) -> Entry:
+    def move(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> Entry:
         """Move the entry on; raises as `read` does."""
-        entry = Entry(run=self.run, step=step, checkpoint=checkpoint, done=done)
+        entry = Entry(run=self.run, step=step, checkpoint=checkpoint, done=done, origin=origin)
         return self._ask("POST", json.dumps(asdict(entry)))
 
     def _ask(self, method: str, body: str | None) -> Entry:
@@ -206,6 +219,6 @@ def _parse(text: str) -> Entry:
         raise ValueError("not a ledger entry")  # noqa: TRY004 - of a text that came in
     known = {name: given[name] for name in Entry.__dataclass_fields__ if name in given}
     entry = Entry(**known)
-    if not all(type(each) is int and each >= 0 for each in (entry.step, entry.checkpoint)):
-        raise ValueError("steps are whole numbers of at least 0")
+    if not all(type(each) is int and each >= 0 for each in (entry.step, entry.checkpoint, entry.origin)):
+        raise ValueError("step, checkpoint and origin are whole numbers of at least 0")
     return replace(entry, done=bool(entry.done))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import ports
 from .arguments import natural, positive
-from .engine import StrangerError
+from .errors import StrangerError
 from .ledger import Ledger, LedgerServer
 from .lifetime import end_with_parent
 

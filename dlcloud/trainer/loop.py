@@ -14,11 +14,14 @@ from .batches import Turn
 from .compute import Compute
 from .control import Control, ControlFile
 from .drain import Drain, DrainedError
-from .engine import Connect, Engine, Member, NoQuorumError, State, StrangerError
+from .engine import Connect, Engine, Member, State
+from .errors import NoQuorumError, StrangerError
+from .exchange import Sums
 from .fence import Judgement, Verdict, judge_history, judge_size
 from .job import Job
 from .posting import Posting
 from .records import Event, Records
+from .sampler import key
 from .settings import Settings
 
 HOLD_S = 0.25
@@ -26,6 +29,8 @@ HOLD_S = 0.25
 
 ANNOUNCE_S = 10.0
 """A worker that is to leave takes one more step to announce it only if steps are shorter."""
+
+APART = "the workers have different states: commits that not all of them made"
 
 FAREWELLS = 3
 """Times that workers try to end together before each ends alone."""
@@ -106,6 +111,7 @@ class Loop:
     _saved_at: float = field(default=0.0, init=False)
     _loss: float = field(default=float("nan"), init=False)
     _step: int = field(default=0, init=False)
+    _lineage: int = field(default=0, init=False)
 
     def run(self) -> Outcome:
         """Train until the last step.
@@ -223,24 +229,44 @@ class Loop:
             # Nobody takes state from here in this step: that needs a new quorum.
             engine.depart()
         self._pace.member = member
-        self._compute.begin(turn, engine.sum, leaving=leaving)
+        self._compute.begin(turn, engine.sum, leaving=leaving, lineage=self._lineage)
         summed = engine.wait(limit_s)
         sums = self._compute.sums() if summed else None
         if sums is not None and not sums.kin:
             engine.commit(agreed=False)
             raise StrangerError("a peer trains another run, or this one with other settings; see its script")
-        agreed = sums is not None and sums.workers == member.size
-        if sums is None or not engine.commit(agreed=agreed):
-            if sums is None:
-                engine.commit(agreed=False)
-            self._compute.undo()
-            self._pace.recent.clear()
-            self.records.event(Event.RETRY, "a worker is gone, or hangs", step=turn.step, size=member.size)
+        fault = self._fault(turn, member, sums)
+        committed = engine.commit(agreed=not fault)
+        if sums is None or not committed:
+            self._undo(engine, turn, member, fault or "the commit was refused")
             return
+        self._lineage = key(self._lineage, turn.step, sums.nonce) >> 31
         if sums.leaving > leaving:
             self._announced = sums.leaving - leaving
             self.records.event(Event.LEAVING_SEEN, "asked to", step=engine.step, workers=self._announced)
         self._update(turn, member, sums.loss, wanted)
+
+    def _fault(self, turn: Turn, member: Member, sums: Sums | None) -> str:
+        """Return why a step cannot be committed; empty where it can."""
+        if sums is None or sums.workers != member.size:
+            return "a worker is gone, or hangs"
+        if not sums.united:
+            return APART
+        if turn.step == 0 and not self.posting.claim(sums.nonce + 1):
+            # A worker that the lighthouse found too late may have gone first.
+            return "others have begun the run, or the ledger is away"
+        return ""
+
+    def _undo(self, engine: Engine, turn: Turn, member: Member, cause: str) -> None:
+        """Leave no trace of a step that was not committed."""
+        self._compute.undo()
+        self._pace.recent.clear()
+        self._proven = False
+        self.records.event(Event.RETRY, cause, step=turn.step, size=member.size)
+        if cause == APART and member.rank > 0:
+            # One state must go on, and the one of rank 0 is as good as any.
+            engine.forget()
+            self._step, self._lineage = 0, 0
 
     def _update(self, turn: Turn, member: Member, loss: float, wanted: Control) -> None:
         """Apply what was committed, and say so."""
@@ -264,7 +290,7 @@ class Loop:
         now = self.clock()
         seconds, self._pace.committed_at = now - self._pace.committed_at, now
         every = self.settings.hash_every
-        digest = checkpoint.digest_of(self._save()) if every and self._step % every == 0 else None
+        digest = self._digest() if every and self._step % every == 0 else None
         self.records.step(
             step=self._step,
             samples=self._compute.samples(turn.step),
@@ -275,11 +301,17 @@ class Loop:
             quorum=member.quorum,
             generation=wanted.generation,
             attempts=self._pace.attempts,
+            lineage=self._lineage,
             seconds=round(seconds, 6),
             hash=digest,
         )
         self._pace.recent.append(seconds)
         self._pace.attempts = 0
+
+    def _digest(self) -> str:
+        # Not the lineage: it tells runs apart that come to the same.
+        state = self._save()
+        return checkpoint.digest_of({name: state[name] for name in ("step", "model", "optimizer")})
 
     def _tell_ledger(self, member: Member) -> None:
         if member.rank == 0:
@@ -336,6 +368,7 @@ class Loop:
         return {
             "fingerprint": self._compute.fingerprint,
             "step": self._step,
+            "lineage": self._lineage,
             "model": self.job.model.state_dict(),
             "optimizer": self.job.optimizer.state_dict(),
         }
@@ -347,7 +380,7 @@ class Loop:
             )
         self.job.model.load_state_dict(state["model"])
         self.job.optimizer.load_state_dict(state["optimizer"])
-        self._step = state["step"]
+        self._step, self._lineage = state["step"], state["lineage"]
 
     def _tell_once(self, event: Event, cause: str) -> None:
         """Record what lasts when it begins, not every time it is met."""

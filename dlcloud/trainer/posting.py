@@ -30,6 +30,14 @@ class Posting:
             return self.client.read()
         return None
 
+    def claim(self, origin: int) -> bool:
+        """Ask whether a first step may be the run's: of several groups that tried one apart, one may."""
+        if self.client is None:
+            return True
+        with contextlib.suppress(LedgerError):
+            return self.client.move(origin=origin).origin == origin
+        return False
+
     def soon(self, **move: int) -> None:
         """Post when the ledger has time; of many moves only the sum is posted."""
         if self.client is None:

@@ -18,7 +18,8 @@ from torchft.manager import Manager
 from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 from .checkpoint import copied
-from .engine import Load, Member, NoQuorumError, Save, State, StrangerError
+from .engine import Load, Member, Save, State
+from .errors import NoQuorumError, StrangerError
 from .quorum_timing import Timing
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,10 @@ class QuorumEngine:
         if not committed:
             self._group.abort()
         return committed
+
+    def forget(self) -> None:
+        """Begin anew without a state, to take a peer's."""
+        self._manager.load_state_dict({"step": 0, "batches_committed": 0})
 
     def close(self) -> None:
         """Leave; nothing is waited for."""

@@ -6,7 +6,8 @@ ignores keys and kinds that it does not know. By kind:
 start       settings {name: value}; software {name: version}; device; what is trained, once per process
 step        step: committed by this; samples; share [first, end) of them taken here; loss: mean over all of
             them; world_size; rank; quorum; generation: of the control file; attempts: 1, and one for each
-            that was undone; seconds since the commit before; hash: of parameters and optimizer state, or null
+            that was undone; seconds since the commit before; hash: of parameters and optimizer, or null;
+            lineage: tells commits of one step apart; where there are two, the run went on with the later one
 event       event: one of Event; cause; and what else belongs to it (step, deadline, path, seconds)
 end         ok; status: of the process; step
 

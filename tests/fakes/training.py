@@ -144,6 +144,12 @@ def read_records(path):
     return [json.loads(line) for line in lines]
 
 
+def lineage_of(workers):
+    """Return the lineage of each step that the run went on with: that of the latest commit of it."""
+    records = [record for worker in workers for record in worker]
+    return {each["step"]: each["lineage"] for each in sorted(records, key=lambda each: each["time"])}
+
+
 def check_exactly_once(workers, batches):
     """Check that every committed step was divided without gap or overlap, and that all workers agree on it.
 
@@ -152,9 +158,11 @@ def check_exactly_once(workers, batches):
         batches: Samples in the step of a number.
     """
     by_step = {}
+    kept = lineage_of(workers)
     for worker in workers:
         for record in worker:
-            by_step.setdefault(record["step"], []).append(record)
+            if record["lineage"] == kept[record["step"]]:
+                by_step.setdefault(record["step"], []).append(record)
     for step, records in sorted(by_step.items()):
         hashes = {record["hash"] for record in records if record["hash"]}
         assert len(hashes) <= 1, f"step {step} has {len(hashes)} different states"

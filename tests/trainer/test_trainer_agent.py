@@ -1,0 +1,204 @@
+"""The agent, with workers that train nothing: what it does about notices, deaths, orders and deadlines."""
+
+import json
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dlcloud.trainer.agent import Agent
+from dlcloud.trainer.agent_options import parse
+from dlcloud.trainer.agent_processes import workers
+from dlcloud.trainer.control import Control, write
+from dlcloud.trainer.drain import DRAINED
+from dlcloud.trainer.notices import MetadataError, Sighting
+from dlcloud.trainer.records import Records
+from tests.fakes.training import read_records
+
+DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(60)"
+STUBBORN = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+DONE = "pass"
+FAILS = "raise SystemExit(3)"
+LIMIT_S = 30.0
+
+
+class Desk:
+    """An agent, and a metadata service that says what it is told."""
+
+    def __init__(self, folder, script, *options):
+        base = ["--run", "r", "--worker", "w", "--coordinator", "127.0.0.1", "--folder", str(folder)]
+        self.folder, self.seen = folder, Sighting()
+        self.options = parse([*base, *options, "--", sys.executable, "-c", script], {})
+        self.actions = []
+
+    def at(self, seconds, action):
+        self.actions.append((seconds, action))
+
+    def look(self):
+        if isinstance(self.seen, Exception):
+            raise self.seen
+        return self.seen
+
+    def run(self):
+        began = time.monotonic()
+        with Records(path=self.folder / "records.jsonl", run="r", worker="w") as records:
+            self.agent = Agent(
+                options=self.options,
+                records=records,
+                workers=workers(self.options, records),
+                lighthouse=None,
+                look=self.look,
+                poll_s=0.2,
+                sleep=lambda _s: self.tick(time.monotonic() - began),
+            )
+            return self.agent.run()
+
+    def tick(self, elapsed):
+        assert elapsed < LIMIT_S, "the agent does not end"
+        while self.actions and self.actions[0][0] <= elapsed:
+            self.actions.pop(0)[1]()
+        time.sleep(0.02)
+
+    def events(self, kind=None):
+        found = [each for each in read_records(self.folder / "records.jsonl") if each["record"] == "event"]
+        return [each for each in found if kind in {None, each["event"]}]
+
+
+def in_seconds(seconds):
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def test_a_worker_that_is_done_ends_the_agent(tmp_path):
+    desk = Desk(tmp_path, DONE)
+    assert desk.run() == 0
+    assert [each["cause"] for each in desk.events("worker_ended")] == ["done"]
+
+
+def test_a_worker_that_fails_is_started_again_and_then_given_up(tmp_path):
+    desk = Desk(tmp_path, FAILS, "--restarts", "1")
+    assert desk.run() == 1
+    assert len(desk.events("worker_started")) == 2
+    assert "failed with status 3" in desk.events("worker_ended")[0]["cause"]
+
+
+def test_a_worker_that_is_killed_is_started_again_and_said_so(tmp_path):
+    desk = Desk(tmp_path, DRAINS)
+    desk.at(1.0, lambda: os.kill(desk.events("worker_started")[0]["pid"], signal.SIGKILL))
+    desk.at(2.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    assert desk.events("killed")[0]["cause"] == "ended by SIGKILL"
+    assert len(desk.events("worker_started")) == 2
+
+
+def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_path):
+    desk = Desk(tmp_path, DRAINS, "--margin", "60", "--last-seconds", "1")
+    desk.seen = Sighting(action="terminate", at=in_seconds(120))
+    desk.at(1.3, lambda: setattr(desk, "seen", Sighting(action="terminate", at=in_seconds(50))))
+    desk.at(1.2, lambda: None if desk.events("drain") else setattr(desk, "was_far", True))
+    desk.actions.sort(key=lambda each: each[0])
+    assert desk.run() == DRAINED
+    assert desk.was_far
+    notices = desk.events("notice")
+    assert ["moved" in each["cause"] for each in notices] == [False, True]
+    drain = desk.events("drain")[0]
+    assert drain["cause"] == "interruption notice"
+    assert drain["deadline"] == notices[1]["deadline"]
+    ended = desk.events("worker_ended")[0]
+    assert ended["time"] < drain["deadline"]
+
+
+def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path):
+    desk = Desk(tmp_path, STUBBORN, "--margin", "60", "--last-seconds", "2")
+    deadline = in_seconds(5)
+    desk.at(1.5, lambda: setattr(desk, "seen", Sighting(action="terminate", at=deadline)))
+    assert desk.run() == 1
+    killed = desk.events("killed")[0]
+    assert datetime.fromisoformat(killed["time"]) < deadline
+
+
+def test_the_controller_may_ask_a_worker_to_leave(tmp_path):
+    desk = Desk(tmp_path, DRAINS)
+    desk.at(1.0, lambda: write(tmp_path / "control.json", Control(generation=1, drain="resize to 2")))
+    assert desk.run() == DRAINED
+    assert desk.events("drain")[0]["cause"] == "resize to 2"
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path, drain):
+    desk = Desk(tmp_path, DRAINS, *(["--drain-on-rebalance"] if drain else []))
+    desk.seen = Sighting(rebalance=in_seconds(0))
+    if not drain:
+        desk.at(1.2, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    assert len(desk.events("rebalance")) == 1
+    assert desk.events("drain")[0]["cause"] == ("rebalance recommendation" if drain else "SIGTERM")
+
+
+def test_a_metadata_service_that_is_away_is_told_once(tmp_path):
+    desk = Desk(tmp_path, DRAINS)
+    desk.seen = MetadataError("no metadata service")
+    desk.at(0.5, lambda: setattr(desk, "seen", Sighting()))
+    desk.at(1.5, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    assert [each["cause"] for each in desk.events("metadata")] == [
+        "no metadata service",
+        "the metadata service answers again",
+    ]
+
+
+def test_a_program_that_is_not_there_is_said(tmp_path):
+    desk = Desk(tmp_path, DONE)
+    desk.options = parse(
+        [
+            "--run",
+            "r",
+            "--worker",
+            "w",
+            "--coordinator",
+            "127.0.0.1",
+            "--folder",
+            str(tmp_path),
+            "--",
+            "no-such-program",
+        ],
+        {},
+    )
+    assert desk.run() == 1
+    assert "cannot be started" in desk.events("worker_ended")[0]["cause"]
+
+
+def test_workers_are_told_where_the_others_are(tmp_path, monkeypatch):
+    script = "import os; open('told.json','w').write(os.environ['DLCLOUD_TRAINER'])"
+    monkeypatch.chdir(tmp_path)
+    desk = Desk(tmp_path, script, "--hash-every", "5", "--port", "4000")
+    assert desk.run() == 0
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["lighthouse"] == "http://127.0.0.1:4000"
+    assert told["ledger"] == "127.0.0.1:4001"
+    assert told["hash_every"] == 5
+    assert told["durable"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--run", "r"], "required"),
+        (
+            ["--run", "r", "--worker", "w", "--coordinator", "127.0.0.1", "--folder", "f"],
+            "what a worker is to run",
+        ),
+        (
+            ["--run", "r", "--worker", "w", "--coordinator", "no.such.host.invalid", "--folder", "f", "x"],
+            "cannot be found",
+        ),
+        (["--margin", "-1"], "not a number above 0"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments, {})
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

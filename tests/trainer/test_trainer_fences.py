@@ -1,0 +1,122 @@
+"""What keeps a run from being started over, split or mixed with another; control files."""
+
+import json
+import threading
+
+import pytest
+
+from dlcloud.trainer.control import Control, ControlError, ControlFile, parse, write
+from dlcloud.trainer.errors import StrangerError
+from dlcloud.trainer.fence import Verdict, judge_history, judge_size
+from dlcloud.trainer.ledger import Entry, Ledger, LedgerClient, LedgerError, LedgerServer
+
+
+@pytest.mark.parametrize(
+    ("step", "entry", "verdict"),
+    [
+        (0, Entry(run="r"), Verdict.GO),
+        (7, Entry(run="r", step=7), Verdict.GO),
+        (0, Entry(run="r", step=1), Verdict.HOLD),
+        (40, Entry(run="r", step=90, checkpoint=60), Verdict.HOLD),
+        (60, Entry(run="r", step=90, checkpoint=60), Verdict.GO),
+        (90, Entry(run="r", step=90, checkpoint=60, done=True), Verdict.END),
+        (0, None, Verdict.HOLD),
+    ],
+)
+def test_a_state_is_trained_on_only_if_nobody_has_been_further(step, entry, verdict):
+    judged = judge_history(step, entry)
+    assert judged.verdict is verdict
+    assert bool(judged.reason) == (verdict is not Verdict.GO)
+
+
+def test_too_few_workers_hold():
+    assert judge_size(2, 2).verdict is Verdict.GO
+    assert judge_size(1, 2).verdict is Verdict.HOLD
+
+
+@pytest.fixture
+def served(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.json", "run-1")
+    server = LedgerServer(ledger, "127.0.0.1", 0)
+    yield ledger, f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_ledger_only_moves_on(served):
+    ledger, address = served
+    client = LedgerClient(address=address, run="run-1")
+    assert client.move(step=5, checkpoint=3) == Entry(run="run-1", step=5, checkpoint=3)
+    assert client.move(step=2) == Entry(run="run-1", step=5, checkpoint=3)
+    assert client.move(done=True).done
+    assert client.move(step=6).done
+    assert client.read() == ledger.entry
+
+
+def test_a_ledger_outlives_its_process(tmp_path):
+    Ledger(tmp_path / "l", "run-1").move(step=4, done=True)
+    assert Ledger(tmp_path / "l", "run-1").entry == Entry(run="run-1", step=4, done=True)
+
+
+def test_a_new_coordinator_is_told_how_far_the_run_was(tmp_path):
+    assert Ledger(tmp_path / "l", "run-1", step=12).entry.step == 12
+
+
+def test_another_run_is_refused(served, tmp_path):
+    _, address = served
+    stranger = LedgerClient(address=address, run="run-2")
+    with pytest.raises(StrangerError, match="serves run run-1, not run-2"):
+        stranger.move(step=9)
+    with pytest.raises(StrangerError, match="serves run run-1"):
+        stranger.read()
+    Ledger(tmp_path / "l", "run-1")
+    with pytest.raises(StrangerError, match="ledger of run run-1"):
+        Ledger(tmp_path / "l", "run-2")
+
+
+def test_many_workers_may_post_at_once(served):
+    ledger, address = served
+    client = LedgerClient(address=address, run="run-1")
+    threads = [threading.Thread(target=client.move, kwargs={"step": step}) for step in range(1, 20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ledger.entry.step == 19
+
+
+def test_a_ledger_that_is_away_is_told_from_an_empty_one():
+    with pytest.raises(LedgerError, match="no ledger at"):
+        LedgerClient(address="127.0.0.1:1", run="r").read()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"minimum": 0}', '{"minimum": true}', '{"generation": "3"}', '{"drain": 1}']
+)
+def test_a_faulty_control_file_is_refused(text):
+    with pytest.raises(ControlError):
+        parse(text)
+
+
+def test_a_control_file_is_followed(tmp_path):
+    path = tmp_path / "control.json"
+    follower = ControlFile(path)
+    assert follower.read() == Control()
+    wanted = Control(generation=2, minimum=3, workers=4, drain="resize to 1")
+    write(path, wanted)
+    assert follower.read() == wanted
+    assert parse(json.dumps({"minimum": 2, "news": 1})) == Control(minimum=2)
+
+
+def test_a_file_that_breaks_or_is_older_changes_nothing(tmp_path):
+    path = tmp_path / "control.json"
+    follower = ControlFile(path)
+    write(path, Control(generation=2, minimum=3))
+    follower.read()
+    path.write_text("{")
+    assert follower.read().minimum == 3
+    assert "not JSON" in follower.fault
+    write(path, Control(generation=1, minimum=9))
+    assert follower.read().minimum == 3
+    path.unlink()
+    assert follower.read().minimum == 3

@@ -1,0 +1,166 @@
+"""Interruption notices, as a metadata service tells them that is as unreliable as a real one."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from dlcloud.trainer.notices import Metadata, MetadataError, Sighting, Watch
+
+NOTICE = "/latest/meta-data/spot/instance-action"
+REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+SOON = datetime(2030, 1, 1, 12, 2, tzinfo=UTC)
+
+
+class Service(ThreadingHTTPServer):
+    """Answers by token; `faults` are statuses that the next document requests get."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.documents, self.tokens, self.issued, self.faults = {}, set(), 0, []
+        self.token_status = 200
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_PUT(self):
+        self.server.issued += 1
+        token = f"token-{self.server.issued}"
+        self.server.tokens.add(token)
+        self.answer(self.server.token_status, token)
+
+    def do_GET(self):
+        if self.headers.get("X-aws-ec2-metadata-token") not in self.server.tokens:
+            self.answer(401, "")
+        elif self.server.faults:
+            self.answer(self.server.faults.pop(0), "")
+        elif self.path in self.server.documents:
+            self.answer(200, self.server.documents[self.path])
+        else:
+            self.answer(404, "")
+
+    def answer(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def service():
+    server = Service()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def notice(at=SOON, action="terminate"):
+    return json.dumps({"action": action, "time": at.strftime("%Y-%m-%dT%H:%M:%SZ")})
+
+
+def test_nothing_is_seen_where_nothing_is_planned(service):
+    assert Metadata(service.url).look() == Sighting()
+
+
+def test_a_notice_and_a_recommendation_are_seen(service):
+    service.documents[NOTICE] = notice()
+    service.documents[REBALANCE] = json.dumps({"noticeTime": "2030-01-01T12:00:00Z"})
+    seen = Metadata(service.url).look()
+    assert seen == Sighting(action="terminate", at=SOON, rebalance=SOON - timedelta(minutes=2))
+
+
+def test_a_token_that_is_no_longer_known_is_renewed(service):
+    metadata = Metadata(service.url)
+    metadata.look()
+    service.tokens.clear()
+    assert metadata.look() == Sighting()
+    assert service.issued == 2
+
+
+def test_a_token_is_renewed_before_it_ends(service):
+    now = [0.0]
+    metadata = Metadata(service.url, clock=lambda: now[0])
+    metadata.look()
+    now[0] = 200.0
+    metadata.look()
+    assert service.issued == 1
+    now[0] = 241.0
+    metadata.look()
+    assert service.issued == 2
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_service_that_fails_is_asked_again(service, status):
+    metadata = Metadata(service.url)
+    service.documents[NOTICE] = notice()
+    service.faults = [status]
+    with pytest.raises(MetadataError, match=f"answered {status}"):
+        metadata.look()
+    assert metadata.look().at == SOON
+
+
+def test_a_service_that_refuses_tokens_is_a_fault(service):
+    service.token_status = 403
+    with pytest.raises(MetadataError, match="403 for a token"):
+        Metadata(service.url).look()
+
+
+def test_a_service_that_refuses_new_tokens_is_not_asked_for_ever(service):
+    service.faults = [401, 401]
+    with pytest.raises(MetadataError, match="401"):
+        Metadata(service.url).look()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"action": "terminate"}', '{"action": "stop", "time": "soon"}']
+)
+def test_a_notice_that_is_not_understood_is_a_fault(service, text):
+    service.documents[NOTICE] = text
+    with pytest.raises(MetadataError):
+        Metadata(service.url).look()
+
+
+def test_no_service_is_a_fault():
+    with pytest.raises(MetadataError, match="no metadata service"):
+        Metadata("http://127.0.0.1:1").look()
+
+
+def test_hibernation_comes_at_once(service):
+    service.documents[NOTICE] = '{"action": "hibernate"}'
+    assert Metadata(service.url, now=lambda: SOON).look().at == SOON
+
+
+def test_a_repeated_notice_is_no_news_and_one_whose_time_moves_is():
+    watch = Watch()
+    seen = Sighting(action="terminate", at=SOON)
+    assert watch.interruption(seen) == "interruption notice: terminate"
+    assert watch.interruption(seen) is None
+    assert watch.interruption(Sighting()) is None
+    assert watch.deadline == SOON
+    earlier = SOON - timedelta(seconds=30)
+    assert "moved" in watch.interruption(Sighting(action="terminate", at=earlier))
+    assert watch.deadline == earlier
+
+
+def test_hibernation_is_told_once():
+    watch = Watch()
+    assert watch.interruption(Sighting(action="hibernate", at=SOON))
+    assert watch.interruption(Sighting(action="hibernate", at=SOON + timedelta(seconds=2))) is None
+
+
+def test_a_recommendation_is_told_once():
+    watch = Watch()
+    assert watch.rebalance(Sighting(rebalance=SOON)) == "rebalance recommendation"
+    assert watch.rebalance(Sighting(rebalance=SOON)) is None
+    assert watch.rebalance(Sighting()) is None
