@@ -114,7 +114,7 @@ class Agent:
         self._mind_the_deadline()
         for child in self._children():
             child.tend(now)
-        if self.lighthouse is not None and now >= self._ledger_at:
+        if self.lighthouse is not None and self.options.engine == "elastic" and now >= self._ledger_at:
             self._ledger_at = now + LEDGER_S
             self._done = self._done or self._run_is_done()
 
@@ -122,7 +122,8 @@ class Agent:
         """Tell whether nothing is left to do: the lighthouse is for the others, until the run is done."""
         if not all(worker.over for worker in self.workers):
             return False
-        served = self.lighthouse is None or self.lighthouse.over
+        # Torchrun's workers end together: what they met at is of no more use then.
+        served = self.lighthouse is None or self.lighthouse.over or self.options.engine == "torchrun"
         return served or self._quit or self._done
 
     def _status(self) -> int:

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from . import torchrun
 from .agent_options import Options
 from .children import Child, with_package
 from .network import interface_of
@@ -15,17 +16,15 @@ PACKAGE = __package__ or "trainer"
 
 
 def workers(options: Options, records: Records) -> list[Child]:
-    """Return a worker per GPU, or the one worker, not yet started."""
+    """Return a worker per GPU, or the one worker, or the torchrun that starts them; not yet started."""
+    if options.engine == "torchrun":
+        return [_torchrun(options, records)] if options.workers else []
     return [_worker(options, records, number) for number in range(options.workers)]
 
 
 def lighthouse(options: Options, records: Records) -> Child:
-    """Return the lighthouse, not yet started."""
-    command = [sys.executable, "-m", f"{PACKAGE}.lighthouse", "--run", options.run, "--host", options.host]
-    command += ["--port", str(options.port), "--ledger-port", str(options.port + 1)]
-    command += ["--ledger", str(options.folder / "ledger.json"), "--minimum", str(options.minimum)]
-    command += ["--join-ms", str(options.join_ms), "--heartbeat-ms", str(options.heartbeat_ms)]
-    command += ["--step", str(options.step)]
+    """Return the lighthouse, or where torchrun's agents meet; not yet started."""
+    command = _lighthouse(options) if options.engine == "elastic" else torchrun.store_command(options)
     return Child(
         name="lighthouse",
         command=command,
@@ -37,9 +36,41 @@ def lighthouse(options: Options, records: Records) -> Child:
     )
 
 
+def _lighthouse(options: Options) -> list[str]:
+    command = [sys.executable, "-m", f"{PACKAGE}.lighthouse", "--run", options.run, "--host", options.host]
+    command += ["--port", str(options.port), "--ledger-port", str(options.port + 1)]
+    command += ["--ledger", str(options.folder / "ledger.json"), "--minimum", str(options.minimum)]
+    command += ["--join-ms", str(options.join_ms), "--heartbeat-ms", str(options.heartbeat_ms)]
+    return [*command, "--step", str(options.step)]
+
+
+def _torchrun(options: Options, records: Records) -> Child:
+    return Child(
+        name=options.worker,
+        command=torchrun.command(options),
+        environment={
+            **_environment(options), **torchrun.ENVIRONMENT, **_settings(options, 0).to_environment(),
+        },
+        records=records,
+        restarts=options.restarts,
+        leaves_anyhow=True,
+    )  # fmt: skip
+
+
 def _worker(options: Options, records: Records, number: int) -> Child:
+    settings = _settings(options, number)
+    return Child(
+        name=settings.worker,
+        command=options.command,
+        environment={**_environment(options), **settings.to_environment()},
+        records=records,
+        restarts=options.restarts,
+    )
+
+
+def _settings(options: Options, number: int) -> Settings:
     name = options.worker if options.workers == 1 else f"{options.worker}.{number}"
-    settings = Settings(
+    return Settings(
         run=options.run,
         worker=name,
         host=options.host,
@@ -53,13 +84,6 @@ def _worker(options: Options, records: Records, number: int) -> Child:
         control=options.folder.absolute() / "control.json",
         hash_every=options.hash_every,
         gpu=number,
-    )
-    return Child(
-        name=name,
-        command=options.command,
-        environment={**_environment(options), **settings.to_environment()},
-        records=records,
-        restarts=options.restarts,
     )
 
 
