@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from . import settings as surroundings
 from .drain import Drain
 from .engine import Connect, Solo
+from .errors import StrangerError
 from .job import Job, Loss, Samples
 from .ledger import LedgerClient
 from .lifetime import end_with_parent
@@ -65,7 +66,7 @@ def train(
     Raises:
         ValueError: An argument is out of range.
         DrainedError: This worker was asked to leave; others go on.
-        StrangerError: Peers or a checkpoint are of another run, or of other settings.
+        SystemExit: Peers or a checkpoint are of another run, or of other settings.
     """
     if (epochs is None) == (steps is None):
         raise ValueError("give either epochs or steps")
@@ -118,7 +119,11 @@ def run(job: Job, settings: Settings) -> Outcome:
             posting=Posting(client),
             drain=drain,
         )
-        return loop.run()
+        try:
+            return loop.run()
+        except StrangerError as error:
+            # Nothing in a script can mend it: it ends with one line.
+            raise SystemExit(f"{settings.worker}: {error}") from error
 
 
 def _connection(settings: Settings) -> Connect:
