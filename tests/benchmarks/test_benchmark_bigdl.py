@@ -12,7 +12,7 @@ import pytest
 from dlcloud.benchmarks.harness import environment
 from dlcloud.benchmarks.harness.process import ArmFailedError
 
-ENVIRONMENTS = Path("~/.cache/dlcloud-tests").expanduser()
+CACHE = Path("~/.cache/dlcloud-tests").expanduser()
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--warm-up-seconds", "1"]
 
 LAYERS = """
@@ -65,15 +65,15 @@ def bigdl_python():
     if shutil.which("java") is None:
         pytest.skip("there is no java")
     requirements = Path(environment.__file__).parents[1] / "requirements" / "quantization_bigdl.txt"
-    if "CI" not in os.environ and not any(ENVIRONMENTS.glob("quantization_bigdl-*/complete")):
+    if "CI" not in os.environ and not any(CACHE.glob("dlcloud/environments/quantization_bigdl-*/complete")):
         pytest.skip("BigDL is not installed yet; CI=1 installs it")
-    os.environ["DLCLOUD_ENVIRONMENTS"] = str(ENVIRONMENTS)
-    try:
-        yield environment.python_of(requirements, version="3.11", tell=lambda _told: None)
-    except ArmFailedError as error:
-        pytest.skip(str(error))
-    finally:
-        del os.environ["DLCLOUD_ENVIRONMENTS"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(CACHE))
+        try:
+            python = environment.python_of(requirements, version="3.11", tell=lambda _told: None)
+        except ArmFailedError as error:
+            pytest.skip(str(error))
+        yield python
 
 
 def quantization(python, folder, *arguments, **variables):
@@ -119,7 +119,7 @@ def test_without_java_a_failure_says_how_to_get_it(alone, engine_python, tmp_pat
 
 
 def test_a_python_that_is_not_there_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("DLCLOUD_ENVIRONMENTS", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     requirements = tmp_path / "some.txt"
     requirements.write_text("six==1.17.0\n")
     with pytest.raises(ArmFailedError, match=r"needs Python 3.2, which is not installed"):
@@ -127,7 +127,7 @@ def test_a_python_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 
 def test_an_environment_is_built_once_and_anew_where_it_was_torn(tmp_path, monkeypatch):
-    monkeypatch.setenv("DLCLOUD_ENVIRONMENTS", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     requirements = tmp_path / "none.txt"
     requirements.write_text("# nothing\n")
     version = ".".join(map(str, sys.version_info[:2]))

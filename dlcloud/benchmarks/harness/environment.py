@@ -16,7 +16,6 @@ from pathlib import Path
 
 from .process import ArmFailedError
 
-CACHE = Path("~/.cache/dlcloud/environments")
 TAIL = 500
 
 
@@ -32,7 +31,7 @@ def python_of(requirements: Path, *, version: str, tell: Callable[[str], None]) 
         ArmFailedError: There is no such Python, or the packages cannot be installed.
     """
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
-    cache = Path(os.environ.get("DLCLOUD_ENVIRONMENTS") or CACHE).expanduser()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dlcloud" / "environments"
     folder = cache / f"{requirements.stem}-{digest}-py{version}-{platform.machine()}"
     cache.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:

@@ -37,6 +37,9 @@ OPENED = (
     "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
 
+PIECE_BYTES = 64 << 20
+"""What is handed to Java at once; Py4J counts the bits of its text in 32 bits, and fails from 256 MiB."""
+
 QUANTIZED = "com.intel.analytics.bigdl.dllib.nn.quantized."
 WEIGHTED = ("SpatialConvolution", "Linear")
 
@@ -241,11 +244,23 @@ def _convolution(nn: Any, attributes: Mapping[str, Any], weights: Sequence[np.nd
 
 
 def _linear(nn: Any, weights: Sequence[np.ndarray]) -> Any:  # noqa: ANN401
+    """Make a Linear, its weights handed to Java in pieces: VGG's first would overflow the bridge's count."""
     weight, bias = weights
     outputs, inputs = weight.shape
     made = nn.Linear(inputs, outputs)
-    made.set_weights([weight, bias])
+    rows = max(1, PIECE_BYTES // (weight.itemsize * inputs))
+    for start in range(0, outputs, rows):
+        part = slice(start, start + rows)
+        piece = nn.Linear(inputs, len(bias[part]))
+        piece.set_weights([weight[part], bias[part]])
+        for whole, values in zip(_tensors(made), _tensors(piece), strict=True):
+            whole.narrow(1, start + 1, len(bias[part])).copy(values)  # Java counts from 1 here
     return made
+
+
+def _tensors(layer: Any) -> list[Any]:  # noqa: ANN401
+    """Return a layer's weight and bias as they lie in Java."""
+    return list(layer.value.parameters()._1())  # noqa: SLF001 - the first of a pair, in Scala
 
 
 def _computed_in(model: Any) -> dict[str, int]:  # noqa: ANN401
