@@ -59,7 +59,10 @@ def show(context: Context, selection: Selection, view: View) -> None:
     if view.html or view.plot:
         from dlcloud.cli.pictures import Pictures
 
-        Pictures(context=context, html=view.html, plot=view.plot, timeline=view.timeline).draw(
+        # A training without results still has a timeline, where it is named.
+        named = context.measurements.run_ids(selection) if selection.bound_to_runs else []
+        runs = [*dict.fromkeys([*(line.run.run_id for line in lines), *named])]
+        Pictures(context=context, html=view.html, plot=view.plot, timeline=view.timeline, runs=runs).draw(
             lines, report, view.market
         )
     click.echo(render(report, view.output))

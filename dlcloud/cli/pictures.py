@@ -42,12 +42,14 @@ class Pictures:
         html: The file of the page.
         plot: The file of the picture.
         timeline: Files of trainers' records, drawn besides those of the runs shown.
+        runs: Whose records are looked through for timelines.
     """
 
     context: Context
     html: str
     plot: str
     timeline: Sequence[str]
+    runs: Sequence[str]
 
     def draw(self, lines: Sequence[Line], report: Report, market: Market) -> None:
         """Write the files.
@@ -56,7 +58,7 @@ class Pictures:
             RecipeError: What draws is not installed, or a file cannot be read or written.
         """
         charts = cost_charts(lines, market)
-        for place, timeline in enumerate(self._timelines(lines)):
+        for place, timeline in enumerate(self._timelines()):
             charts += timeline_charts(timeline, place)
         if self.html:
             text = self._page(report, charts, lines)
@@ -84,15 +86,15 @@ class Pictures:
             subtitle=told,
         )
 
-    def _timelines(self, lines: Sequence[Line]) -> list[Timeline]:
+    def _timelines(self) -> list[Timeline]:
         """Return the timelines of the runs shown, a cluster's together, and those of files."""
         store = self.context.measurements
         clusters: dict[str, list[Mapping[str, Any]]] = {}
-        runs = {line.run.run_id: line.run for line in lines}
+        runs = {run.run_id: run for run in store.runs(self.runs)}
         told = [
             (runs[run_id], of)
             for kind in ("step", "event")
-            for run_id, of in store.records(runs, kind).items()
+            for run_id, of in store.records(self.runs, kind).items()
         ]
         for run, records in told:
             clusters.setdefault(run.cluster_name, []).extend(records)

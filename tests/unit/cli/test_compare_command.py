@@ -103,3 +103,19 @@ def test_without_credentials_the_bill_is_missing_and_the_report_is_not(dlcloud, 
     assert "AWS's side is not known" in told["billed"]["unanswered"]
     assert "credentials" in told["billed"]["unanswered"]
     assert len(told["records"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--plot", "report.jpg"], "which format?"),
+        (["--html", "no/such/folder/page.html"], "cannot be written"),
+        (["--html", "page.html", "--timeline", "missing.jsonl"], "No such file"),
+        (["--html", "page.html", "--timeline", "home/store.sqlite"], "no step of a training is in it"),
+    ],
+)
+def test_pictures_that_cannot_be_drawn_are_refused_in_words(dlcloud, home, words, told):
+    done = dlcloud("cost-report", *words)
+    assert done.status == 2
+    assert told in done.stderr
+    assert not list(home.parent.glob("*page*"))
