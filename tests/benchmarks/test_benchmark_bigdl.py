@@ -80,7 +80,7 @@ def quantization(python, folder, *arguments, **variables):
     command = [python, "-m", "benchmarks.quantization", "--network", "tiny", "--batch", "4", *SHORT]
     done = subprocess.run(
         [*command, "--cache", "models", "--output", "records.jsonl", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=290, check=False, env=os.environ | variables,
+        cwd=folder, capture_output=True, text=True, timeout=590, check=False, env=os.environ | variables,
     )  # fmt: skip
     return done, [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
@@ -93,6 +93,7 @@ def test_the_rule_equals_bigdls_own_layers_bit_for_bit(alone, bigdl_python):
     assert done.stdout.endswith("equal\n")
 
 
+@pytest.mark.timeout(600)  # four Java machines, one after the other
 @pytest.mark.usefixtures("bigdl_python")
 def test_bigdl_runs_beside_another_engine_in_an_environment_of_its_own(alone, engine_python):
     done, records = quantization(engine_python, alone, "--engine", "onnxruntime", "bigdl")
