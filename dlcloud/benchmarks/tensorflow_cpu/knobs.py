@@ -20,14 +20,6 @@ FEWEST_TO_SPARE = 4
 # bf16 from 8.0.
 FP16_CAPABILITY, TF32_CAPABILITY = 7.0, 8.0
 
-KEEPING = {
-    # glibc hands memory of 32 MiB and more back to the kernel whenever it is freed, and asks for it again in
-    # the next step, page by page. Source: mallopt(3).
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
@@ -134,7 +126,7 @@ def _allocators(installed: Mapping[str, str]) -> tuple[Value, ...]:
         )
         for name in ALLOCATORS
     ]
-    return (Value(name="glibc"), Value(name="glibc-keeping", environment=KEEPING), *others)
+    return (Value(name="glibc"), *others)
 
 
 def _one_per_core(machine: Machine) -> Value:
