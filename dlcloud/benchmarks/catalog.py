@@ -171,6 +171,13 @@ BENCHMARKS = {
                     alone=True,
                     requirements="quantization_onnxruntime.txt",
                 ),
+                # BigDL itself lies in an environment of its own; this one builds what it is given.
+                Choice(
+                    parameter="engine",
+                    value="bigdl",
+                    alone=True,
+                    requirements="quantization_onnxruntime.txt",
+                ),
             ),
         ),
         Benchmark(

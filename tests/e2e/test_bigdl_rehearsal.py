@@ -1,5 +1,6 @@
 """The recipe for BigDL, made small, on the local EC2: 423 MB and Java, so only where all is asked for."""
 
+import json
 import os
 import shutil
 
@@ -16,6 +17,7 @@ SMALL = {
 }
 
 
+@pytest.mark.timeout(1000)  # it installs 423 MB and starts four Java machines
 @pytest.mark.skipif(os.environ.get("DLCLOUD_TEST_RECIPES") != "all", reason="DLCLOUD_TEST_RECIPES=all")
 @pytest.mark.skipif(shutil.which("java") is None, reason="there is no java")
 def test_the_recipe_for_bigdl_runs_small_on_the_local_cloud(user):
@@ -25,6 +27,8 @@ def test_the_recipe_for_bigdl_runs_small_on_the_local_cloud(user):
         text = text.replace(of_aws, of_here)
     path = user.home / "bigdl.yaml"
     path.write_text(text)
-    rows = user.json("up", str(path), "--yes")["result"]["records"]
+    out, err = user.begin("up", str(path), "--yes", "--output", "json").communicate(timeout=900)
+    assert out, err
+    rows = json.loads(out)["result"]["records"]
     assert {row["setting"] for row in rows} == {"bigdl fp32", "bigdl int8"}
     assert user.alive() == []
