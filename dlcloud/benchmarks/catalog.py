@@ -1,6 +1,7 @@
 """Say which benchmarks there are and what each needs; read by the launcher, so it imports no framework."""
 
 import argparse
+import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ class Choice:
 
     Attributes:
         parameter: Its name.
-        value: What is looked for.
+        value: What is looked for; `*` stands for anything.
         requirements: File below `requirements`.
         alone: Whether no other value may stand beside it.
     """
@@ -24,7 +25,8 @@ class Choice:
 
     def made(self, values: Sequence[str]) -> bool:
         """Tell whether the values that are asked for make this choice."""
-        return self.value in values and not (self.alone and set(values) != {self.value})
+        made = [fnmatch.fnmatchcase(value, self.value) for value in values]
+        return all(made) and any(made) if self.alone else any(made)
 
 
 Parameters = Mapping[str, str | list[str]]
@@ -131,6 +133,11 @@ BENCHMARKS = {
             parameters={
                 "network": "vgg16, vgg19, resnet50, ssd300 or tiny with random weights, or digits: a small "
                 "VGG trained on real ones, judged by its accuracy",
+                "model": "file of a model of your own, of one input: .onnx, .pt2, .keras, or a SavedModel's "
+                "folder",
+                "input-shape": "of the model's input without the batch, where the model leaves it open",
+                "data": "what the model is calibrated and judged by: .npz with inputs and perhaps labels, "
+                ".npy, or a folder of .npy",
                 "engine": "openvino (default), onnxruntime, pytorch or bigdl (on Spark; takes Java and "
                 "Python 3.11), or several in turn",
                 "device": "cpu (default) or cuda, which of these only pytorch uses",
@@ -164,6 +171,8 @@ BENCHMARKS = {
             },
             choices=(
                 Choice(parameter="engine", value="pytorch", requirements="quantization_pytorch.txt"),
+                Choice(parameter="model", value="*.pt2", requirements="quantization_pytorch.txt"),
+                Choice(parameter="model", value="*.keras", requirements="quantization_pytorch.txt"),
                 Choice(parameter="network", value="digits", requirements="quantization.txt"),
                 Choice(
                     parameter="engine",

@@ -27,6 +27,7 @@ PARTS = {
     "masked": ["--network", "vgg16", "--isa", "avx512_core", "--batch", "1", "--max-seconds", "45"],
     "accuracy": [
         "--network", "digits", "--engine", "openvino", "onnxruntime", "--batch", "8", "--max-seconds", "5",
+        "--calibration-images", "300",
         "--slice-seconds", "0.2",
     ],
     "pytorch": [

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from .formats import Format
+
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 """What a processor needs for bf16 to be computed and not imitated; OpenVINO's CPU plugin uses either."""
 
@@ -79,6 +81,7 @@ class Engine:
         own_python: The version of Python in that environment.
         unable: Networks that it has no form of.
         programs: Programs that must be on the machine, each with how to get it.
+        reads: The formats that it reads the user's own model from, some of them converted.
         gpu_precisions: In which it runs on an NVIDIA GPU, the baseline first; none where it does not.
     """
 
@@ -96,6 +99,7 @@ class Engine:
     own_python: str = ""
     unable: frozenset[str] = frozenset()
     programs: Mapping[str, str] = field(default_factory=dict)
+    reads: frozenset[Format] = frozenset()
     gpu_precisions: tuple[Precision, ...] = ()
 
     def missing(self) -> str | None:
@@ -160,7 +164,9 @@ ENGINES = {
             precisions=(Precision.FP32, Precision.BF16, Precision.INT8),
             # NNCF reports its use to its maker unless it believes that its own tests are running.
             environment={"NNCF_CI": "1"},
+            fp32_builder="quantization.openvino_engine:build_fp32",
             proves=True,
+            reads=frozenset(Format),
             caps=ONEDNN_CAPS,
         ),
         Engine(
@@ -170,6 +176,7 @@ ENGINES = {
             module="quantization.onnxruntime_engine",
             precisions=(Precision.FP32, Precision.INT8),
             proves=True,
+            reads=frozenset({Format.ONNX}),
         ),
         Engine(
             name="bigdl",
@@ -197,6 +204,7 @@ ENGINES = {
                 Precision.INT8,
             ),
             fp32_builder="quantization.pytorch_engine:build_fp32",
+            reads=frozenset({Format.ONNX, Format.PT2, Format.KERAS}),
             caps={
                 isa: {**cap, "ATEN_CPU_CAPABILITY": kind, "MKL_ENABLE_INSTRUCTIONS": kind.upper()}
                 for (isa, cap), kind in zip(ONEDNN_CAPS.items(), ("avx512", "avx2"), strict=True)

@@ -17,6 +17,7 @@ from ..harness.protocol import Case, Limits
 from ..harness.records import Failure, Recorder, Skip
 from .agreement import accuracy, agreement
 from .engines import DEFAULT, ENGINES, Engine, Isa, Precision
+from .formats import absent, fault_of, format_described, format_of, only_batch, title_of
 
 ENTRY = catalog.BENCHMARKS["quantization"]
 
@@ -27,9 +28,15 @@ CREATED = "profile_create"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit status."""
     arguments = parse(argv)
+    faults = [fault_of(arguments.model)] if arguments.model else []
+    faults += [absent(arguments.data)] if arguments.data else []
+    for fault in filter(None, faults):
+        sys.stderr.write(f"{fault}\n")
+        return program.FAILED
     engines = [ENGINES[name] for name in arguments.engine]
     for missing in filter(None, (engine.missing() for engine in engines)):
         asked = ["--engine", *arguments.engine, "--network", *arguments.network]
+        asked += ["--model", str(arguments.model)] if arguments.model else []
         requirements = ENTRY.requirements_for(asked)
         sys.stderr.write(f"{missing} is not installed: pip install -r {requirements}\n")
         return program.FAILED
@@ -54,8 +61,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.quantization", description=ENTRY.summary)
     networks = ("vgg16", "vgg19", "resnet50", "ssd300", "tiny", "digits")
     parser.add_argument(
-        "--network", nargs="+", choices=networks, default=["vgg16"], help="what to run (default: vgg16)"
-    )
+        "--network", nargs="+", choices=networks, default=None,
+        help="what to run (default: vgg16, or the --model alone)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", type=_model_path, default=None, metavar="FILE",
+        help="a model of your own, of one input: .onnx, .pt2, .keras, or the folder of a SavedModel",
+    )  # fmt: skip
+    parser.add_argument(
+        "--input-shape", type=_shape, default=None, metavar="N,N,..",
+        help="of the model's input without the batch, where the model leaves it open",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", type=Path, default=None, metavar="FILE",
+        help="what the model is calibrated (first half) and judged by (second half): .npz with inputs and "
+        "perhaps labels, .npy, or a folder of .npy (default: synthetic images)",
+    )  # fmt: skip
     parser.add_argument(
         "--engine", nargs="+", choices=tuple(ENGINES), default=[DEFAULT],
         help=f"what to run them on (default: {DEFAULT})",
@@ -87,10 +108,27 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     program.add_arguments(parser, limits=Limits())
     program.add_round_arguments(parser, limits=Limits())
     arguments = parser.parse_args(argv)
+    if arguments.model is None and (arguments.data or arguments.input_shape):
+        parser.error("--data and --input-shape belong to a --model")
+    arguments.network = arguments.network or ([] if arguments.model else ["vgg16"])
     arguments.engine = list(dict.fromkeys(arguments.engine))
     arguments.threads = arguments.threads or hardware.physical_cores()
     arguments.cache = arguments.cache.expanduser()
     return arguments
+
+
+def _model_path(text: str) -> Path:
+    """Read the path of a model; whether it is there is looked at where it is run."""
+    try:
+        format_of(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)
+
+
+def _shape(text: str) -> list[int]:
+    """Read a shape, such as 224,224,3."""
+    return [program.positive(size) for size in text.split(",")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,20 +149,52 @@ class _Setting:
 def _cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
     """Build the models and make a case of each network and batch; record what cannot be built."""
     cases: list[Case] = []
-    networks, batches = dict.fromkeys(arguments.network), dict.fromkeys(arguments.batch)
+    networks, batches = list(dict.fromkeys(arguments.network)), list(dict.fromkeys(arguments.batch))
     sets = [Isa(name) for name in dict.fromkeys(arguments.isa)]
-    total = len(networks) * len(sets) * len(batches)
+    total = (len(networks) + bool(arguments.model)) * len(sets) * len(batches)
+    if arguments.model is not None:
+        networks.append(_description(arguments))
     for network, isa in product(networks, sets):
-        recorder.progress(f"{network}: building the models that are not cached", done=0, total=total)
+        what = f"{title_of(network)}: building the models that are not cached"
+        recorder.progress(what, done=0, total=total)
         settings: list[_Setting] = []
         for engine in (ENGINES[name] for name in arguments.engine):
             try:
                 settings += _settings(network, engine, isa, arguments, recorder)
             except ArmFailedError as error:
-                recorder.failure(Failure(case=f"{network} {engine.name}", setting=None, message=str(error)))
+                case = f"{title_of(network)} {engine.name}"
+                recorder.failure(Failure(case=case, setting=None, message=str(error)))
         if settings:
-            cases.extend(_case(network, batch, settings, arguments) for batch in batches)
+            taken = _taken(network, batches, recorder)
+            cases.extend(_case(network, batch, settings, arguments) for batch in taken)
     return cases
+
+
+def _description(arguments: argparse.Namespace) -> str:
+    """Return the path of the file that describes the user's model.
+
+    Raises:
+        ArmFailedError: The model or its data cannot be used.
+    """
+    arguments.cache.mkdir(parents=True, exist_ok=True)
+    asked = {
+        "file": str(arguments.model),
+        "data": str(arguments.data) if arguments.data else None,
+        "shape": arguments.input_shape,
+        "cache": str(arguments.cache),
+    }
+    description: str = _asked("quantization.user_model:describe", asked, {})["description"]
+    return description
+
+
+def _taken(network: str, batches: Sequence[int], recorder: Recorder) -> list[int]:
+    """Return the batches that a network takes, and record those that it does not."""
+    only = only_batch(network)
+    for batch in batches:
+        if only not in {None, batch}:
+            reason = f"the model takes batches of {only} only"
+            recorder.skip(Skip(case=title_of(network), setting=f"batch {batch}", reason=reason))
+    return [batch for batch in batches if only in {None, batch}]
 
 
 def _settings(
@@ -135,6 +205,10 @@ def _settings(
     Raises:
         ArmFailedError: One cannot be built.
     """
+    if (own := format_described(network)) is not None and own not in engine.reads:
+        reason = f"{engine.name} does not read a {own.value} file here"
+        recorder.skip(Skip(case=title_of(network), setting=engine.name, reason=reason))
+        return []
     if network in engine.unable:
         recorder.skip(Skip(case=network, setting=engine.name, reason=f"{engine.name} has no form of it"))
         return []
@@ -170,7 +244,8 @@ def _possible(
     reasons = {precision: engine.lacking(precision, isa, flags) for precision in engine.precisions}
     for precision, reason in reasons.items():
         if reason is not None:
-            recorder.skip(Skip(case=network, setting=f"{engine.name} {precision.value}", reason=reason))
+            setting = f"{engine.name} {precision.value}"
+            recorder.skip(Skip(case=title_of(network), setting=setting, reason=reason))
     return [precision for precision, reason in reasons.items() if reason is None]
 
 
@@ -183,7 +258,7 @@ def _possible_on_gpu(
         reason = f"{engine.name} runs on CPUs only here"
     if reason is None:
         return list(engine.gpu_precisions)
-    recorder.skip(Skip(case=network, setting=engine.name, reason=reason))
+    recorder.skip(Skip(case=title_of(network), setting=engine.name, reason=reason))
     return []
 
 
@@ -257,7 +332,7 @@ def _case(network: str, batch: int, settings: Sequence[_Setting], arguments: arg
     isa = settings[0].isa
     labels = settings[0].labels
     return Case(
-        name=" ".join([f"{network} batch {batch}", *([] if isa is Isa.NATIVE else [isa.value])]),
+        name=" ".join([f"{title_of(network)} batch {batch}", *([] if isa is Isa.NATIVE else [isa.value])]),
         arms=[
             _arm(name, setting, names[first[setting.engine.name]], batch=batch, arguments=arguments)
             for name, setting in names.items()

@@ -15,6 +15,7 @@ from . import digits, images
 from .cache import ModelCache
 from .graph import OPSET
 from .networks import NETWORKS, REVISION, build
+from .user_model import described
 
 # Different images for calibration, agreement and timing, all from one seed of the user's.
 CALIBRATION, AGREEMENT, TIMING = 1, 2, 3
@@ -92,18 +93,28 @@ def build_fp32(*, network: str, seed: int, cache: str) -> Built:
 
 def built(model: Path, network: str, seed: int) -> Built:
     """Return what is reported of a model that is in the cache; `labels` are those of its outputs, if any."""
+    if (user := described(network)) is not None:
+        return Built(facts={"model": str(model), "model_bytes": model_bytes(model), "labels": user.labels()})
     labels = [fold.held_out_labels for fold in digits.folds(seed)] if network == digits.NAME else []
     facts = {"model": str(model), "model_bytes": model_bytes(model)}
     return Built(facts={**facts, "labels": np.concatenate(labels).tolist() if labels else None})
 
 
 def fp32_model(network: str, seed: int, models: ModelCache) -> Path:
-    """Return the path of the fp32 model, built where it is not cached."""
+    """Return the path of the fp32 model, built where it is not cached, or of the user's own."""
+    if (user := described(network)) is not None:
+        return Path(user.file)
     if network == digits.NAME:
         name = f"{network}-seed{seed}-opset{OPSET}-r{digits.REVISION}"
         return models.get(name, lambda target: digits.build(seed, target))
     name = f"{network}-seed{seed}-opset{OPSET}-r{REVISION}.onnx"
     return models.get(name, lambda target: onnx.save(build(NETWORKS[network], seed), str(target)))
+
+
+def stem_of(model: Path, network: str) -> str:
+    """Return what the names of files made of a model begin with."""
+    user = described(network)
+    return model.stem if user is None else user.name
 
 
 def model_bytes(model: Path) -> int:
@@ -136,6 +147,8 @@ def quantized(
 
 def parts_of(model: Path, network: str, seed: int) -> list[Part]:
     """Return the model with its images for agreement, or each fold with the images held out from it."""
+    if (user := described(network)) is not None:
+        return [Part(model=model, images=user.judged(1000 * seed + AGREEMENT))]
     if network != digits.NAME:
         return [Part(model=model, images=draw(network, AGREEMENT_IMAGES, seed, AGREEMENT))]
     return [
@@ -146,7 +159,7 @@ def parts_of(model: Path, network: str, seed: int) -> list[Part]:
 
 def feed_of(parts: Sequence[Part], network: str, batch: int, seed: int) -> np.ndarray:
     """Return a batch to time."""
-    if network != digits.NAME:
+    if network in NETWORKS:
         return draw(network, batch, seed, TIMING)
     images = parts[0].images
     return np.resize(images, (batch, *images.shape[1:]))
@@ -154,11 +167,18 @@ def feed_of(parts: Sequence[Part], network: str, batch: int, seed: int) -> np.nd
 
 def weights_of(network: str) -> str:
     """Say where a network's weights come from."""
-    return "trained" if network == digits.NAME else "random"
+    if network in NETWORKS:
+        return "random"
+    return "trained" if network == digits.NAME else "the user's"
 
 
 def draw(network: str, count: int, seed: int, purpose: int) -> np.ndarray:
-    """Draw images of a network's size: (count, 3, size, size) float32, others for each purpose."""
+    """Draw images of a network's size, (count, 3, size, size) float32, others for each purpose.
+
+    Of the user's model, take what it is calibrated by.
+    """
+    if (user := described(network)) is not None:
+        return user.calibration(count, 1000 * seed + purpose)
     return images.draw(count, NETWORKS[network].size, 1000 * seed + purpose)
 
 

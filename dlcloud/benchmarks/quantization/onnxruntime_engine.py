@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -36,6 +37,7 @@ from .models import (
     model_bytes,
     parts_of,
     quantized,
+    stem_of,
     weights_of,
 )
 
@@ -60,7 +62,7 @@ def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) 
     source = fp32_model(network, seed, models)
     narrow = not EXACT_FLAGS & set(hardware.cpu_flags())
     kind = f"int8-minmax{calibration_images}-{'s7' if narrow else 's8'}-ort{onnxruntime.__version__}"
-    name = f"{source.stem}-{kind}.onnx"
+    name = f"{stem_of(source, network)}-{kind}.onnx"
     quantize = partial(_quantize, narrow=narrow)
     quantize_all = partial(quantized, network=network, seed=seed, count=calibration_images, quantize=quantize)
     path = models.get(name, lambda target: quantize_all(source, target))
@@ -86,7 +88,7 @@ def prove(*, model: str, network: str, precision: str, threads: int, seed: int) 
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder, "profile"))
         session = onnxruntime.InferenceSession(str(part.model), options, providers=["CPUExecutionProvider"])
-        session.run(None, {"images": part.images[:1]})
+        session.run(None, {session.get_inputs()[0].name: part.images[:1]})
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     names = [event.get("args", {}).get("op_name") for event in events if event["cat"] == "Node"]
     return Built(
@@ -119,8 +121,10 @@ def _run(model: Path, threads: int) -> Run:
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(str(model), _options(threads), providers=providers)
 
+    name = session.get_inputs()[0].name
+
     def run(images: np.ndarray) -> list[np.ndarray]:
-        outputs: list[np.ndarray] = session.run(None, {"images": images})
+        outputs: list[np.ndarray] = session.run(None, {name: images})
         return outputs
 
     return run
@@ -129,13 +133,22 @@ def _run(model: Path, threads: int) -> Run:
 class _Images(CalibrationDataReader):  # type: ignore[misc]  # it ships no types
     """Hands out calibration images one at a time."""
 
-    def __init__(self, calibration: np.ndarray) -> None:
+    def __init__(self, name: str, calibration: np.ndarray) -> None:
+        self._name = name
         self._remaining: Iterator[np.ndarray] = iter(calibration)
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """Return the next image as a batch of one, or None at the end."""
         image = next(self._remaining, None)
-        return None if image is None else {"images": image[None]}
+        return None if image is None else {self._name: image[None]}
+
+
+def _input_of(model: Path) -> str:
+    """Return the name of a model's input."""
+    graph = onnx.load(model, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    name: str = next(each.name for each in graph.input if each.name not in weights)
+    return name
 
 
 def _quantize(source: Path, target: Path, calibration: np.ndarray, *, narrow: bool) -> None:
@@ -147,7 +160,7 @@ def _quantize(source: Path, target: Path, calibration: np.ndarray, *, narrow: bo
     quantize_static(
         str(source),
         str(target),
-        _Images(calibration),
+        _Images(_input_of(source), calibration),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,

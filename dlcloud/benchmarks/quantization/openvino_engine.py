@@ -25,8 +25,10 @@ from .models import (
     model_bytes,
     parts_of,
     quantized,
+    stem_of,
     weights_of,
 )
+from .user_model import described
 
 GRAPH = "model.xml"
 """The graph of a cached model; its weights lie beside it, in a file of the same stem."""
@@ -35,14 +37,19 @@ WEIGHTED = {"Convolution", "FullyConnected", "MatMul"}
 """The layers that do the work, as OpenVINO names them in the graph that it runs."""
 
 
+def build_fp32(*, network: str, seed: int, cache: str) -> Built:
+    """Make sure that the fp32 model is there, in a form that OpenVINO reads at once."""
+    return built(_readable(network, seed, ModelCache(Path(cache))), network, seed)
+
+
 def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) -> Built:
     """Make sure that the int8 model is in the cache, quantized from the fp32 one."""
     import nncf  # type: ignore[import-not-found]  # noqa: PLC0415 - heavy, and only builders need it
 
     models = ModelCache(Path(cache))
-    source = fp32_model(network, seed, models)
+    source = _readable(network, seed, models)
     version = openvino.__version__.partition("-")[0]
-    name = f"{source.stem}-int8-minmax{calibration_images}-ov{version}-nncf{nncf.__version__}"
+    name = f"{stem_of(source, network)}-int8-minmax{calibration_images}-ov{version}-nncf{nncf.__version__}"
     quantize_all = partial(
         quantized, network=network, seed=seed, count=calibration_images, quantize=_quantize
     )
@@ -100,7 +107,7 @@ def _infer(  # noqa: PLR0917 - what the three above pass on
 def _compiled(model: Path, shape: tuple[int, ...], threads: int, precision: str) -> Any:  # noqa: ANN401 - no types
     """Compile a model, an ONNX file or a folder with an OpenVINO graph, for images of one shape."""
     core = openvino.Core()
-    graph = core.read_model(model / GRAPH if model.is_dir() else model)
+    graph = _read(model)
     graph.reshape(shape)
     # Without the first, OpenVINO takes bf16 for fp32 wherever the processor has it.
     settings = {
@@ -109,6 +116,31 @@ def _compiled(model: Path, shape: tuple[int, ...], threads: int, precision: str)
         "INFERENCE_NUM_THREADS": threads,
     }
     return core.compile_model(graph, "CPU", settings)
+
+
+def _readable(network: str, seed: int, models: ModelCache) -> Path:
+    """Return the fp32 model, an ONNX file; of the user's, what is none is converted."""
+    source = fp32_model(network, seed, models)
+    if described(network) is None or source.suffix == ".onnx":
+        return source
+    version = openvino.__version__.partition("-")[0]
+    return models.get(f"{stem_of(source, network)}-ov{version}", lambda target: _convert(source, target))
+
+
+def _convert(source: Path, target: Path) -> None:
+    """Write an exported program of PyTorch or a SavedModel as graph and weights into the folder `target`."""
+    program: Any = source
+    if source.suffix == ".pt2":
+        import torch  # noqa: PLC0415 - one format's
+
+        program = torch.export.load(source)
+    target.mkdir()
+    openvino.save_model(openvino.convert_model(program), target / GRAPH, compress_to_fp16=False)
+
+
+def _read(model: Path) -> Any:  # noqa: ANN401 - no types
+    """Read an ONNX file, or a folder with a graph of OpenVINO."""
+    return openvino.Core().read_model(model / GRAPH if model.is_dir() else model)
 
 
 def _run(compiled: Any) -> Run:  # noqa: ANN401 - no types
@@ -139,7 +171,7 @@ def _quantize(source: Path, target: Path, calibration: np.ndarray) -> None:
         activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX
     )
     quantized = nncf.quantize(
-        openvino.Core().read_model(source),
+        _read(source),
         nncf.Dataset([image[None] for image in calibration]),
         subset_size=len(calibration),
         fast_bias_correction=False,

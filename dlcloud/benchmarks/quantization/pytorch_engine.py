@@ -33,6 +33,7 @@ from .models import (
     model_bytes,
     parts_of,
     quantized,
+    stem_of,
     weights_of,
 )
 
@@ -61,7 +62,7 @@ def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) 
     source = _program(network, seed, models)
     narrow = not EXACT_FLAGS & set(hardware.cpu_flags()) or "ONEDNN_MAX_CPU_ISA" in os.environ
     kind = f"int8-minmax{calibration_images}-{'u7' if narrow else 'u8'}-torchao{torchao.__version__}"
-    name = f"{source.stem}-{kind}{source.suffix}"
+    name = f"{stem_of(source, network)}-{kind}{source.suffix}"
     quantize_all = partial(
         quantized,
         network=network,
@@ -229,7 +230,7 @@ def _program(network: str, seed: int, models: ModelCache) -> Path:
         return source
     version = torch.__version__.partition("+")[0]
     shape = parts_of(source, network, seed)[0].images.shape[1:]
-    name = f"{source.stem}-torch{version}" + ("" if source.is_dir() else ".pt2")
+    name = f"{stem_of(source, network)}-torch{version}" + ("" if source.is_dir() else ".pt2")
     return models.get(name, lambda target: _export_all(source, target, shape))
 
 

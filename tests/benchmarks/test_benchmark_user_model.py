@@ -1,0 +1,120 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dlcloud.benchmarks import catalog
+from dlcloud.benchmarks.quantization import formats
+from dlcloud.benchmarks.quantization import main as quantization
+
+SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--cache", "models"]
+
+# A digits network as a user's own: trained on one fold, judged on images that it has not seen.
+MAKE = """
+import numpy as np, onnx
+from benchmarks.quantization import digits
+fold = digits.folds(0)[0]
+few = digits.Fold(training=fold.training[:512], training_labels=fold.training_labels[:512],
+                  held_out=fold.held_out, held_out_labels=fold.held_out_labels)
+onnx.save(digits._exported(digits.train(few, 0)), "mine.onnx")
+inputs = np.concatenate([fold.training[:100], fold.held_out[:100]])
+labels = np.concatenate([fold.training_labels[:100], fold.held_out_labels[:100]])
+np.savez("labelled.npz", inputs=inputs, labels=labels)
+np.save("plain.npy", inputs)
+np.save("wrong.npy", inputs[:, :, 1:])
+"""
+
+
+def run(python, folder, *arguments):
+    command = [python, "-m", "benchmarks.quantization", *SHORT, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.fixture
+def made(alone, openvino_python):
+    subprocess.run([openvino_python, "-c", MAKE], cwd=alone, check=True, timeout=280)
+    return alone
+
+
+def test_the_users_own_model_is_judged_by_their_own_data(made, openvino_python):
+    arguments = ["--model", "mine.onnx", "--engine", "openvino", "onnxruntime", "bigdl", "--batch", "1"]
+    done = run(openvino_python, made, *arguments, "--data", "labelled.npz", "--output", "records.jsonl")
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in (made / "records.jsonl").read_text().splitlines()]
+    facts = {each["setting"]: each["facts"] for each in records if each["record"] == "result"}
+    assert {each["case"] for each in records if each["record"] == "result"} == {"mine.onnx batch 1"}
+    for engine in ("openvino", "onnxruntime"):
+        int8 = facts[f"{engine} int8"]
+        assert int8["images_judged"] == 100
+        assert int8["baseline_accuracy_percent"] > 80
+        assert int8["weights"] == "the user's"
+    skipped = {each["setting"]: each["reason"] for each in records if each["record"] == "skip"}
+    assert skipped["bigdl"] == "bigdl does not read a ONNX file here"
+    assert "random" not in done.stdout
+
+    unlabelled = run(openvino_python, made, "--model", "mine.onnx", "--batch", "1", "--data", "plain.npy")
+    assert unlabelled.returncode == 0, unlabelled.stderr
+    assert "cosine to baseline" in unlabelled.stdout
+    assert "accuracy (%)" not in unlabelled.stdout
+
+    wrong = run(openvino_python, made, "--model", "mine.onnx", "--data", "wrong.npy")
+    assert wrong.returncode == 1
+    assert "wrong.npy holds [1, 7, 8] as inputs; the model takes [1, 8, 8]" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.onnx", None, "none.onnx does not exist"),
+        ("folder", {}, "folder is no TensorFlow SavedModel: it holds no saved_model.pb"),
+    ],
+)
+def test_a_model_that_is_not_there_is_told_at_once(alone, name, content, message):
+    if content is not None:
+        (alone / name).mkdir()
+    done = run(sys.executable, alone, "--model", name)
+    assert (done.returncode, done.stderr) == (1, message + "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "model.h5"], "a model is an .onnx, .pt2 or .keras file, or the folder of a TensorFlow"),
+        (["--data", "x.npz"], "--data and --input-shape belong to a --model"),
+        (["--model", "m.onnx", "--input-shape", "3,x"], "argument --input-shape"),
+    ],
+)
+def test_arguments_that_cannot_be_are_told(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        quantization.parse(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_alone_is_run_alone():
+    assert quantization.parse(["--model", "m.onnx"]).network == []
+    assert quantization.parse([]).network == ["vgg16"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("m.onnx", "quantization.txt"),
+        ("m.pt2", "quantization_pytorch.txt"),
+        ("m.keras", "quantization_pytorch.txt"),
+        ("saved_model", "quantization.txt"),
+    ],
+)
+def test_the_requirements_suit_the_format(model, name):
+    entry = catalog.BENCHMARKS["quantization"]
+    assert entry.requirements_for(["--model", model]).name == name
+
+
+def test_a_description_tells_title_format_and_batch(tmp_path):
+    path = tmp_path / f"x{formats.DESCRIBED}"
+    path.write_text(json.dumps({"source": "folder/my.pt2", "batch": 4}))
+    assert formats.title_of(str(path)) == "my.pt2"
+    assert formats.only_batch(str(path)) == 4
+    assert formats.format_described(str(path)) is formats.Format.PT2
+    assert (formats.title_of("vgg16"), formats.only_batch("vgg16")) == ("vgg16", None)
