@@ -50,7 +50,7 @@ def test_the_users_own_model_is_judged_by_their_own_data(made, openvino_python):
         assert int8["baseline_accuracy_percent"] > 80
         assert int8["weights"] == "the user's"
     skipped = {each["setting"]: each["reason"] for each in records if each["record"] == "skip"}
-    assert skipped["bigdl"] == "bigdl does not read a ONNX file here"
+    assert skipped["bigdl"] == "bigdl does not read ONNX files here"
     assert "random" not in done.stdout
 
     unlabelled = run(openvino_python, made, "--model", "mine.onnx", "--batch", "1", "--data", "plain.npy")

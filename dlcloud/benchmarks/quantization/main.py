@@ -206,7 +206,7 @@ def _settings(
         ArmFailedError: One cannot be built.
     """
     if (own := format_described(network)) is not None and own not in engine.reads:
-        reason = f"{engine.name} does not read a {own.value} file here"
+        reason = f"{engine.name} does not read {own.value} files here"
         recorder.skip(Skip(case=title_of(network), setting=engine.name, reason=reason))
         return []
     if network in engine.unable:
