@@ -13,11 +13,12 @@ import click
 from dlcloud.bench.abreast import Turns, abreast
 from dlcloud.bench.program import Program, program_of
 from dlcloud.cli.bench_type import Shared, TypeRun, labelled, recipe_file
+from dlcloud.cli.charge import end_unfinished
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import lines_of_runs
 from dlcloud.cli.up_flow import planned
 from dlcloud.core.bench import TAKEN_UP_FOR, Order, Outcome, done_before, fault_of, fits
-from dlcloud.core.errors import BudgetError, CloudError, RecipeError
+from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
 from dlcloud.core.events import Notice, stage
 from dlcloud.core.ports import Cloud
 from dlcloud.report.bench import TypePlan, left_out_records, left_out_sections, plan_report
@@ -166,9 +167,13 @@ class Bench:
         """Do all that is to be done on one type, and terminate its instance."""
         name = planned.instance_type
         done = [work for work in planned.fit.benchmarks if work not in planned.waiting]
-        if planned.plan is None:
-            return Outcome(instance_type=name, done=tuple(done), refused=planned.refused)
         context = self.context.telling(labelled(self.context.emit, name))
+        if planned.plan is None:
+            try:
+                end_unfinished(context, recipe_file(self.order, name))
+            except DlcloudError as error:
+                return Outcome(instance_type=name, done=tuple(done), failed={"its end": error.message})
+            return Outcome(instance_type=name, done=tuple(done), refused=planned.refused)
         run = TypeRun(shared=shared, context=context, planned=planned, plan=planned.plan, done=done)
         return run.outcome()
 

@@ -7,12 +7,12 @@ from dlcloud.bench.abreast import StoppedError
 from dlcloud.cli.context import Context
 from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster, ClusterState
-from dlcloud.core.errors import DlcloudError
+from dlcloud.core.errors import DlcloudError, StoreError
 from dlcloud.core.events import Emit, Notice, Warned
 from dlcloud.core.plan import Plan
 from dlcloud.core.ports import Clock, Cloud
 from dlcloud.core.remote import Dial
-from dlcloud.launch.claim import Claim, RecipeFile, claim_for, first_boot
+from dlcloud.launch.claim import Claim, RecipeFile, claim_existing, claim_for, first_boot
 from dlcloud.launch.up import Reached, bring_up
 
 
@@ -31,6 +31,24 @@ def take_charge(context: Context, file: RecipeFile, *, name: str = "") -> Claim:
         message = f"going on with {claim.cluster.name}, which an earlier {context.command} left unfinished"
         context.emit(Notice(message=message))
     return claim
+
+
+def end_unfinished(context: Context, file: RecipeFile) -> None:
+    """Take down what a command that was killed left of a cluster on which nothing more is to be done."""
+    for cluster in context.clusters.active():
+        if cluster.recipe_hash != file.recipe.hash or cluster.state is ClusterState.READY:
+            continue
+        try:
+            claim = claim_existing(cluster, paths=context.paths)
+        except StoreError:
+            continue  # another command is in charge of it
+        try:
+            current = context.clusters.find(cluster.cluster_id)
+            if current is not None and current.state is not ClusterState.DOWN:
+                context.emit(Notice(message=f"taking {cluster.name} down, which was left unfinished"))
+                end_cluster(context, current)
+        finally:
+            claim.lock.release()
 
 
 def brought_up(

@@ -23,6 +23,7 @@ from dlcloud.launch import claim, living
 from dlcloud.store.database import Database
 
 MODULES = (
+    "dlcloud.cli.bench_flow",
     "dlcloud.cli.up_flow",
     "dlcloud.cli.down_flow",
     "dlcloud.cli.gc_flow",

@@ -1,4 +1,4 @@
-"""Kill `up`, `down`, `resize` and `gc` with -9 at every API call and every store write; nothing is leaked.
+"""Kill `up`, `down`, `resize`, `bench` and `gc` with -9 at every API call and store write; nothing is leaked.
 
 With DLCLOUD_CRASH_POINTS=all every point is tried; without it, every sixteenth, others on each day.
 """
@@ -235,3 +235,19 @@ def test_gc_leaves_alone_what_the_store_knows_to_be_up(homes):
     home.run(*GC, "--yes", expect=0)
     assert len(home.alive()) == 2
     home.run("down", "--all", expect=0)
+
+
+@pytest.mark.skipif(not ALL, reason="a bench takes long, and launches as up does: DLCLOUD_CRASH_POINTS=all")
+def test_a_second_bench_completes_one_that_was_killed_and_leaves_nothing(homes):
+    def bench(home, kill_at=0, expect=None):
+        path = recipe(home, SINGLE, size=1)
+        types = ("-i", "c5.xlarge", "-i", "c7i.xlarge")
+        return home.run("bench", *types, "--recipe", path, "-o", "csv", kill_at=kill_at, expect=expect)
+
+    def check(home, _number, where):
+        told = bench(home, expect=0)["output"]
+        for name in ("c5.xlarge", "c7i.xlarge"):
+            assert any(f",{name}," in line for line in told.splitlines()), f"{name}: {told}"
+        assert_nothing_left(home, where)
+
+    try_points(homes, bench, check)
