@@ -13,12 +13,14 @@ from dlcloud.bench.run import Runner
 from dlcloud.cli.charge import brought_up, take_charge, taken_down_after
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import lines_of_runs
+from dlcloud.cli.train_flow import Training
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.core.events import stage
 from dlcloud.core.plan import NOTHING, Plan, make_plan
 from dlcloud.core.ports import Cloud
 from dlcloud.core.recipe import read_recipe
+from dlcloud.elastic.program import program_of as training_of
 from dlcloud.launch.claim import RecipeFile, earlier_cluster
 from dlcloud.launch.living import look, present
 from dlcloud.launch.preflight import observe
@@ -61,8 +63,12 @@ class Up:
 
     @cached_property
     def program(self) -> Program:
-        """What the recipe runs."""
-        return program_of(self.file.recipe, Path(self.file.path).parent)
+        """What the recipe measures."""
+        return program_of(self.file.recipe, self._folder)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.file.path).parent
 
     @cached_property
     def cloud(self) -> Cloud:
@@ -72,11 +78,18 @@ class Up:
     def plan(self) -> Plan:
         """Check everything that can be checked before anything is created, and decide."""
         network = network_of(self.cidr)
-        _ = self.program  # its faults, too, come before anything is asked of a cloud
+        self._refuse_faults()
         with stage(
             self.context.emit, self.context.clock, "looking at credentials, types, image, prices, network"
         ):
             return planned(self.context, self.file, name=self.name, network=network)
+
+    def _refuse_faults(self) -> None:
+        """Refuse what is wrong with the program before anything is asked of a cloud."""
+        if self.file.recipe.workload.elastic is not None:
+            training_of(self.file.recipe, self._folder, run="")
+        else:
+            _ = self.program
 
     def show(self, plan: Plan) -> None:
         """Print the plan as the result."""
@@ -99,6 +112,17 @@ class Up:
         reached = brought_up(
             context, cluster, plan, cloud=self.cloud, dial=dial, clock=context.clock, emit=context.emit
         )
+        if self.file.recipe.workload.elastic is not None:
+            Training(
+                context=context,
+                cluster=cluster,
+                recipe=self.file.recipe,
+                recipe_folder=self._folder,
+                plan=plan,
+                cloud=self.cloud,
+                dial=dial,
+            ).go(reached.members)
+            return
         runner = Runner(
             cluster=cluster,
             recipe=self.file.recipe,

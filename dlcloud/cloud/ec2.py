@@ -154,14 +154,13 @@ class Ec2Cloud:
             "ToPort": SSH_PORT,
             version: [{key: cidr, "Description": "dlcloud"}],
         }
-        with translated("allowing SSH (ec2:AuthorizeSecurityGroupIngress)"):
-            try:
-                self._clients.read("ec2").authorize_security_group_ingress(
-                    GroupId=security_group_id, IpPermissions=[permission]
-                )
-            except ClientError as error:
-                if error_code(error) != "InvalidPermission.Duplicate":
-                    raise
+        self._allow(security_group_id, permission, "SSH")
+
+    def allow_peers(self, security_group_id: str) -> None:
+        """Open every TCP port to the group itself."""
+        peers = [{"GroupId": security_group_id, "Description": "dlcloud"}]
+        permission = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535, "UserIdGroupPairs": peers}
+        self._allow(security_group_id, permission, "instances to reach each other")
 
     def launch(self, request: LaunchRequest) -> list[Instance]:
         """Make one RunInstances call; its token makes a repeated one harmless."""
@@ -301,6 +300,16 @@ class Ec2Cloud:
                 except ClientError as error:
                     if error_code(error) != "InvalidNetworkInterfaceID.NotFound":
                         raise
+
+    def _allow(self, security_group_id: str, permission: dict[str, Any], what: str) -> None:
+        with translated(f"allowing {what} (ec2:AuthorizeSecurityGroupIngress)"):
+            try:
+                self._clients.read("ec2").authorize_security_group_ingress(
+                    GroupId=security_group_id, IpPermissions=[permission]
+                )
+            except ClientError as error:
+                if error_code(error) != "InvalidPermission.Duplicate":
+                    raise
 
     def _security_groups(self, cluster_id: str) -> list[dict[str, Any]]:
         with translated("listing security groups (ec2:DescribeSecurityGroups)"):

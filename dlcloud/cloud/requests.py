@@ -133,6 +133,7 @@ def instance(answer: Mapping[str, Any]) -> Instance:
         ssh_port=int(tags.get(SSH_PORT_TAG, SSH_PORT)),
         tags=tags,
         ended_at=_ended_at(answer),
+        private_host=answer.get("PrivateIpAddress") or "",
     )
 
 

@@ -66,14 +66,13 @@ class Move:
     """What the controller does next.
 
     Attributes:
-        size: How many instances the cluster must have for the missing to be among them, those that leave
-            included, while EC2 counts them as alive; None where nothing is to be asked for.
+        launch: How many instances to ask for.
         drain: Who is to leave after its step, by instance id.
         look_at: When to decide again, if nothing happens before.
         reasons: Why, for people.
     """
 
-    size: int | None
+    launch: int
     drain: tuple[str, ...]
     look_at: datetime | None
     reasons: tuple[str, ...]
@@ -105,16 +104,14 @@ def decide(
     """
     staying = [worker for worker in workers if worker.stays]
     at_risk = [worker for worker in workers if worker.standing is Standing.AT_RISK]
-    leaving = [worker for worker in workers if worker.standing is Standing.LEAVING]
     drain, drain_reasons = _drain(staying, at_risk, target, base=base, rounds=rounds)
     missing = target - len(staying)
     if missing <= 0 or asking:
-        return Move(size=None, drain=drain, look_at=None, reasons=drain_reasons)
+        return Move(launch=0, drain=drain, look_at=None, reasons=drain_reasons)
     if refused is not None and refused.again_at > now:
-        return Move(size=None, drain=drain, look_at=refused.again_at, reasons=drain_reasons)
-    size = target + len(at_risk) + len(leaving)
+        return Move(launch=0, drain=drain, look_at=refused.again_at, reasons=drain_reasons)
     why = f"{len(staying)} of {target} workers can be counted on: asking for {missing} more"
-    return Move(size=size, drain=drain, look_at=None, reasons=(*drain_reasons, why))
+    return Move(launch=missing, drain=drain, look_at=None, reasons=(*drain_reasons, why))
 
 
 def _drain(

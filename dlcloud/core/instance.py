@@ -90,7 +90,10 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One instance, as last seen. `host` is empty until it has an address."""
+    """One instance, as last seen. `host` and `private_host` are empty until it has an address.
+
+    We reach it at `host`; the cluster's other instances reach it at `private_host`.
+    """
 
     instance_id: str
     instance_type: str
@@ -104,6 +107,7 @@ class Instance:
     tags: Mapping[str, str] = field(default_factory=dict)
     ended_at: datetime | None = None
     """When it ended, where EC2 tells; billing ends with it."""
+    private_host: str = ""
 
     @property
     def fleet_id(self) -> str:

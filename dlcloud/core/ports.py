@@ -147,6 +147,9 @@ class Cloud(Protocol):
     def allow_ssh(self, security_group_id: str, cidr: str) -> None:
         """Let one network reach port 22; no error if it already may."""
 
+    def allow_peers(self, security_group_id: str) -> None:
+        """Let the group's instances reach each other's TCP ports; no error if they already may."""
+
     def launch(self, request: LaunchRequest) -> list[Instance]:
         """Launch between `min_count` and `max_count` instances.
 

@@ -134,6 +134,41 @@ class Setting(_Part):
     arguments: list[str] = Field(default_factory=list, description="Appended to the command.")
 
 
+class Elastic(_Part):
+    """A command that trains with whoever is there: a worker per instance, joining and leaving at any step."""
+
+    checkpoint_seconds: float = Field(default=60, gt=0, le=86400, description="Seconds between checkpoints.")
+    leave_seconds: float = Field(
+        default=60,
+        gt=0,
+        le=110,
+        description="A worker leaves so long before its instance is taken; until then it trains on.",
+    )
+    exact_hash_every: int = Field(
+        default=0, ge=0, description="Steps between digests of the whole state in the records; 0: none."
+    )
+
+
+class Incident(_Part):
+    """Something that happens to a rehearsal, so many seconds after training began: one of the others."""
+
+    after: float = Field(ge=0, le=86400, description="Seconds after the first step.")
+    interrupt: int | None = Field(
+        default=None, ge=0, description="The n-th instance that is not the coordinator gets a spot notice."
+    )
+    grace: float = Field(default=120, gt=0, le=600, description="Seconds from that notice to the end.")
+    kill: int | None = Field(default=None, ge=0, description="The n-th ends at once, without a notice.")
+    capacity: int | None = Field(
+        default=None, ge=0, description="So many instances of each of the recipe's types may live at once."
+    )
+
+    @model_validator(mode="after")
+    def _one_incident(self) -> Self:
+        if sum(each is not None for each in (self.interrupt, self.kill, self.capacity)) != 1:
+            raise ValueError("name one of interrupt, kill, capacity")
+        return self
+
+
 class Workload(_Part):
     """A bundled benchmark with its parameters, or the user's own command."""
 
@@ -163,6 +198,10 @@ class Workload(_Part):
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
     repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
     settings: list[Setting] = Field(default_factory=list)
+    elastic: Elastic | None = Field(
+        default=None,
+        description="The command is one training job over all instances; `{}` takes every default.",
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -171,11 +210,14 @@ class Workload(_Part):
         if self.benchmark is None and self.parameters:
             raise ValueError("parameters belong to a benchmark; a command has settings")
         if self.command is None:
-            keys = ("files", "throughput", "json_field", "reported", "final", "settings")
+            keys = ("files", "throughput", "json_field", "reported", "final", "settings", "elastic")
             own = [key for key in keys if getattr(self, key)]
             if own:
                 raise ValueError(f"{own[0]} belongs to a command, not to a bundled benchmark")
         self._one_reading()
+        measured = [key for key in ("throughput", "json_field", "reported", "settings") if getattr(self, key)]
+        if self.elastic and measured:
+            raise ValueError(f"{measured[0]} is for a command that is measured, elastic for one that trains")
         names = [setting.name for setting in self.settings]
         if len(set(names)) != len(names):
             raise ValueError("two settings have the same name")
@@ -231,12 +273,24 @@ class Recipe(_Part):
     workload: Workload
     budget: Budget = Budget()
     keep: Keep = Keep()
+    rehearsal: list[Incident] = Field(
+        default_factory=list, description="What befalls an elastic run on the local cloud, to see it live on."
+    )
 
     @model_validator(mode="after")
     def _zones_in_region(self) -> Self:
         for zone in self.instances.zones:
             if not zone.startswith(self.region):
                 raise ValueError(f"zone {zone} is not in region {self.region}")
+        return self
+
+    @model_validator(mode="after")
+    def _elastic_has_an_anchor(self) -> Self:
+        if self.rehearsal and (self.cloud != "local" or self.workload.elastic is None):
+            raise ValueError("rehearsal belongs to cloud: local and an elastic workload")
+        fixed = self.instances.market == "on-demand" or self.instances.on_demand_base
+        if self.workload.elastic is not None and not fixed:
+            raise ValueError("an elastic workload needs on_demand_base: 1, for the instance that coordinates")
         return self
 
     def resized(self, count: int) -> Self:

@@ -17,6 +17,20 @@ ROOT_VARIABLE = "DLCLOUD_ROOT"
 UMASK = 0o022
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROC = Path("/proc")
+_PACKAGE_SOURCES = frozenset(
+    f"PIP_{name}"
+    for name in (
+        "CERT",
+        "CONFIG_FILE",
+        "DEFAULT_TIMEOUT",
+        "EXTRA_INDEX_URL",
+        "FIND_LINKS",
+        "INDEX_URL",
+        "NO_INDEX",
+        "PROXY",
+        "TRUSTED_HOST",
+    )
+) | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE"}
 _POLL_S = 0.02
 _KILL_S = 5.0
 
@@ -29,8 +43,9 @@ def shell_path() -> str:
 
 
 def environment(root: Path, *, metadata_url: str, user: str, minute_s: float = 60.0) -> dict[str, str]:
-    """Return the whole environment of an instance's processes; nothing of the daemon's own gets in."""
+    """Return the whole environment of an instance's processes; of ours, only where packages come from."""
     return {
+        **package_sources(os.environ),
         "HOME": str(root / "home"),
         "PATH": f"{root / 'bin'}:{_SYSTEM_PATH}",
         "USER": user,
@@ -41,6 +56,22 @@ def environment(root: Path, *, metadata_url: str, user: str, minute_s: float = 6
         ROOT_VARIABLE: str(root),
         "DLCLOUD_MINUTE_S": str(minute_s),
     }
+
+
+def package_sources(own: Mapping[str, str]) -> dict[str, str]:
+    """Return what tells pip where this machine gets its packages from: an instance here has no other way out.
+
+    A user's pip.conf is not found from an instance's own home, so it is named.
+    """
+    found = {name: value for name, value in own.items() if name in _PACKAGE_SOURCES}
+    if "PIP_CONFIG_FILE" not in found:
+        home = Path(own.get("HOME", "/nonexistent"))
+        folder = Path(own.get("XDG_CONFIG_HOME") or home / ".config")
+        mac = home / "Library" / "Application Support" / "pip" / "pip.conf"
+        known = (mac, home / ".pip" / "pip.conf", folder / "pip" / "pip.conf")
+        configs = [str(path) for path in known if path.is_file()]
+        found |= {"PIP_CONFIG_FILE": configs[-1]} if configs else {}
+    return found
 
 
 async def run_logged(argv: list[str], *, env: Mapping[str, str], cwd: Path, output: Path) -> int:

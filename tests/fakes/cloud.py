@@ -115,6 +115,10 @@ class FakeCloud:
         assert security_group_id in self.groups.values()
         return self._call("allow_ssh", lambda: self.rules.add((security_group_id, cidr)))
 
+    def allow_peers(self, security_group_id):
+        assert security_group_id in self.groups.values()
+        return self._call("allow_peers", lambda: self.rules.add((security_group_id, security_group_id)))
+
     def launch(self, request):
         return self._call("launch", lambda: self._launch(request))
 

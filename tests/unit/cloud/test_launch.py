@@ -196,6 +196,20 @@ def test_a_group_is_made_once_and_its_rule_once(moto_cloud, ec2):
     assert moto_cloud.delete_security_groups("c0ffee") == []
 
 
+def test_instances_reach_each_other_and_nobody_else_until_the_rules_are_revoked(moto_cloud, ec2):
+    group_id = moto_cloud.create_security_group("c0ffee", cluster().tags)
+    moto_cloud.allow_peers(group_id)
+    moto_cloud.allow_peers(group_id)
+    (group,) = ec2.describe_security_groups(GroupIds=[group_id])["SecurityGroups"]
+    (rule,) = group["IpPermissions"]
+    assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"], rule["IpRanges"]) == ("tcp", 0, 65535, [])
+    assert [pair["GroupId"] for pair in rule["UserIdGroupPairs"]] == [group_id]
+    moto_cloud.revoke_ssh("c0ffee")
+    (group,) = ec2.describe_security_groups(GroupIds=[group_id])["SecurityGroups"]
+    assert group["IpPermissions"] == []
+    assert moto_cloud.delete_security_groups("c0ffee") == []
+
+
 def test_a_group_of_our_name_that_is_not_ours_is_told_of(moto_cloud, ec2):
     ec2.create_security_group(GroupName="dlcloud-c0ffee", Description="somebody else's")
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):

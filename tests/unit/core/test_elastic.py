@@ -32,26 +32,26 @@ def move(workers, target=3, **other):
 
 def test_a_whole_team_is_left_alone():
     assert move(team(TRAINING, ARRIVING)) == move(team(TRAINING, TRAINING, GONE))
-    assert move(team(TRAINING, TRAINING)).size is None
+    assert move(team(TRAINING, TRAINING)).launch == 0
     assert not move(team(TRAINING, TRAINING)).drain
 
 
 def test_who_is_interrupted_is_replaced_while_it_still_lives():
-    assert move(team(TRAINING, LEAVING)).size == 4
-    assert move(team(TRAINING, GONE)).size == 3
+    assert move(team(TRAINING, LEAVING)).launch == 1
+    assert move(team(GONE, GONE)).launch == 2
     assert "asking for 1 more" in move(team(TRAINING, LEAVING)).reasons[0]
 
 
 def test_nothing_is_asked_for_twice():
-    assert move(team(LEAVING, LEAVING), asking=True).size is None
+    assert move(team(LEAVING, LEAVING), asking=True).launch == 0
 
 
 def test_who_is_at_risk_leaves_when_its_successor_trains_and_not_before():
     before = move(team(TRAINING, AT_RISK))
-    assert (before.size, before.drain) == (4, ())
+    assert (before.launch, before.drain) == (1, ())
     assert move(team(TRAINING, AT_RISK, ARRIVING)).drain == ()
     after = move(team(TRAINING, AT_RISK, TRAINING))
-    assert (after.size, after.drain) == (None, ("i-0002",))
+    assert (after.launch, after.drain) == (0, ("i-0002",))
 
 
 def test_a_smaller_target_lets_the_newest_spot_instances_go_and_never_the_coordinator():
@@ -61,12 +61,12 @@ def test_a_smaller_target_lets_the_newest_spot_instances_go_and_never_the_coordi
 
 def test_after_a_refusal_it_waits_twice_as_long_each_time_up_to_five_minutes():
     first = move(team(TRAINING, GONE), refused=Refused(times=1, at=NOW))
-    assert (first.size, first.look_at) == (None, NOW + timedelta(seconds=5))
+    assert (first.launch, first.look_at) == (0, NOW + timedelta(seconds=5))
     third = move(team(TRAINING, GONE), refused=Refused(times=3, at=NOW))
     assert third.look_at == NOW + timedelta(seconds=20)
     late = Refused(times=4000, at=NOW)
     assert late.again_at == NOW + LONGEST_WAIT
-    assert move(team(TRAINING, GONE), refused=Refused(times=3, at=NOW - timedelta(seconds=20))).size == 3
+    assert move(team(TRAINING, GONE), refused=Refused(times=3, at=NOW - timedelta(seconds=20))).launch == 1
 
 
 @given(
@@ -77,8 +77,6 @@ def test_what_is_asked_for_makes_the_team_whole_and_the_drained_never_leave_it_s
     workers = team(*standings)
     done = move(workers, target=target)
     staying = {each.instance_id for each in workers if each.stays}
-    alive = [each for each in workers if each.standing is not GONE]
-    if done.size is not None:
-        assert done.size - len(alive) == target - len(staying) > 0
+    assert done.launch == max(0, target - len(staying))
     assert len(staying - set(done.drain)) >= min(target, len(staying))
     assert "i-0000" not in done.drain

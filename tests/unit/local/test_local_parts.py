@@ -12,6 +12,7 @@ from dlcloud.local.capacity import UNLIMITED, Capacity, Pool
 from dlcloud.local.catalogue import read_catalogue
 from dlcloud.local.cloudinit import read_user_data
 from dlcloud.local.faults import Disturbances, Fault
+from dlcloud.local.processes import package_sources
 from dlcloud.local.state import SiteState, is_locked, locked, read_state, write_state
 
 
@@ -175,3 +176,18 @@ def test_a_lock_is_seen_only_while_held(tmp_path):
     with locked(path):
         assert is_locked(path)
     assert not is_locked(path)
+
+
+def test_an_instance_gets_its_packages_from_where_this_machine_does(tmp_path):
+    own = {
+        "HOME": str(tmp_path),
+        "PIP_FIND_LINKS": "/wheels",
+        "PIP_TARGET": "/x",
+        "AWS_SECRET_ACCESS_KEY": "s",
+    }
+    assert package_sources(own) == {"PIP_FIND_LINKS": "/wheels"}
+    config = tmp_path / ".config" / "pip" / "pip.conf"
+    config.parent.mkdir(parents=True)
+    config.touch()
+    assert package_sources(own) == {"PIP_FIND_LINKS": "/wheels", "PIP_CONFIG_FILE": str(config)}
+    assert package_sources({**own, "PIP_CONFIG_FILE": "/dev/null"})["PIP_CONFIG_FILE"] == "/dev/null"

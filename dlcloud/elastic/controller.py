@@ -1,0 +1,275 @@
+"""Watch an elastic job from its first step to its last, and keep it at its size."""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.elastic import Refused, Standing, decide
+from dlcloud.core.errors import DlcloudError, InstanceError
+from dlcloud.core.events import Emit, Notice, Progress, Warned
+from dlcloud.core.ports import Clock
+from dlcloud.core.recipe import Recipe
+from dlcloud.core.resize import coordinator
+from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.team import Team
+from dlcloud.elastic.workers import Ended, Told, Workers
+from dlcloud.launch.grow import Grown
+
+TICK_S = 0.25
+TELL_EVERY_S = 1.0
+LINGER_S = 30.0
+"""How long, after the last step, the workers may take to end and to bring their files home."""
+
+FAILURES = 3
+"""So many workers in a row that fail before they train are the program's fault, not their instances'."""
+
+TOLD = {
+    "notice": "is interrupted: {cause}",
+    "rebalance": "is at risk: {cause}",
+    "drained": "has left at step {step}: {cause}",
+    "joined": "trains, from step {step} on",
+    "healed": "has the state of step {step} from a peer",
+    "resumed": "goes on from the checkpoint of step {step}",
+    "hold": "waits: {cause}",
+    "no_quorum": "waits for the others: {cause}",
+    "done": "the last step, {step}, is committed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enlarged:
+    """A request for instances has been answered; `error` where it could not even be made."""
+
+    grown: Grown | None = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Controller:
+    """Keeps one job going.
+
+    Args:
+        cluster: Whose instances.
+        recipe: With the sizes, and the market.
+        make_workers: Given the coordinator and who takes what happens, returns what serves the instances.
+        grow: Brings the cluster so many more instances, leaving alone those named.
+        end: Ends instances that have left.
+        target: Returns how many workers are wanted, now.
+        clock: For times.
+        emit: Is told what happens.
+        rehearsal: What befalls the run.
+    """
+
+    cluster: Cluster
+    recipe: Recipe
+    make_workers: Callable[[Member, Callable[[Told | Ended], None]], Workers]
+    grow: Callable[[int, Sequence[str]], Grown]
+    end: Callable[[Sequence[Member]], object]
+    target: Callable[[], int]
+    clock: Clock
+    emit: Emit
+    rehearsal: Rehearsal | None = None
+    team: Team = field(default_factory=Team)
+    _workers: Workers = field(init=False)
+    _coordinator: str = field(init=False, default="")
+    _inbox: "queue.Queue[object]" = field(init=False, default_factory=queue.Queue)
+    _following: set[str] = field(init=False, default_factory=set)
+    _drained: set[str] = field(init=False, default_factory=set)
+    _asking: bool = field(init=False, default=False)
+    _refused: Refused | None = field(init=False, default=None)
+    _look_at: datetime | None = field(init=False, default=None)
+    _began: float | None = field(init=False, default=None)
+    _done_at: float | None = field(init=False, default=None)
+    _told_at: float = field(init=False, default=0.0)
+    _failures: int = field(init=False, default=0)
+
+    def run(self, members: Sequence[Member]) -> None:
+        """Train to the last step.
+
+        Args:
+            members: The instances that are up; agents that run on them already are followed on.
+
+        Raises:
+            InstanceError: The coordinator is gone, or the program fails wherever it runs.
+        """
+        first = coordinator(members)
+        if first is None:
+            raise InstanceError(f"{self.cluster.name} has no on-demand instance to coordinate the others")
+        self._coordinator = first.instance.instance_id
+        self._workers = self.make_workers(first, self._inbox.put)
+        for member in members:
+            self._admit(member)
+        while not self._over():
+            self._take_all()
+            self._act()
+
+    def _admit(self, member: Member) -> None:
+        name = member.instance.instance_id
+        self.team.admit(member)
+        self._following.add(name)
+        for record in self._workers.stored(member):
+            self.team.take(name, record)
+        self._workers.serve(member)
+
+    def _over(self) -> bool:
+        if not self.team.done:
+            return False
+        now = self.clock.monotonic()
+        self._done_at = now if self._done_at is None else self._done_at
+        training = {each.instance_id for each in self.team.workers if each.standing is not Standing.ARRIVING}
+        return not self._following & training or now - self._done_at > LINGER_S
+
+    def _take_all(self) -> None:
+        """Wait a moment for something to happen, then take all that has."""
+        try:
+            happened = [self._inbox.get(timeout=TICK_S)]
+        except queue.Empty:
+            return
+        while not self._inbox.empty():
+            happened.append(self._inbox.get())
+        for each in happened:
+            match each:
+                case Told():
+                    self._take_records(each)
+                case Ended():
+                    self._take_end(each)
+                case Enlarged():
+                    self._take_answer(each)
+
+    def _take_records(self, told: Told) -> None:
+        for record in told.records:
+            self.team.take(told.instance_id, record)
+            if record.get("record") == "step":
+                self._failures = 0
+                self._began = self.clock.monotonic() if self._began is None else self._began
+            sentence = TOLD.get(str(record.get("event"))) if record.get("record") == "event" else None
+            if sentence:
+                known = {"cause": record.get("cause", ""), "step": record.get("step", "?")}
+                bad = record.get("event") in {"notice", "rebalance", "hold", "no_quorum"}
+                self.emit((Warned if bad else Notice)(
+                    message=sentence.format(**known), instance_id=told.instance_id
+                ))  # fmt: skip
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        now = self.clock.monotonic()
+        if not self.team.step or now - self._told_at < TELL_EVERY_S:
+            return
+        self._told_at = now
+        loss = "" if self.team.loss is None else f", loss {self.team.loss:.4g}"
+        message = f"step {self.team.step}{loss}, {self.team.world_size} worker(s)"
+        self.emit(Progress(message=message, done=self.team.step, total=self.team.steps))
+
+    def _take_end(self, ended: Ended) -> None:
+        name = ended.instance_id
+        self._following.discard(name)
+        self.team.lose(name)
+        if ended.error is not None and not isinstance(ended.error, DlcloudError):
+            raise ended.error
+        if self.team.done or (ended.run is not None and ended.run.exit_status == 0):
+            return
+        if ended.error is not None:
+            self.emit(Warned(message=str(ended.error), instance_id=name))
+        if name == self._coordinator and not ended.drained:
+            raise InstanceError(
+                f"the coordinator {name} is gone, and the run with it; the others' checkpoints are with them",
+                f"dlcloud up again starts {self.recipe.name} anew",
+            ) from ended.error
+        if not ended.drained and ended.run is not None:
+            self._count_failure(ended)
+        self._release(name)
+
+    def _count_failure(self, ended: Ended) -> None:
+        self._failures += 1
+        if ended.run is not None and self._failures >= FAILURES:
+            raise self._workers.detached.failure(ended.run, self.recipe.name)
+        self.emit(Warned(message="its worker failed, and is replaced", instance_id=ended.instance_id))
+
+    def _release(self, name: str) -> None:
+        """End an instance that takes no part any more: while it lives, it costs."""
+        member = self.team.member(name)
+        threading.Thread(target=self._end, args=(member,), name=f"end {name}", daemon=True).start()
+
+    def _end(self, member: Member) -> None:
+        try:
+            self.end([member])
+        except DlcloudError as error:
+            self.emit(Warned(message=error.message, instance_id=member.instance.instance_id))
+
+    def _take_answer(self, answer: Enlarged) -> None:
+        self._asking = False
+        if answer.error is not None and not isinstance(answer.error, DlcloudError):
+            raise answer.error
+        new = [] if answer.grown is None else self._newcomers(answer.grown.members)
+        for member in new:
+            self._admit(member)
+        if new:
+            self._refused = None
+            return
+        before = 0 if self._refused is None else self._refused.times
+        self._refused = Refused(times=before + 1, at=self.clock.now())
+        why = "" if answer.error is None else f" ({answer.error})"
+        wait_s = (self._refused.again_at - self._refused.at).total_seconds()
+        staying = sum(worker.stays for worker in self.team.workers)
+        message = f"no more instances for now{why}: going on with {staying}, asking again in {wait_s:.0f} s"
+        self.emit(Warned(message=message))
+
+    def _newcomers(self, members: Sequence[Member]) -> list[Member]:
+        return [each for each in members if not self.team.knows(each.instance.instance_id)]
+
+    def _act(self) -> None:
+        if self.team.done:
+            return
+        if self.rehearsal is not None and self._began is not None:
+            self.rehearsal.go_on(self.clock.monotonic() - self._began, self._others())
+        instances, target = self.recipe.instances, self.target()
+        move = decide(
+            self.team.workers,
+            target=target,
+            now=self.clock.now(),
+            base=instances.on_demand_base,
+            rounds=instances.rounds,
+            asking=self._asking,
+            refused=self._refused,
+        )
+        self._look_at = move.look_at
+        for name in move.drain:
+            self._drain(name, target)
+        if move.launch:
+            self.emit(Notice(message=move.reasons[-1]))
+            self._ask(move.launch)
+
+    def _others(self) -> list[str]:
+        workers = [each for each in self.team.workers if each.standing is Standing.TRAINING]
+        workers.sort(key=lambda each: (each.member.instance.launched_at, each.instance_id))
+        return [each.instance_id for each in workers if each.instance_id != self._coordinator]
+
+    def _drain(self, name: str, target: int) -> None:
+        if name in self._drained:
+            return
+        self._drained.add(name)
+        self.emit(Notice(message=f"leaves: {target} worker(s) are wanted", instance_id=name))
+        arriving = self.team.standing(name) is Standing.ARRIVING
+        self.team.leave(name)
+        try:
+            self._workers.drain(self.team.member(name), "resize", workers=target)
+        except DlcloudError as error:
+            self.emit(Warned(message=error.message, instance_id=name))
+            arriving = True
+        if arriving:
+            self._release(name)
+
+    def _ask(self, count: int) -> None:
+        """Ask for instances in a thread: the others go on meanwhile."""
+        self._asking = True
+        known = [each.instance_id for each in self.team.workers]
+        threading.Thread(target=self._grow, args=(count, known), name="grow", daemon=True).start()
+
+    def _grow(self, count: int, known: Sequence[str]) -> None:
+        try:
+            self._inbox.put(Enlarged(grown=self.grow(count, known)))
+        except BaseException as error:  # noqa: BLE001 - the controller's own thread decides what it means
+            self._inbox.put(Enlarged(error=error))

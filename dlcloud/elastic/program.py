@@ -1,0 +1,89 @@
+"""What runs on each instance of an elastic job: an agent, and the user's script as its worker."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import dlcloud.trainer
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.recipe import Elastic, Recipe
+
+PACKAGE = Path(dlcloud.trainer.__file__).parent
+REQUIREMENTS = PACKAGE / "requirements" / "elastic.txt"
+CONTROL = "control.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The training job of a recipe.
+
+    Args:
+        run: The name by which its workers know each other.
+        command: The worker's, a shell command; `python3` in it is the environment's.
+        requirements: Pinned packages, a line each.
+        files: What is copied to where the command runs, or None.
+        minimum: How many workers must be there for a step.
+        elastic: The recipe's part.
+    """
+
+    run: str
+    command: str
+    requirements: str
+    files: Path | None
+    minimum: int
+    elastic: Elastic
+
+    def agent(self, python: str, *, worker: str, coordinator: str, port: int, coordinates: bool) -> str:
+        """Return the shell command of an instance's agent, run in the folder that the command runs in.
+
+        Args:
+            python: The environment's interpreter.
+            worker: The instance's name in the records.
+            coordinator: The coordinator's address, as the others reach it.
+            port: Of its lighthouse.
+            coordinates: Whether this instance is the coordinator.
+        """
+        words = ["-m", "trainer.agent", "--folder", "..", "--run", self.run, "--worker", worker]
+        words += ["--coordinator", coordinator, "--port", str(port)]
+        words += ["--checkpoint-seconds", f"{self.elastic.checkpoint_seconds:g}"]
+        words += ["--margin", f"{self.elastic.leave_seconds:g}"]
+        words += ["--hash-every", str(self.elastic.exact_hash_every)]
+        if coordinates:
+            words += ["--lighthouse", "--minimum", str(self.minimum)]
+        words += ["--", "sh", "-c", f"exec {self.command}"]
+        return f"PYTHONPATH=.. exec {shlex.quote(python)} {shlex.join(words)}\n"
+
+    def control(self, *, workers: int, drain: str | None = None) -> bytes:
+        """Return what the controller tells an agent; `trainer/control.py` says what it means."""
+        wanted = {"generation": 0, "minimum": self.minimum, "workers": workers, "drain": drain}
+        return json.dumps(wanted).encode() + b"\n"
+
+
+def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> Program:
+    """Return the training job of a recipe.
+
+    Args:
+        recipe: One whose workload is elastic.
+        recipe_folder: Its paths are relative to this.
+        run: The name by which the workers know each other.
+
+    Raises:
+        RecipeError: A file is missing.
+    """
+    workload = recipe.workload
+    if workload.elastic is None or workload.command is None:
+        raise RecipeError("workload: this is not an elastic one", "add elastic: {} to its command")
+    files = None if workload.files is None else recipe_folder / workload.files
+    if files is not None and not files.exists():
+        raise RecipeError(
+            f"workload.files: {files} does not exist", "the path is relative to the recipe's folder"
+        )
+    return Program(
+        run=run,
+        command=workload.command,
+        requirements="\n".join([REQUIREMENTS.read_text(), *recipe.setup.requirements]),
+        files=files,
+        minimum=recipe.instances.minimum,
+        elastic=workload.elastic,
+    )

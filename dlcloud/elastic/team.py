@@ -1,0 +1,99 @@
+"""Where each worker stands, by what the agents and the workers report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.elastic import Standing, Worker
+
+_MOVES = {
+    "notice": Standing.LEAVING,
+    "drain": Standing.LEAVING,
+    "drained": Standing.LEAVING,
+    "rebalance": Standing.AT_RISK,
+    "joined": Standing.TRAINING,
+}
+"""What an event of `trainer/records.py` makes of who reports it."""
+
+_WAY = [Standing.ARRIVING, Standing.TRAINING, Standing.AT_RISK, Standing.LEAVING, Standing.GONE]
+"""Nobody goes back on it: a step that is reported after a notice was committed before it."""
+
+
+@dataclass(slots=True)
+class Team:
+    """The instances of a run.
+
+    Attributes:
+        step: Newest step that is known to be committed.
+        steps: How many there are to be; None where that is not known yet.
+        loss: At that step.
+        world_size: How many workers took it.
+        done: Whether the last step is committed.
+    """
+
+    step: int = 0
+    steps: int | None = None
+    loss: float | None = None
+    world_size: int = 0
+    done: bool = False
+    _members: dict[str, Member] = field(default_factory=dict)
+    _standings: dict[str, Standing] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Return everyone who was ever admitted."""
+        return [Worker(member=each, standing=self._standings[name]) for name, each in self._members.items()]
+
+    def admit(self, member: Member) -> None:
+        """Count an instance that was launched."""
+        self._members.setdefault(member.instance.instance_id, member)
+        self._standings.setdefault(member.instance.instance_id, Standing.ARRIVING)
+
+    def knows(self, instance_id: str) -> bool:
+        """Tell whether an instance was ever admitted."""
+        return instance_id in self._members
+
+    def member(self, instance_id: str) -> Member:
+        """Return an instance that was admitted."""
+        return self._members[instance_id]
+
+    def standing(self, instance_id: str) -> Standing:
+        """Return where the worker on an instance stands."""
+        return self._standings[instance_id]
+
+    def leave(self, instance_id: str) -> None:
+        """Count a worker as leaving: it was told to."""
+        self._move(instance_id, Standing.LEAVING)
+
+    def lose(self, instance_id: str) -> None:
+        """Count a worker as gone."""
+        self._move(instance_id, Standing.GONE)
+
+    def take(self, instance_id: str, record: Mapping[str, Any]) -> None:
+        """Learn from a record of an instance; what is not understood says nothing."""
+        match record.get("record"):
+            case "start":
+                settings = record.get("settings")
+                steps = settings.get("steps") if isinstance(settings, dict) else None
+                self.steps = steps if isinstance(steps, int) else self.steps
+            case "step":
+                self._move(instance_id, Standing.TRAINING)
+                self._step(record)
+            case "event":
+                event = record.get("event")
+                self.done = self.done or event == "done"
+                if isinstance(event, str) and event in _MOVES:
+                    self._move(instance_id, _MOVES[event])
+
+    def _step(self, record: Mapping[str, Any]) -> None:
+        step = record.get("step")
+        if isinstance(step, int) and step > self.step:
+            self.step = step
+            loss, size = record.get("loss"), record.get("world_size")
+            self.loss = loss if isinstance(loss, int | float) else None
+            self.world_size = size if isinstance(size, int) else self.world_size
+
+    def _move(self, instance_id: str, to: Standing) -> None:
+        if instance_id in self._standings:
+            self._standings[instance_id] = max(self._standings[instance_id], to, key=_WAY.index)

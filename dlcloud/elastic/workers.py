@@ -1,0 +1,139 @@
+"""Set workers up on instances, start their agents and follow them, each in a thread of its own."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.errors import DlcloudError
+from dlcloud.core.events import Emit
+from dlcloud.core.ports import Clock
+from dlcloud.core.recipe import Recipe
+from dlcloud.core.remote import Connection
+from dlcloud.core.result import Run, RunState, parse_record
+from dlcloud.elastic.program import CONTROL, PACKAGE, Program
+from dlcloud.launch.detached import Detached, folder_of
+from dlcloud.launch.setup import prepare
+from dlcloud.store.runs import Runs
+
+DRAINED = 10
+"""Exit status of an agent whose workers left because they were asked to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Records of an instance, new ones."""
+
+    instance_id: str
+    records: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The worker on an instance has ended: its run, or why there is none to speak of."""
+
+    instance_id: str
+    run: Run | None = None
+    error: BaseException | None = None
+
+    @property
+    def drained(self) -> bool:
+        """Tell whether it left because it was asked to."""
+        return self.run is not None and self.run.exit_status == DRAINED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """The agents of one job.
+
+    Args:
+        recipe: With the set-up, and what to bring home.
+        program: What runs.
+        coordinator: The instance with the lighthouse.
+        port: Of the lighthouse.
+        image_id: The image that the instances booted, for the record.
+        detached: Starts and follows.
+        runs: Where runs are remembered.
+        clock: For dates.
+        emit: Is told of the stages of the set-up.
+        post: Takes what happens, from any thread.
+    """
+
+    recipe: Recipe
+    program: Program
+    coordinator: Member
+    port: int
+    image_id: str
+    detached: Detached
+    runs: Runs
+    clock: Clock
+    emit: Emit
+    post: Callable[[Told | Ended], None]
+
+    def serve(self, member: Member) -> None:
+        """Set an instance up and follow its agent, in a thread; one that runs already is only followed."""
+        threading.Thread(
+            target=self._serve, args=(member,), name=f"worker {member.instance.instance_id}", daemon=True
+        ).start()
+
+    def stored(self, member: Member) -> list[dict[str, Any]]:
+        """Return what an agent that is still to be followed had reported to an earlier controller."""
+        run = self.detached.unfinished(member, self.recipe.name)
+        lines = [] if run is None else self.runs.all_lines(run.run_id)
+        return [record for line in lines if (record := parse_record(line)) is not None]
+
+    def drain(self, member: Member, cause: str, *, workers: int) -> None:
+        """Ask the worker on an instance to leave after its step; one that is not started yet never trains.
+
+        Raises:
+            UnreachableError, RemoteCommandError: It could not be asked.
+        """
+        run = self.detached.unfinished(member, self.recipe.name)
+        if run is not None:
+            content = self.program.control(workers=workers, drain=cause)
+            self.detached.connect(member).send_bytes(content, f"{folder_of(run)}/{CONTROL}")
+
+    def _serve(self, member: Member) -> None:
+        name = member.instance.instance_id
+        try:
+            connection = self.detached.connect(member)
+            run = self.detached.unfinished(member, self.recipe.name) or self._send(connection, member)
+            self.detached.start(connection, run)
+            ended = self.detached.follow(
+                member, run, lambda records: self.post(Told(instance_id=name, records=records))
+            )
+            if ended.exit_status == DRAINED:
+                ended = replace(ended, state=RunState.DONE)
+            patterns = self.recipe.keep.files if ended.exit_status == 0 else []
+            self.post(Ended(instance_id=name, run=self.detached.bring_home(member, ended, patterns)))
+        except DlcloudError as error:
+            self.post(Ended(instance_id=name, error=error))
+        except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the command, not hang it
+            self.post(Ended(instance_id=name, error=error))
+
+    def _send(self, connection: Connection, member: Member) -> Run:
+        setup_at = self.clock.now()
+        python = prepare(
+            connection, self.recipe.setup, self.program.requirements, clock=self.clock, emit=self.emit
+        )
+        run = self.detached.new(member, self.recipe.name, image_id=self.image_id, setup_at=setup_at)
+        folder = folder_of(run)
+        connection.send_tree(PACKAGE, f"{folder}/trainer")
+        if self.program.files is not None:
+            connection.send_tree(self.program.files, f"{folder}/work")
+        minimum = self.program.control(workers=self.recipe.instances.maximum)
+        connection.send_bytes(minimum, f"{folder}/{CONTROL}")
+        connection.send_bytes(self._command(member, python).encode(), f"{folder}/command")
+        self.runs.add(run)
+        return run
+
+    def _command(self, member: Member, python: str) -> str:
+        name, first = member.instance.instance_id, self.coordinator.instance
+        return self.program.agent(
+            python,
+            worker=name,
+            coordinator=first.private_host or first.host,
+            port=self.port,
+            coordinates=name == first.instance_id,
+        )
