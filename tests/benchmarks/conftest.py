@@ -48,6 +48,12 @@ def pytorch_python():
     return _environment("quantization_pytorch")
 
 
+@pytest.fixture(scope="session")
+def training_python():
+    """Give a Python with the pinned packages of the mixed-precision benchmark."""
+    return _environment("mixed_precision")
+
+
 def _environment(name):
     requirements = PACKAGE / "requirements" / f"{name}.txt"
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]

@@ -167,7 +167,19 @@ def _metrics(track: Track, generator: random.Random) -> dict[Metric, Measured]:
     main = statistics.bootstrap(track.values, generator)
     metrics = {track.arm.metric: _measured(main, track.arm.unit, len(track.values))}
     finished = track.finish.metrics if track.finish else {}
-    return {**metrics, **_latency(track, generator), **finished}
+    return {**metrics, **_latency(track, generator), **_epoch(track, main), **finished}
+
+
+def _epoch(track: Track, throughput: Interval) -> dict[Metric, Measured]:
+    """Return the time of an epoch, computed, where the facts say how many images one has."""
+    images = track.facts.get("epoch_images")
+    if images is None:
+        return {}
+    fastest, middle, slowest = (
+        _rounded(images / each) for each in (throughput.high, throughput.value, throughput.low)
+    )
+    duration = Measured(value=middle, low=fastest, high=slowest, unit="s", samples=len(track.values))
+    return {Metric.EPOCH_DURATION: duration}
 
 
 def _latency(track: Track, generator: random.Random) -> dict[Metric, Measured]:

@@ -17,11 +17,10 @@ from ..harness.arm import WorkerArm
 from ..harness.protocol import Case, Limits, Session, measure
 from ..harness.records import Skip
 from . import proving, settings
-from .arm import TrainingArm
 from .comparison import DIGITS_BATCH, compare_training
 from .proving import Proven
 from .settings import Machine, Setting
-from .sizes import DIGITS, SIZES
+from .sizes import DEPTHWISE, DIGITS, SIZES
 
 ENTRY = catalog.BENCHMARKS["mixed_precision"]
 
@@ -224,6 +223,7 @@ class _Run:
             Case(
                 name=subject.name + (f", part {number}" if number > 1 else ""),
                 arms=[self._arm(subject, each) for each in group],
+                contenders=[each.setting.name for each in group if not each.setting.reduced],
                 compare=compare_training if subject.network == DIGITS else lambda _ours, _theirs: {},
             )
             for number, group in enumerate(groups, 1)
@@ -232,7 +232,9 @@ class _Run:
     def _wanted(self, subject: _Subject) -> list[Setting]:
         """Return the settings, the baseline first."""
         asked = [Setting.parse(name) for name in self.arguments.setting or ()]
-        asked = asked or settings.defaults(self.machine, subject.engine)
+        asked = asked or settings.defaults(
+            self.machine, subject.engine, depthwise=subject.network in DEPTHWISE
+        )
         return list(dict.fromkeys([Setting.parse("fp32"), *asked]))
 
     def _proof(self, subject: _Subject, setting: Setting) -> WorkerArm:
@@ -244,19 +246,18 @@ class _Run:
             environment=self._environment(setting),
         )
 
-    def _arm(self, subject: _Subject, proven: Proven) -> TrainingArm:
+    def _arm(self, subject: _Subject, proven: Proven) -> WorkerArm:
         setting = proven.setting
         arguments = self._described(subject, setting)
         trains_digits = subject.network == DIGITS
-        return TrainingArm(
+        return WorkerArm(
             name=setting.name,
             unit="images/s",
             factory=f"mixed_precision.{'convergence:train_digits' if trains_digits else 'training:train'}",
             arguments={**arguments, "epochs": self.arguments.epochs} if trains_digits else arguments,
             environment=self._environment(setting),
             latencies=True,
-            known=proven.facts,
-            epoch_images=self.arguments.epoch_images,
+            known={**proven.facts, "epoch_images": self.arguments.epoch_images},
         )
 
     def _described(self, subject: _Subject, setting: Setting) -> dict[str, Any]:

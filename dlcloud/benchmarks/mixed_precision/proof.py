@@ -18,6 +18,9 @@ OPERANDS = 8
 
 OPERAND_TYPE = re.compile(r"\b(?:src|wei|dst)\w*:(\w+):")
 
+HAS_BF16 = re.compile(r"avx512_core_bf16|avx512_core_fp16|avx10|amx|avx2_vnni_2|sve|asimd|acl")
+"""Instruction sets with bf16, in kernels' names. Kernels for others take bf16, too, and compute in fp32."""
+
 ONEDNN_TYPES = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}
 
 # Names of CUDA libraries' kernels. hmma, [sh]884, [sh]1688 and [sh]16816 are the shapes of tensor core
@@ -71,8 +74,9 @@ def onednn_kernels(lines: Iterable[str], precision: Precision) -> Kernels:
         primitive, kernel = fields[5:7]
         kinds = set(OPERAND_TYPE.findall(fields[OPERANDS]))
         seen[f"{primitive} {kernel} {'/'.join(sorted(kinds))}"] += 1
-        # A reference kernel computes in any type, by imitation; a gradient may be summed in fp32.
-        reduced += kinds == {"f32"} if wanted == "f32" else wanted in kinds and not kernel.startswith("ref")
+        # A gradient may be summed in fp32.
+        native = all(HAS_BF16.search(part) for part in kernel.split("+"))
+        reduced += kinds == {"f32"} if wanted == "f32" else wanted in kinds and native
     return Kernels(seen=seen, reduced=reduced)
 
 

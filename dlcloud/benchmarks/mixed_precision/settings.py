@@ -7,7 +7,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Self
@@ -205,21 +205,30 @@ def available_mib(machine: Machine) -> float:
     return int(kib["MemAvailable"]) / 1024
 
 
-def defaults(machine: Machine, framework: str) -> list[Setting]:
-    """Return the settings that tell most on a machine, the baseline first."""
-    names = GPU_DEFAULTS if machine.gpu else CPU_DEFAULTS
-    return [Setting.parse(name) for name in names[framework]]
+def defaults(machine: Machine, engine: str, *, depthwise: bool) -> list[Setting]:
+    """Return the settings that tell most on a machine, the baseline first.
+
+    Args:
+        machine: Where they run.
+        engine: pytorch or keras.
+        depthwise: Whether the network has depthwise convolutions.
+    """
+    names = (GPU_DEFAULTS if machine.gpu else CPU_DEFAULTS)[engine]
+    chosen = [Setting.parse(name) for name in names]
+    if depthwise:
+        return chosen
+    return [replace(each, knobs=each.knobs - {Knob.DEPTHWISE}) for each in chosen]
 
 
 CPU_DEFAULTS = {
     "pytorch": (
         "fp32",
-        "fp32+channels_last",
+        "fp32+channels_last+depthwise+heap",
         "bf16",
         "bf16+channels_last",
-        "bf16+channels_last+compile+depthwise+heap",
+        "bf16+channels_last+depthwise+heap",
     ),
-    "keras": ("fp32", "fp32+channels_last", "bf16", "bf16+channels_last"),
+    "keras": ("fp32", "fp32+channels_last+heap", "bf16", "bf16+channels_last", "bf16+channels_last+heap"),
 }
 GPU_DEFAULTS = {
     "pytorch": (

@@ -15,5 +15,8 @@ SIZES = {
     "digits": 8,
 }
 
+DEPTHWISE = frozenset(name for name in SIZES if name.startswith(("mobilenet", "efficientnet", "tiny")))
+"""Those with depthwise convolutions."""
+
 DIGITS = "digits"
 """The one that is trained to the end, on real images."""

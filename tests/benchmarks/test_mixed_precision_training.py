@@ -1,0 +1,184 @@
+"""The real engines, tiny: PyTorch and Keras train, every setting is proven, the digits are learned."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from dlcloud.benchmarks.harness import hardware
+from dlcloud.benchmarks.mixed_precision.settings import Machine, Setting
+
+HERE = Machine(cpu_flags=frozenset(hardware.cpu_flags()))
+HAS_BF16 = HERE.lacking(Setting.parse("bf16")) is None
+QUICK = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--warm-up-seconds", "0.5"]
+
+
+@pytest.fixture
+def run(alone, training_python):
+    """Run the benchmark shortly and give its records by kind."""
+
+    def start(*arguments):
+        command = [training_python, "-m", "benchmarks.mixed_precision", "--device", "cpu", *QUICK, *arguments]
+        done = subprocess.run(
+            [*command, "--output", "records.jsonl"], cwd=alone, capture_output=True, text=True, timeout=280,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        records = [json.loads(line) for line in (alone / "records.jsonl").read_text().splitlines()]
+        return done, {
+            kind: [each for each in records if each["record"] == kind] for kind in ("result", "skip")
+        }
+
+    return start
+
+
+def by_setting(records):
+    return {record["setting"]: record for record in records["result"]}
+
+
+def test_each_setting_is_proven_by_its_kernels_and_timed(run):
+    done, records = run(
+        "--network", "tiny", "--batch", "2",
+        "--setting", "bf16+channels_last+depthwise+fused+heap", "fp16",
+    )  # fmt: skip
+    results = by_setting(records)
+    assert results["fp32"]["baseline"]
+    assert ("bf16+channels_last+depthwise+fused+heap" in results) == HAS_BF16
+    for name, result in results.items():
+        facts = result["facts"]
+        assert facts["kernels_in_precision"] > 0
+        if name.startswith("fp32"):
+            assert facts["kernels_in_precision"] == facts["kernels_in_all"]
+        assert facts["weights"] == "random"
+        assert facts["first_losses"] == pytest.approx(results["fp32"]["facts"]["first_losses"], rel=0.05)
+        assert {"throughput", "latency_p50", "epoch_duration", "peak_memory"} <= result["metrics"].keys()
+        epoch, throughput = result["metrics"]["epoch_duration"], result["metrics"]["throughput"]
+        assert epoch["value"] * throughput["value"] == pytest.approx(1_281_167, rel=0.01)
+    reasons = {record["setting"]: record["reason"] for record in records["skip"]}
+    assert reasons["fp16"] == "training in fp16 needs a GPU with tensor cores; none is used here"
+    assert "skipped: tiny batch 2, fp16: training in fp16 needs a GPU" in done.stdout
+
+
+IMITATED = """
+from benchmarks.mixed_precision import proving, training
+from benchmarks.mixed_precision.settings import Setting
+
+for name in ("fp32", "bf16"):
+    facts = training.prove(
+        framework="pytorch", network="tiny", setting=name, batch=1, size=32, device="cpu", threads=1,
+        optimizer="sgd", small_head=False, seed=0,
+    ).facts
+    print(name, proving.refuted(Setting.parse(name), facts) or "proven")
+"""
+
+
+def script(python, folder, text, **environment):
+    done = subprocess.run(
+        [python, "-c", text], cwd=folder, capture_output=True, text=True, timeout=280, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_bf16_that_the_library_only_imitates_is_seen_through(alone, training_python):
+    fp32, bf16 = script(training_python, alone, IMITATED, ONEDNN_MAX_CPU_ISA="AVX512_CORE")
+    assert fp32 == "fp32 proven"
+    assert bf16.startswith("bf16 not one of ")
+
+
+def test_the_digits_are_learned_alike(run):
+    _, records = run("--network", "digits", "--setting", "bf16", "--epochs", "3")
+    results = by_setting(records)
+    fp32 = results["fp32"]["facts"]
+    assert fp32["images_judged"] == 1797
+    assert fp32["accuracy_percent"] > 90
+    assert fp32["loss_curve"] == sorted(fp32["loss_curve"], reverse=True)
+    if HAS_BF16:
+        bf16 = results["bf16"]["facts"]
+        assert bf16["largest_gap_of_the_loss_curves"] < 0.1
+        assert abs(bf16["accuracy_drop_points"]) < 2
+        assert bf16["kernels_in_precision"] > 0
+
+
+KERAS = """
+from benchmarks.mixed_precision import convergence, training
+
+described = dict(framework="keras", device="cpu", threads=1, small_head=False, seed=0)
+for name in ("fp32", "bf16+channels_last"):
+    facts = training.prove(
+        network="tiny", setting=name, batch=2, size=32, optimizer="sgd", **described
+    ).facts
+    print(name, facts["kernels_in_precision"], facts["kernels_in_all"], *facts["first_losses"])
+learned = convergence.train_digits(
+    network="digits", setting="fp32", batch=256, size=8, optimizer="adam", epochs=1, **described
+)
+learned.step()
+print(learned.facts["engine"], learned.facts["images_judged"])
+"""
+
+
+def test_keras_trains_on_pytorch_under_its_policies(alone, training_python):
+    environment = {"KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": "cpu"}
+    fp32, bf16, learned = script(training_python, alone, KERAS, **environment)
+    name, inside, every, *losses = fp32.split()
+    assert (name, inside) == ("fp32", every)
+    other, inside, every, *other_losses = bf16.split()
+    assert other == "bf16+channels_last"
+    assert int(inside) > 0 or not HAS_BF16
+    assert [float(loss) for loss in losses] == pytest.approx([float(loss) for loss in other_losses], rel=0.02)
+    assert learned.startswith("Keras 3.15.1 on PyTorch 2.13.0")
+    assert learned.endswith(" 1797")
+
+
+CHECKS = """
+import torch
+from torch import nn
+from benchmarks.mixed_precision import depthwise, networks
+from benchmarks.mixed_precision.pytorch_engine import PyTorchTrainer
+from benchmarks.mixed_precision.settings import Setting
+
+PUBLISHED = {
+    "vgg16": 138357544, "mobilenet": 4231976, "resnet50": 25557032, "efficientnet-b0": 5288548,
+    "efficientnet-b1": 7794184, "efficientnet-b2": 9109994, "efficientnet-b3": 12233232,
+    "efficientnet-b4": 19341616, "efficientnet-b5": 30389784,
+}
+with torch.device("meta"):
+    for name, size in PUBLISHED.items():
+        model = networks.build(name, classes=1000, small_head=False)
+        assert sum(weight.numel() for weight in model.parameters()) == size, name
+
+def gradients(layer, images):
+    images = images.clone().requires_grad_()
+    output = layer(images)
+    output.backward(torch.sin(torch.arange(output.numel()).float()).reshape(output.shape))
+    return output.detach(), images.grad, next(layer.parameters()).grad
+
+for kernel, stride, size in ((3, 1, 9), (3, 2, 9), (3, 2, 8), (5, 1, 7), (5, 2, 8), (5, 2, 9)):
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Conv2d(16, 16, kernel, stride, padding=kernel // 2, groups=16, bias=False))
+    images = torch.randn(2, 16, size, size)
+    expected = gradients(layer, images)
+    layer.zero_grad()
+    assert depthwise.replace_in(layer) == 1
+    for ours, theirs in zip(gradients(layer, images), expected):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+# The scaled training in fp16 that GPUs do, on the CPU; nothing is timed.
+described = dict(network="tiny", device="cpu", optimizer="adam", learning_rate=1e-3, classes=10, size=32,
+                 small_head=True, seed=0)
+images, labels = torch.randn(8, 3, 32, 32), torch.arange(8)
+losses = {}
+for name in ("fp32", "fp16+channels_last+flush", "bf16+fused+depthwise"):
+    trainer = PyTorchTrainer(setting=Setting.parse(name), **described)
+    placed = trainer.place(images, labels)
+    losses[name] = [trainer.step(*placed) for _ in range(6)]
+    assert losses[name][-1] < losses[name][0], losses
+    assert abs(losses[name][0] - losses["fp32"][0]) < 0.2, losses
+print("all hold")
+"""
+
+
+def test_networks_gradients_and_the_scaled_loss(alone, training_python):
+    assert script(training_python, alone, CHECKS)[-1] == "all hold"
