@@ -1,0 +1,123 @@
+"""Mixed-precision training beside FP32 on this machine's CPU: the bundled benchmark, run as on an instance.
+
+Prints each network's training time in the best setting as a share of FP32 eager in PyTorch's own layout, with
+its interval, beside the goal; then how the digits are learned; with `--only knobs`, what each knob earns.
+`--only resnet50 digits` runs a part; six minutes for all but the knobs on two quiet cores.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BEST = "bf16+channels_last+depthwise+heap"
+PLAIN_BEST = "bf16+channels_last+heap"
+GOALS = {
+    "resnet50": (43, 8, PLAIN_BEST),
+    "vgg16": (45, 4, PLAIN_BEST),
+    "mobilenet": (57, 8, BEST),
+    "efficientnet-b0": (70, 8, BEST),
+}
+"""Most per cent of FP32's time; images a step; the setting."""
+
+KNOBS = {
+    "resnet50": ("fp32+channels_last", "fp32+channels_last+heap", "bf16", "bf16+channels_last", PLAIN_BEST,
+                 "bf16+channels_last+compile+heap"),
+    "mobilenet": ("fp32+channels_last+depthwise+heap", "bf16", "bf16+channels_last",
+                  "bf16+channels_last+depthwise", BEST, "bf16+channels_last+compile+depthwise+heap"),
+}  # fmt: skip
+DIGITS = ("bf16", BEST.replace("+depthwise", ""))
+MOST_DROP_POINTS = 0.5
+
+
+def main() -> None:
+    """Build the pinned environment, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--only", nargs="+", choices=(*GOALS, "digits", "knobs"), default=[*GOALS, "digits"])
+    chosen = parser.parse_args().only
+    python = environment()
+    for network in (each for each in GOALS if each in chosen):
+        goal, batch, setting = GOALS[network]
+        told = run(python, "--network", network, "--batch", str(batch), "--setting", setting)
+        shares(told, goal)
+        kernels(told)
+    if "digits" in chosen:
+        learning(run(python, "--network", "digits", "--max-seconds", "5", "--setting", *DIGITS))
+    for network in KNOBS if "knobs" in chosen else ():
+        shares(run(python, "--network", network, "--batch", "8", "--setting", *KNOBS[network]), None)
+
+
+def run(python: str, *arguments: str) -> list[dict]:
+    """Run the benchmark and return its records."""
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder, "records.jsonl")
+        common = ["--device", "cpu", "--max-seconds", "50", "--slice-seconds", "2"]
+        subprocess.run(
+            [python, "-m", "benchmarks.mixed_precision", "--output", records, *common, *arguments],
+            cwd=ROOT / "dlcloud",
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        return [json.loads(line) for line in records.read_text().splitlines()]
+
+
+def shares(told: list[dict], goal: int | None) -> None:
+    """Print how long each setting takes as a share of the baseline's time."""
+    for each in (each for each in told if each["record"] == "comparison" and each["baseline"] == "fp32"):
+        share, low, high = (100 / each[name] for name in ("ratio", "high", "low"))
+        beside = f"  goal {goal} %  {'met' if share <= goal else 'MISSED'}" if goal else ""
+        print(
+            f"{each['case']:<26} {each['candidate']:<42} {share:5.1f} % of FP32's time"
+            f" ({low:.1f} to {high:.1f}){beside}",
+            flush=True,
+        )
+
+
+def kernels(told: list[dict]) -> None:
+    """Print what the proof saw, the memory, and the warnings."""
+    for each in (each for each in told if each["record"] == "result"):
+        facts, peak = each["facts"], each["metrics"]["peak_memory"]["value"]
+        print(
+            f"    {each['setting']}: {facts['kernels_in_precision']} of {facts['kernels_in_all']} kernels in"
+            f" its precision, such as {next(iter(facts['kernels']), 'none')}; peak {peak:.0f} MiB"
+        )
+        for warning in each["warnings"]:
+            print(f"    warning: {warning}")
+    for each in (each for each in told if each["record"] == "skip"):
+        print(f"    skipped: {each['setting']}: {each['reason']}")
+
+
+def learning(told: list[dict]) -> None:
+    """Print each setting's loss curve and accuracy, over all 1,797 digits."""
+    for each in (each for each in told if each["record"] == "result"):
+        facts = each["facts"]
+        print(f"{each['case']:<26} {each['setting']:<42} {facts['accuracy_percent']:.2f} % right", end="")
+        if "accuracy_drop_points" in facts:
+            drop = facts["accuracy_drop_points"]
+            verdict = "met" if drop <= MOST_DROP_POINTS else "MISSED"
+            print(
+                f", drop {drop:+.2f} points (p {facts['p_value_of_equal_accuracy']:.2f}), goal at most"
+                f" {MOST_DROP_POINTS}  {verdict}; loss never more than"
+                f" {facts['largest_gap_of_the_loss_curves']:.4f} apart",
+                end="",
+            )
+        print("\n    loss by epoch: " + " ".join(f"{loss:.3f}" for loss in facts["loss_curve"]))
+
+
+def environment() -> str:
+    """Return the interpreter of the benchmark's environment, built by the program that instances use."""
+    requirements = (ROOT / "dlcloud/benchmarks/requirements/mixed_precision.txt").read_text()
+    built = subprocess.run(
+        [sys.executable, ROOT / "templates/environment.py", "performance-mixed-precision"],
+        input=requirements,
+        text=True,
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    return json.loads(built.stdout.splitlines()[-1])["python"]
+
+
+main()
