@@ -49,9 +49,9 @@ def pytorch_python():
 
 
 @pytest.fixture(scope="session")
-def training_python():
-    """Give a Python with the pinned packages of the mixed-precision benchmark."""
-    return _environment("mixed_precision")
+def training_python(pytorch_python):
+    """Give a Python that has the pinned packages of the mixed-precision benchmark, and more."""
+    return pytorch_python
 
 
 def _environment(name):

@@ -273,6 +273,15 @@ def test_the_sign_test_is_exact(wins, losses, p):
     json.dumps(sign_test(wins, losses))
 
 
+def test_the_environment_of_quantization_on_pytorch_serves_here_too():
+    folder = catalog.BENCHMARKS["mixed_precision"].requirements_path.parent
+    ours, theirs = (
+        {line for line in (folder / name).read_text().splitlines() if not line.startswith("#")}
+        for name in ("mixed_precision.txt", "quantization_pytorch.txt")
+    )
+    assert ours <= theirs
+
+
 def test_the_catalog_knows_every_parameter():
     entry = catalog.BENCHMARKS["mixed_precision"]
     parsed = vars(program.parse([]))
