@@ -83,7 +83,7 @@ class Controller:
     _look_at: datetime | None = field(init=False, default=None)
     _began: float | None = field(init=False, default=None)
     _done_at: float | None = field(init=False, default=None)
-    _told_at: float = field(init=False, default=0.0)
+    _told_at: float = field(init=False, default=float("-inf"))
     _failures: int = field(init=False, default=0)
 
     def run(self, members: Sequence[Member]) -> None:

@@ -1,0 +1,216 @@
+"""An elastic run as its controller sees it: who is replaced, what is told, when it is over."""
+
+from datetime import timedelta
+
+import pytest
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.elastic import Standing
+from dlcloud.core.errors import CloudError, InstanceError, RemoteCommandError
+from dlcloud.core.instance import Market
+from dlcloud.core.result import RunState
+from dlcloud.elastic.controller import FAILURES, Controller
+from dlcloud.elastic.workers import DRAINED, Ended, Told
+from dlcloud.launch.grow import Grown
+from tests.fakes.clock import FakeClock
+from tests.fakes.samples import RECIPE, THEN, cluster, instance, recipe, run
+
+TRAINS = RECIPE.replace("count: 2", "count: {min: 1, max: 3}\n  market: spot\n  on_demand_base: 1").replace(
+    "benchmark: quantization", "command: python3 train.py\n  elastic: {}"
+)
+
+
+def member(number, market=Market.SPOT):
+    made = instance(f"i-{number}", market=market, launched_at=THEN + timedelta(minutes=number))
+    return Member(instance=made, hourly_usd=None, price_source="", price_as_of=None)
+
+
+FIRST = [member(0, Market.ON_DEMAND), member(1), member(2)]
+
+
+def step(number, size=3):
+    return {"record": "step", "step": number, "loss": 1.5, "world_size": size}
+
+
+def event(name, **other):
+    return {"record": "event", "event": name, "cause": "as told", **other}
+
+
+DONE = event("done", step=9)
+
+
+class FakeWorkers:
+    """Workers that report what a script says, in turn, as each is served."""
+
+    def __init__(self, script, stored):
+        self.script, self.kept = script, stored
+        self.served, self.drained, self.post = [], [], None
+
+    def serve(self, member):
+        self.served.append(member.instance.instance_id)
+        for each in self.script.get(member.instance.instance_id, []):
+            self.post(each)
+
+    def stored(self, member):
+        return self.kept.get(member.instance.instance_id, [])
+
+    def drain(self, member, cause, *, workers):
+        self.drained.append(member.instance.instance_id)
+        for each in self.script.get(f"{member.instance.instance_id} {cause} {workers}", []):
+            self.post(each)
+
+    @property
+    def detached(self):
+        return self
+
+    def failure(self, failed, program):
+        return RemoteCommandError(f"{program} failed on {failed.instance_id}")
+
+
+class World:
+    """A controller over fakes; instances that are launched are numbered from 3 on."""
+
+    def __init__(self, script, *, answers=(), target=3, stored=None):
+        self.workers = FakeWorkers(script, stored or {})
+        self.answers, self.asked, self.ended, self.told = list(answers), [], [], []
+        self.launched = 0
+        self.controller = Controller(
+            cluster=cluster(),
+            recipe=recipe(TRAINS),
+            make_workers=self.make_workers,
+            grow=self.grow,
+            end=lambda members: self.ended.extend(each.instance.instance_id for each in members),
+            target=lambda: target,
+            clock=FakeClock(),
+            emit=self.told.append,
+        )
+
+    def make_workers(self, coordinator, post):
+        assert coordinator.instance.instance_id == "i-0"
+        self.workers.post = post
+        return self.workers
+
+    def grow(self, count, known):
+        self.asked.append(count)
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        new = [] if answer == 0 else [member(3 + self.launched + n) for n in range(count)]
+        self.launched += len(new)
+        return Grown(members=[*(FIRST if known else []), *new], connections={})
+
+    def go(self, members=FIRST):
+        self.controller.run(members)
+        return self
+
+    @property
+    def messages(self):
+        return [each.message for each in self.told]
+
+
+def reports(name, *records):
+    return Told(instance_id=name, records=list(records))
+
+
+def ends(name, status=0, state=RunState.DONE):
+    return Ended(instance_id=name, run=run(instance_id=name, exit_status=status, state=state))
+
+
+def test_a_quiet_run_ends_with_its_last_step():
+    script = {
+        name: [reports(name, step(1)), reports(name, DONE), ends(name)] for name in ("i-0", "i-1", "i-2")
+    }
+    world = World(script).go()
+    assert (world.asked, world.ended, world.workers.drained) == ([], [], [])
+    assert any(message.startswith("step 1, loss 1.5, 3 worker(s)") for message in world.messages)
+
+
+def test_who_gets_a_notice_is_replaced_at_once_and_ended_when_it_has_left():
+    script = {
+        "i-0": [reports("i-0", step(1))],
+        "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)],
+        "i-3": [reports("i-3", step(5)), reports("i-0", DONE), ends("i-0"), ends("i-2"), ends("i-3")],
+    }
+    world = World(script).go()
+    assert world.asked == [1]
+    assert world.workers.served == ["i-0", "i-1", "i-2", "i-3"]
+    assert world.ended == ["i-1"]
+    assert any("has left at step 4" in message for message in world.messages)
+
+
+def test_an_instance_that_is_lost_is_replaced_and_ended_for_certain():
+    script = {
+        "i-1": [Ended(instance_id="i-1", error=InstanceError("i-1 is gone"))],
+        "i-3": [reports("i-0", DONE), *(ends(name) for name in ("i-0", "i-2", "i-3"))],
+    }
+    world = World(script).go()
+    assert (world.asked, world.ended) == ([1], ["i-1"])
+    assert "i-1 is gone" in world.messages
+
+
+@pytest.mark.parametrize("answer", [0, CloudError("no quota")])
+def test_where_capacity_is_refused_the_others_go_on_and_it_is_asked_for_later(answer):
+    script = {"i-1": [Ended(instance_id="i-1", error=InstanceError("gone"))]}
+    world = World(script, answers=[answer])
+    clock = world.controller.clock
+
+    def grow(count, known):
+        grown = World.grow(world, count, known)  # raises where it is to
+        if len(world.asked) == 2:
+            world.workers.post(reports("i-0", DONE))
+            for name in ("i-0", "i-2", "i-3"):
+                world.workers.post(ends(name))
+        return grown
+
+    world.controller.grow = grow
+    world.controller.target = lambda: clock.sleep(1.0) or 3  # a second a turn
+    world.go()
+    assert world.asked == [1, 1]
+    assert any("going on with 2, asking again in 5 s" in message for message in world.messages)
+
+
+def test_a_smaller_target_drains_the_newest_spot_instance_once():
+    script = {
+        "i-0": [reports("i-0", step(1))],
+        "i-1": [reports("i-1", step(1))],
+        "i-2": [reports("i-2", step(1))],
+        "i-2 resize 2": [ends("i-2", DRAINED), reports("i-0", DONE), ends("i-0"), ends("i-1")],
+    }
+    world = World(script, target=2).go()
+    assert world.workers.drained == ["i-2"]
+    assert world.asked == []
+
+
+def test_without_its_coordinator_the_run_is_lost_and_says_so():
+    world = World({"i-0": [Ended(instance_id="i-0", error=InstanceError("gone"))]})
+    with pytest.raises(InstanceError, match="the coordinator i-0 is gone"):
+        world.go()
+
+
+def test_a_program_that_fails_wherever_it_runs_ends_the_run():
+    failing = {f"i-{n}": [ends(f"i-{n}", 1, RunState.FAILED)] for n in range(1, 9)}
+    world = World(failing)
+    with pytest.raises(RemoteCommandError, match="sample failed on"):
+        world.go()
+    assert len([message for message in world.messages if "is replaced" in message]) == FAILURES - 1
+
+
+def test_a_bug_in_a_thread_is_raised_and_not_waited_for():
+    with pytest.raises(ZeroDivisionError):
+        World({"i-1": [Ended(instance_id="i-1", error=ZeroDivisionError())]}).go()
+
+
+def test_all_spot_is_refused():
+    with pytest.raises(InstanceError, match="no on-demand instance"):
+        World({}).go([member(1)])
+
+
+def test_a_controller_that_comes_after_another_knows_what_that_one_had_been_told():
+    script = {"i-0": [reports("i-0", DONE), ends("i-0"), ends("i-1"), ends("i-2")]}
+    world = World(script, stored={"i-1": [step(7), event("notice")], "i-2": [step(7)]})
+    world.controller.grow = lambda count, _known: (
+        world.asked.append(count) or Grown(members=[], connections={})
+    )
+    world.go()
+    assert world.controller.team.step == 7
+    assert world.controller.team.standing("i-2") is Standing.GONE

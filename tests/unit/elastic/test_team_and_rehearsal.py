@@ -1,0 +1,140 @@
+"""What the records make of each worker, what befalls a rehearsal, what an agent is told."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.elastic import Standing
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.events import Warned
+from dlcloud.core.recipe import Incident, read_recipe
+from dlcloud.elastic.program import program_of
+from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.team import Team
+from dlcloud.trainer.agent_options import parse
+from dlcloud.trainer.control import parse as parse_control
+from tests.fakes.samples import RECIPE, instance, recipe
+
+TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py --lr '0.1 2'\n  elastic: {}")
+
+
+def team():
+    made = Team()
+    made.admit(Member(instance=instance("i-1"), hourly_usd=None, price_source="", price_as_of=None))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("records", "standing"),
+    [
+        ([], Standing.ARRIVING),
+        ([{"record": "event", "event": "joined"}], Standing.TRAINING),
+        ([{"record": "step", "step": 3}], Standing.TRAINING),
+        ([{"record": "event", "event": "rebalance"}], Standing.AT_RISK),
+        ([{"record": "event", "event": "notice"}, {"record": "step", "step": 3}], Standing.LEAVING),
+        ([{"record": "event", "event": "drain"}], Standing.LEAVING),
+        ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], Standing.TRAINING),
+    ],
+)
+def test_where_a_worker_stands_by_its_records(records, standing):
+    made = team()
+    for record in records:
+        made.take("i-1", record)
+    assert made.standing("i-1") is standing
+
+
+def test_the_newest_step_counts_whoever_tells_it():
+    made = team()
+    made.take("i-1", {"record": "start", "settings": {"steps": 90}})
+    made.take("i-1", {"record": "step", "step": 5, "loss": 0.5, "world_size": 3})
+    made.take("i-1", {"record": "step", "step": 4, "loss": 0.9, "world_size": 2})
+    assert (made.step, made.steps, made.loss, made.world_size, made.done) == (5, 90, 0.5, 3, False)
+    made.take("i-9", {"record": "event", "event": "done"})
+    assert made.done
+
+
+class Fate:
+    def __init__(self):
+        self.done = []
+
+    def interrupt(self, instance_id, grace_s):
+        self.done.append((instance_id, grace_s))
+
+    def set_capacity(self, instance_type, count):
+        self.done.append((instance_type, count))
+
+
+def test_incidents_happen_once_at_their_times():
+    fate, told = Fate(), []
+    incidents = [
+        Incident(after=5, interrupt=1, grace=10),
+        Incident(after=6, kill=0),
+        Incident(after=6, capacity=0),
+        Incident(after=7, kill=5),
+    ]
+    rehearsal = Rehearsal(incidents=incidents, types=["c7i.xlarge"], fate=fate, emit=told.append)
+    rehearsal.go_on(4.9, ["i-1", "i-2"])
+    assert fate.done == []
+    rehearsal.go_on(5.0, ["i-1", "i-2"])
+    rehearsal.go_on(6.5, ["i-1", "i-2"])
+    assert fate.done == [("i-2", 10), ("i-1", 0.0), ("c7i.xlarge", 0)]
+    rehearsal.go_on(9.0, ["i-1"])
+    assert isinstance(told[-1], Warned)
+    assert len(fate.done) == 3
+
+
+def agent(text=TRAINS, **other):
+    given = {"worker": "i-1", "coordinator": "10.0.0.1", "port": 29510, "coordinates": False, **other}
+    return program_of(recipe(text), Path(), run="c0ffee").agent("/an env/bin/python", **given)
+
+
+def test_the_agent_reads_what_it_is_told():
+    words = shlex.split(agent(coordinates=True).removeprefix("PYTHONPATH=.. exec "))
+    assert words[:3] == ["/an env/bin/python", "-m", "trainer.agent"]
+    options = parse(words[3:], {})
+    assert (options.run, options.worker, options.coordinator, options.port) == (
+        "c0ffee",
+        "i-1",
+        "10.0.0.1",
+        29510,
+    )
+    assert (options.lighthouse, options.minimum, options.checkpoint_s, options.margin_s) == (
+        True,
+        2,
+        60.0,
+        60.0,
+    )
+    assert options.command == ("sh", "-c", "exec python3 train.py --lr '0.1 2'")
+    assert "--lighthouse" not in agent()
+
+
+def test_the_control_file_is_one_that_the_trainer_reads():
+    program = program_of(recipe(TRAINS), Path(), run="c0ffee")
+    wanted = parse_control(program.control(workers=2, drain="resize").decode())
+    assert (wanted.minimum, wanted.workers, wanted.drain) == (2, 2, "resize")
+
+
+def test_files_that_are_missing_are_told_before_anything_is_launched(tmp_path):
+    text = TRAINS.replace("elastic: {}", "elastic: {}\n  files: src")
+    with pytest.raises(RecipeError, match="does not exist"):
+        program_of(recipe(text), tmp_path, run="c0ffee")
+    with pytest.raises(RecipeError, match="not an elastic one"):
+        program_of(recipe(), tmp_path, run="c0ffee")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TRAINS.replace("elastic: {}", "elastic: {}\n  throughput: 'a (b)'"), "a command that is measured"),
+        (TRAINS.replace("count: 2", "count: 2\n  market: spot"), "needs on_demand_base: 1"),
+        (TRAINS + "rehearsal: [{after: 1, kill: 0}]\n", "belongs to cloud: local"),
+        (TRAINS + "cloud: local\nrehearsal: [{after: 1, kill: 0, capacity: 1}]\n", "name one of interrupt"),
+        (RECIPE + "cloud: local\nrehearsal: [{after: 1, kill: 0}]\n", "an elastic workload"),
+        (RECIPE + "  elastic: {}\n", "elastic belongs to a command"),
+    ],
+)
+def test_what_makes_no_elastic_run_is_refused(text, says):
+    with pytest.raises(RecipeError, match=says):
+        read_recipe(text, "recipe.yaml")
