@@ -6,6 +6,7 @@ Source: torchft 0.2.0, manager.py. Private names of it are used where it has no 
 import contextlib
 import logging
 import threading
+import warnings
 from datetime import timedelta
 from typing import Any, cast
 
@@ -23,6 +24,9 @@ from .errors import NoQuorumError, StrangerError
 from .quorum_timing import Timing
 
 log = logging.getLogger(__name__)
+
+# What a peer sends is copied into the model and never written to.
+warnings.filterwarnings("ignore", message="The given buffer is not writable")
 
 
 class QuorumEngine:
