@@ -53,7 +53,6 @@ def _torchrun(options: Options, records: Records) -> Child:
         },
         records=records,
         restarts=options.restarts,
-        leaves_anyhow=True,
     )  # fmt: skip
 
 

@@ -26,7 +26,6 @@ class Child:
         records: Told of starts and ends.
         started, ended: The events that tell so.
         restarts: Times in a row that it is started again after a failure.
-        leaves_anyhow: However it ends when it was asked to leave, it has done so.
     """
 
     name: str
@@ -34,7 +33,6 @@ class Child:
     environment: Mapping[str, str]
     records: Records
     restarts: int
-    leaves_anyhow: bool = False
     started: Event = Event.WORKER_STARTED
     ended: Event = Event.WORKER_ENDED
     asked: bool = field(default=False, init=False)
@@ -109,8 +107,7 @@ class Child:
             self._failures = 0
         self._failures += 1
         if status in {0, DRAINED} or self.asked or self._failures > self.restarts:
-            left = self.asked and self.leaves_anyhow and not killed
-            self.status = DRAINED if left else status if status >= 0 else 128 - status
+            self.status = status if status >= 0 else 128 - status
             return
         # The first time it may have been chance; then it is given time.
         self._start_at = now + (BACKOFF_S * 2 ** (self._failures - 2) if self._failures > 1 else 0.0)

@@ -17,7 +17,7 @@ class Timing:
     """
 
     quorum_s: float = 60.0
-    connect_s: float = 5.0
+    connect_s: float = 10.0
     heal_s: float = 120.0
     stall_s: float = 5.0
     stall_factor: float = 5.0

@@ -6,8 +6,11 @@ newest when it starts; `examples/torchrun_digits.py` shows how, with `checkpoint
 """
 
 import sys
+from collections.abc import Sequence
 
 from .agent_options import Options
+from .drain import DRAINED
+from .lifetime import end_with_parent
 
 MOST_NODES = 1024
 RESTARTS = 1_000_000
@@ -37,7 +40,7 @@ def command(options: Options) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "torch.distributed.run",
+        f"{__package__ or 'trainer'}.torchrun",
         f"--nnodes={options.minimum}:{MOST_NODES}",
         f"--nproc-per-node={max(options.workers, 1)}",
         f"--max-restarts={RESTARTS}",
@@ -51,6 +54,24 @@ def command(options: Options) -> list[str]:
     ]
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run torchrun; the signal to leave, and a failed worker, end it with a status instead of a traceback."""
+    # Only here: the agent, which asks this module what to start, needs no PyTorch.
+    from torch.distributed import run  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+
+    end_with_parent()
+    try:
+        run.main(list(sys.argv[1:] if argv is None else argv))
+    except SignalException:
+        return DRAINED
+    except ChildFailedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
 def script(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the script of a command as torchrun wants it: without the interpreter."""
     return words[1:] if words and words[0].rpartition("/")[2].startswith("python") else words
@@ -62,3 +83,7 @@ def store_command(options: Options) -> list[str]:
     return [
         sys.executable, "-m", f"{package}.rendezvous", "--host", options.host, "--port", str(options.port),
     ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

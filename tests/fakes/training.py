@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "run-1"
-FAST = {"quorum_s": 20.0, "connect_s": 3.0, "heal_s": 20.0, "stall_s": 3.0, "stall_factor": 5.0}
-LIMIT_S = 120.0
+FAST = {"quorum_s": 20.0, "heal_s": 20.0, "stall_s": 3.0, "stall_factor": 5.0}
+LIMIT_S = 180.0
 
 
 def free_port():
@@ -110,6 +110,15 @@ class Cluster:
 
     def output(self, name):
         return (self.folder / f"{name}.log").read_text()[-3000:]
+
+    def story(self):
+        """Return the last that each worker did, for a failure's message."""
+        lines = []
+        for name, process in self.workers.items():
+            told = [f"{e['event']} {e['cause'][:60]} {e.get('step', '')}" for e in self.events(name)[-4:]]
+            steps = [f"{s['step']}/{s['world_size']}" for s in self.steps(name)[-2:]]
+            lines.append(f"{name}: exit {process.poll()}; steps {steps}; {told}")
+        return "\n".join(lines)
 
     def _spawn(self, name, command, extra):
         environment = {

@@ -91,7 +91,10 @@ def usual(cluster):
 
 
 def settle(cluster, size):
-    wait_until(lambda: (s := cluster.steps("a")) and s[-1]["world_size"] == size, f"{size} workers")
+    try:
+        wait_until(lambda: (s := cluster.steps("a")) and s[-1]["world_size"] == size, f"{size} workers")
+    except AssertionError as error:
+        raise SystemExit(f"{error}\n{cluster.story()}") from error
     cluster.wait_for_step("a", cluster.steps("a")[-1]["step"] + 25)
 
 

@@ -36,7 +36,7 @@ def test_one_torchrun_starts_all_workers_and_the_coordinator_has_their_store():
     assert any(word.endswith("trainer.rendezvous") for word in lighthouse(options, records).command)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_script_under_torchrun_trains_leaves_and_resumes(trainer_python, alone):
     port = free_port()
     base = [
