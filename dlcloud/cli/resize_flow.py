@@ -26,7 +26,7 @@ from dlcloud.launch.provision import Provisioned, no_capacity
 from dlcloud.launch.setup import prepare_all
 from dlcloud.launch.shrink import shrink
 from dlcloud.report.resize import resize_report
-from dlcloud.report.table import Format, render
+from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.store.clusters import RESIZE
 
 
@@ -50,10 +50,8 @@ class Resizer:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster, if it is one that can be resized."""
-        found = self.context.find_cluster(self.name)
-        _refuse_state(found)
-        return found
+        """The cluster."""
+        return self.context.find_cluster(self.name)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -74,6 +72,8 @@ class Resizer:
 
     def show(self) -> None:
         """Print what would be done, as the result."""
+        if not self._trains:
+            _refuse_state(self.cluster)
         members = self._look()
         decision = self._decide(members)
         self._print(decision, self._plan(members) if decision.launch else None)
@@ -85,6 +85,10 @@ class Resizer:
             CapacityError, QuotaError: Not one of the missing instances could be had.
             PartialError: Some could not be had, reached or set up.
         """
+        if self._trains:
+            self._tell_controller()
+            return
+        _refuse_state(self.cluster)
         _ = self.recipe, self.program  # their faults come before anything is touched
         claim = claim_existing(self.cluster, paths=self.context.paths)
         try:
@@ -100,6 +104,21 @@ class Resizer:
             self.context.clusters.end_intent(intent_id, f"{done} instances", self.context.clock.now())
         finally:
             claim.lock.release()
+
+    @property
+    def _trains(self) -> bool:
+        """Tell whether an elastic job runs, whose controller does the resizing, at a step of the training."""
+        elastic = self.recipe.workload.elastic is not None
+        return elastic and self.cluster.state is ClusterState.RUNNING
+
+    def _tell_controller(self) -> None:
+        """Store the size; the `up` that trains looks at it, and so does the next one after a crash."""
+        intent_id = self._remember(self.size)
+        told = f"{self.cluster.name} is told to train with {self.size} worker(s)"
+        self.context.clusters.end_intent(intent_id, told, self.context.clock.now())
+        section = Section(heading="", titles=("done",), rows=[(told,)])
+        report = Report(command="resize", records=[{"done": told}], sections=[section], empty="")
+        click.echo(told if self.output == Format.TABLE else render(report, Format(self.output)))
 
     def _grow(self, plan: Plan, before: Sequence[Member]) -> int:
         context = self.context
