@@ -35,20 +35,22 @@ class Program:
 
     @property
     def resumable(self) -> bool:
-        """Tell whether it can go on with what was cut off: not the user's command, whose files change."""
-        return self.name != COMMAND
+        """Tell whether it can go on with what was cut off: not with files of the user's, which change."""
+        return self.name != COMMAND and self.files is None
 
     def command(self, python: str, *, host: str, resume: bool = False) -> str:
-        """Return the shell command that runs it, in the run's folder.
+        """Return the shell command that runs it: in the run's folder, a benchmark of files beside them.
 
         Args:
             python: The environment's interpreter.
             host: What the instance is called in the records.
             resume: Whether EARLIER lies in the run's folder.
         """
-        words = [python, "-m", BENCHMARKS[self.name].module, "--output", RECORDS, "--host", host]
-        words += [*(["--resume", EARLIER] if resume else []), *self.arguments]
-        return f"cd .. && exec {shlex.join(words)}\n"
+        beside = self.name != COMMAND and self.files is not None
+        up = "../" if beside else ""
+        words = [python, "-m", BENCHMARKS[self.name].module, "--output", f"{up}{RECORDS}", "--host", host]
+        words += [*(["--resume", f"{up}{EARLIER}"] if resume else []), *self.arguments]
+        return f"{'PYTHONPATH=.. ' if beside else 'cd .. && '}exec {shlex.join(words)}\n"
 
 
 def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
@@ -64,6 +66,8 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
         raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"there are: {known}")
     arguments = _command_arguments(recipe.name, workload) if workload.command else _parameters(workload)
     _refuse_bad(arguments, BENCHMARKS[name])
+    files = _files(workload, recipe_folder)
+    _refuse_missing(workload, BENCHMARKS[name], files)
     return Program(
         name=name,
         arguments=tuple(arguments),
@@ -71,7 +75,7 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
             [BENCHMARKS[name].requirements_for(arguments).read_text(), *recipe.setup.requirements]
         ),
         package=Path(dlcloud.benchmarks.__file__).parent,
-        files=_files(workload, recipe_folder),
+        files=files,
     )
 
 
@@ -86,6 +90,22 @@ def _refuse_bad(arguments: list[str], benchmark: Benchmark) -> None:
         fault = told.getvalue().strip().rpartition("error: ")[2]
         hint = f"parameters of {benchmark.name}: {', '.join(benchmark.parameters)}"
         raise RecipeError(f"workload: {fault}", hint) from error
+
+
+def _refuse_missing(workload: Workload, benchmark: Benchmark, files: Path | None) -> None:
+    """Refuse a parameter that names a file of the user's which does not travel."""
+    for parameter in benchmark.files:
+        name = workload.parameters.get(parameter)
+        if name is None:
+            continue
+        if files is None:
+            raise RecipeError(
+                f"workload.parameters.{parameter}: {name} does not travel to the instance",
+                "workload.files names the file or folder to send; the parameter is relative to it",
+            )
+        folder = files if files.is_dir() else files.parent
+        if not (folder / str(name)).exists():
+            raise RecipeError(f"workload.parameters.{parameter}: there is no {name} in workload.files")
 
 
 def _parameters(workload: Workload) -> list[str]:

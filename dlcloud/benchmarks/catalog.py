@@ -66,6 +66,7 @@ class Benchmark:
         parameters: Its own options without the dashes, with what each means; those of several values take a
             list. Options that every benchmark has are COMMON and, where `rounds` is set, ROUNDS.
         lists: Which of the parameters take several values.
+        files: Which of them are paths of the user's own.
         selecting: Those of the lists that only say which cases there are: a case is the same whatever else
             stands in the list, so that `--resume` need not repeat it.
         rounds: Whether settings run in slices of time.
@@ -81,6 +82,7 @@ class Benchmark:
     summary: str
     parameters: dict[str, str]
     lists: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     selecting: tuple[str, ...] = ()
     rounds: bool = True
     needs: tuple[Need, ...] = ()
@@ -149,6 +151,7 @@ BENCHMARKS = {
                 "cache": "folder where built models are kept",
             },
             lists=("network", "engine", "batch", "isa"),
+            files=("model", "data"),
             selecting=("network", "batch", "isa"),
             needs=(
                 Need(memory_gib=4),

@@ -180,7 +180,8 @@ class Workload(_Part):
     command: str | None = Field(default=None, description="A shell command.")
     files: str | None = Field(
         default=None,
-        description="A file or folder, relative to the recipe, copied to where it runs.",
+        description="A file or folder, relative to the recipe, copied to where it runs: a command's program, "
+        "or a model that a benchmark is given.",
     )
     throughput: str | None = Field(
         default=None,
@@ -210,7 +211,7 @@ class Workload(_Part):
         if self.benchmark is None and self.parameters:
             raise ValueError("parameters belong to a benchmark; a command has settings")
         if self.command is None:
-            keys = ("files", "throughput", "json_field", "reported", "final", "settings", "elastic")
+            keys = ("throughput", "json_field", "reported", "final", "settings", "elastic")
             own = [key for key in keys if getattr(self, key)]
             if own:
                 raise ValueError(f"{own[0]} belongs to a command, not to a bundled benchmark")

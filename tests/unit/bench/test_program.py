@@ -117,3 +117,19 @@ def test_looking_at_a_program_loads_no_framework():
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout == "[]\n"
+
+
+def test_a_model_of_the_users_own_travels_and_is_found_beside_the_program(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.onnx").touch()
+    lines = ["benchmark: quantization", "files: models", "parameters: {model: mine.onnx, engine: openvino}"]
+    made = program(with_workload(*lines), tmp_path)
+    assert made.files == tmp_path / "models"
+    assert not made.resumable
+    command = made.command("/env/bin/python", host="i-1")
+    assert command.startswith(
+        "PYTHONPATH=.. exec /env/bin/python -m benchmarks.quantization --output ../records.jsonl"
+    )
+    for other, says in (("files: models", "there is no other.onnx"), ("unit: images", "does not travel")):
+        with pytest.raises(RecipeError, match=says):
+            program(with_workload(lines[0], other, "parameters: {model: other.onnx}"), tmp_path)

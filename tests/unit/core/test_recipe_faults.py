@@ -184,7 +184,7 @@ def test_every_field_refuses_what_it_cannot_mean(old, new, where, says):
         (["repeats: 1"], "name either a benchmark or a command"),
         (["command: x", "benchmark: y"], "name either a benchmark or a command"),
         (["command: x", "parameters: {a: b}"], "parameters belong to a benchmark"),
-        (["benchmark: x", "files: ."], "files belongs to a command"),
+        (["benchmark: x", "final: true"], "final belongs to a command"),
         (["benchmark: x", "settings: [{name: a}]"], "settings belongs to a command"),
         (["command: x", "throughput: '['"], "not a regular expression"),
         (["command: x", "throughput: '(a){99999999999999999999}'"], "not a regular expression"),
