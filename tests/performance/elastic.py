@@ -68,8 +68,9 @@ def events(python, rounds):
             ours["kill -9"].append(pause(cluster, lambda victim=victim: cluster.kill(victim), 2))
             redone.append(attempts(cluster) - before)
             ours["join"].append(joined(cluster, next(names)))
+        step_s = usual(cluster)
     theirs = torchrun_events(python)
-    print(f"\npauses of the others, three workers, steps of about {usual(cluster):.2f} s on this machine")
+    print(f"\npauses of the others, three workers, steps of about {step_s:.2f} s on this machine")
     print(f"{'event':<8}  {'goal':>6}  {'elastic':<36}  torchrun")
     for name, goal in GOALS_S.items():
         verdict = "met" if statistics.median(ours[name]) <= goal else "MISSED"
