@@ -147,8 +147,8 @@ class Torchrun:
 
     def __exit__(self, *_):
         for agent in self.agents.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(agent.pid, signal.SIGKILL)
+            # Torchrun's workers are in sessions of their own: to kill the agent's group would leave them.
+            kill_tree(agent.pid)
             agent.wait()
 
     def start(self, name):

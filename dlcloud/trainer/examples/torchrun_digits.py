@@ -20,6 +20,7 @@ from .. import checkpoint
 from ..arguments import natural, positive
 from ..drain import Drain
 from ..engine import State
+from ..lifetime import end_with_parent
 from ..records import Event, Records
 from ..sampler import Sampler, share
 from ..settings import from_environment
@@ -29,6 +30,8 @@ from .digits import digits, loss_of, network
 def main(argv: Sequence[str] | None = None) -> int:
     """Train until done or asked to leave."""
     arguments = _parse(argv)
+    # Torchrun puts its workers into sessions of their own: killed itself, it would leave them behind.
+    end_with_parent()
     settings = from_environment()
     drain = Drain()
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
