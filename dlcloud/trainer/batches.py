@@ -43,8 +43,14 @@ Divide = Callable[[Turn], list[Part]]
 
 
 def seed_everything(seed: int) -> None:
-    """Seed PyTorch, Python, and numpy where it is in use."""
+    """Seed PyTorch on every device, Python, and numpy where it is in use."""
     torch.manual_seed(seed)
+    seed_loading(seed)
+
+
+def seed_loading(seed: int) -> None:
+    """Seed what samples are made with, on the CPU: a tenth of a millisecond less, and once per sample."""
+    torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed % (1 << 32))
@@ -111,7 +117,7 @@ class _Keyed(Dataset):  # type: ignore[misc]  # PyTorch is not there where types
 
     def __getitem__(self, place: tuple[int, int]) -> Any:  # noqa: ANN401
         step, sample = place
-        seed_everything(key(self._seed, SAMPLE, step, sample))
+        seed_loading(key(self._seed, SAMPLE, step, sample))
         return self._dataset[sample]
 
 

@@ -13,6 +13,7 @@ def test_parts(run_program):
         "-q",
         "-p",
         "no:cacheprovider",
+        "--noconftest",
         "-c",
         os.devnull,
         "--rootdir",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import default_collate
 
 from .. import checkpoint
 from ..arguments import natural, positive
@@ -63,7 +64,9 @@ def _train(arguments: argparse.Namespace, drain: Drain, records: Records, folder
     while step < steps:
         batch = sampler.batch_of(step)
         mine = [batch[place] for place in share(len(batch), rank, size)]
-        loss = _step(parallel, optimizer, [each[mine] for each in training.tensors], len(batch), size)
+        loss = _step(
+            parallel, optimizer, default_collate([training[each] for each in mine]), len(batch), size
+        )
         step += 1
         now = time.monotonic()
         records.step(step=step, world_size=size, rank=rank, loss=loss, seconds=now - began)
