@@ -75,6 +75,17 @@ def add_round_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> N
     )  # fmt: skip
 
 
+def limits_of(arguments: argparse.Namespace) -> Limits:
+    """Return the limits that the arguments of both groups ask for."""
+    return Limits(
+        width=arguments.width,
+        max_s=arguments.max_seconds,
+        rounds=arguments.rounds,
+        slice_s=arguments.slice_seconds,
+        warm_up_s=arguments.warm_up_seconds,
+    )
+
+
 def run(
     name: str,
     arguments: argparse.Namespace,

@@ -47,13 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for missing in (module for module in needed if find_spec(module) is None):
         sys.stderr.write(f"{missing} is not installed: pip install -r {ENTRY.requirements_path}\n")
         return program.FAILED
-    limits = Limits(
-        width=arguments.width,
-        max_s=arguments.max_seconds,
-        rounds=arguments.rounds,
-        slice_s=arguments.slice_seconds,
-        warm_up_s=arguments.warm_up_seconds,
-    )
+    limits = program.limits_of(arguments)
     with tempfile.TemporaryDirectory(prefix="dlcloud-compiled-") as compiled:
         run = _Run(arguments=arguments, machine=machine, compiled=compiled)
         return program.run_work(

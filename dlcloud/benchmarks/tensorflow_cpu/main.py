@@ -29,13 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         requirements = ENTRY.requirements_for(["--device", arguments.device])
         sys.stderr.write(f"tensorflow is not installed: pip install -r {requirements}\n")
         return program.FAILED
-    limits = Limits(
-        width=arguments.width,
-        max_s=arguments.max_seconds,
-        rounds=arguments.rounds,
-        slice_s=arguments.slice_seconds,
-        warm_up_s=arguments.warm_up_seconds,
-    )
+    limits = program.limits_of(arguments)
     return program.run_work(
         ENTRY.name,
         arguments,
