@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlcloud.bench.program import EARLIER, Program, travels
-from dlcloud.bench.quotes import Quotes
 from dlcloud.core.carry import finished_cases, interrupted
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.events import Emit, Notice, Progress, Warned, stage
@@ -14,6 +13,7 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection, Dial
 from dlcloud.core.result import Run, RunState
 from dlcloud.launch.detached import Detached, folder_of
+from dlcloud.launch.quotes import Quotes
 from dlcloud.launch.setup import prepare
 from dlcloud.ssh.fanout import all_or_raise, fan_out
 from dlcloud.store.paths import Paths

@@ -23,6 +23,7 @@ COMMANDS = (
     "schema",
     "ssh",
     "status",
+    "training",
     "up",
 )
 

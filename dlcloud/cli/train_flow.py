@@ -19,6 +19,7 @@ from dlcloud.launch.detached import Detached
 from dlcloud.launch.grow import Grown, grow
 from dlcloud.launch.living import living, present
 from dlcloud.launch.preflight import observe
+from dlcloud.launch.quotes import Quotes
 from dlcloud.launch.shrink import shrink
 
 PORT = 29510
@@ -90,6 +91,7 @@ class Training:
                 emit=context.emit,
             ),
             runs=context.runs,
+            quotes=Quotes(self.cloud),
             clock=context.clock,
             emit=context.emit,
             post=post,

@@ -14,6 +14,7 @@ from dlcloud.cli.charge import brought_up, take_charge, taken_down_after
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import lines_of_runs
 from dlcloud.cli.train_flow import Training
+from dlcloud.cli.training_flow import print_training
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.core.events import stage
@@ -105,6 +106,9 @@ class Up:
                 self._run(claim.cluster, plan)
         finally:
             claim.lock.release()
+        if self.file.recipe.workload.elastic is not None:
+            # Only now is the bill of every instance known.
+            print_training(self.context, claim.cluster.name, self.output, command="up")
 
     def _run(self, cluster: Cluster, plan: Plan) -> None:
         context = self.context

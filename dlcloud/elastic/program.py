@@ -12,6 +12,8 @@ from dlcloud.core.recipe import Elastic, Recipe
 PACKAGE = Path(dlcloud.trainer.__file__).parent
 REQUIREMENTS = PACKAGE / "requirements" / "elastic.txt"
 CONTROL = "control.json"
+LAST_S = 5.0
+"""A worker that is still there so long before its instance is taken is ended, so that its peers notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class Program:
         words += ["--coordinator", coordinator, "--port", str(port)]
         words += ["--checkpoint-seconds", f"{self.elastic.checkpoint_seconds:g}"]
         words += ["--margin", f"{self.elastic.leave_seconds:g}"]
+        # Who is asked to leave has half of that time before it is ended.
+        words += ["--last-seconds", f"{min(LAST_S, self.elastic.leave_seconds / 2):g}"]
         words += ["--hash-every", str(self.elastic.exact_hash_every)]
         if coordinates:
             words += ["--lighthouse", "--minimum", str(self.minimum)]

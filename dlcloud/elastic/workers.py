@@ -14,6 +14,7 @@ from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
 from dlcloud.elastic.program import CONTROL, PACKAGE, Program
 from dlcloud.launch.detached import Detached, folder_of
+from dlcloud.launch.quotes import Quotes
 from dlcloud.launch.setup import prepare
 from dlcloud.store.runs import Runs
 
@@ -55,6 +56,7 @@ class Workers:
         image_id: The image that the instances booted, for the record.
         detached: Starts and follows.
         runs: Where runs are remembered.
+        quotes: What the instances cost, in both markets.
         clock: For dates.
         emit: Is told of the stages of the set-up.
         post: Takes what happens, from any thread.
@@ -67,6 +69,7 @@ class Workers:
     image_id: str
     detached: Detached
     runs: Runs
+    quotes: Quotes
     clock: Clock
     emit: Emit
     post: Callable[[Told | Ended], None]
@@ -100,6 +103,7 @@ class Workers:
             connection = self.detached.connect(member)
             run = self.detached.unfinished(member, self.recipe.name) or self._send(connection, member)
             self.detached.start(connection, run)
+            self.runs.put_prices(run.run_id, self.quotes.of(run.instance_type, run.zone))
             ended = self.detached.follow(
                 member, run, lambda records: self.post(Told(instance_id=name, records=records))
             )

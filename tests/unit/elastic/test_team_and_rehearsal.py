@@ -106,6 +106,7 @@ def test_the_agent_reads_what_it_is_told():
         60.0,
         60.0,
     )
+    assert options.last_s == 5.0
     assert options.command == ("sh", "-c", "exec python3 train.py --lr '0.1 2'")
     assert "--lighthouse" not in agent()
 

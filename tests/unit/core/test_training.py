@@ -1,0 +1,96 @@
+"""What an elastic run came to, from its records and its instances."""
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.instance import Market
+from dlcloud.core.timeline import timelines_of
+from dlcloud.core.training import of_market, training_of
+from dlcloud.report.table import Format, render
+from dlcloud.report.training import training_report
+from tests.fakes.samples import THEN, instance
+
+SIZES = [3] * 10 + [2] * 10 + [3] * 10
+
+
+def records():
+    """A step each second; the first at another size takes half a second more."""
+    at = 0.0
+    for number, size in enumerate(SIZES, 1):
+        changed = number > 1 and SIZES[number - 2] != size
+        seconds = 1.5 if changed else 1.0
+        at += seconds
+        yield {
+            "record": "step", "run": "r", "worker": "i-0", "time": (THEN + timedelta(seconds=at)).isoformat(),
+            "step": number, "samples": 96, "world_size": size, "loss": 1.0 / number, "seconds": seconds,
+        }  # fmt: skip
+    for event in ("notice", "retry", "worker_started", "done"):
+        yield {"record": "event", "run": "r", "worker": "i-1", "time": THEN.isoformat(), "event": event}
+
+
+def member(number, market, usd, *, seconds=60):
+    made = instance(f"i-{number}", market=market, launched_at=THEN - timedelta(seconds=20))
+    ended = THEN - timedelta(seconds=20) + timedelta(seconds=seconds)
+    return Member(
+        instance=made, hourly_usd=usd and Decimal(usd), price_source="", price_as_of=None, ended_at=ended
+    )
+
+
+MEMBERS = [
+    member(0, Market.ON_DEMAND, "3.6"),
+    member(1, Market.SPOT, "0.36"),
+    member(2, Market.SPOT, "0.36", seconds=120),
+]
+
+
+def training(members=MEMBERS, on_demand=None):
+    (timeline,) = timelines_of(records())
+    prices = {"c7i.xlarge": Decimal("3.6")} if on_demand is None else on_demand
+    return training_of(timeline, members, on_demand=prices, disk_gib=0, now=THEN + timedelta(hours=1))
+
+
+def test_steps_sizes_and_pauses():
+    run = training()
+    assert (run.steps, run.samples, run.redone) == (30, 2880, 1)
+    assert [(each.world_size, each.steps, each.pause_s) for each in run.spells] == [
+        (3, 10, None),
+        (2, 10, 0.5),
+        (3, 10, 0.5),
+    ]
+    assert run.mean_size == pytest.approx((3 * 10 + 2 * 10.5 + 3 * 10.5) / 31)
+    assert [event.event for event in run.events] == ["notice", "retry", "done"]
+
+
+def test_the_cost_beside_a_fixed_run_on_demand():
+    run = training()
+    assert run.usd == Decimal("0.06") + Decimal("0.006") + Decimal("0.012")
+    assert of_market(run, Market.SPOT) == Decimal("0.018")
+    # Twenty seconds of boot, one to the first step, thirty at their usual speed: below the 60 s minimum.
+    assert (run.fixed.instances, run.fixed.usd) == (3, Decimal("0.18"))
+    assert run.saved == 1 - run.usd / Decimal("0.18")
+
+
+def test_without_a_price_nothing_is_claimed():
+    assert training(on_demand={}).fixed is None
+    unknown = training([*MEMBERS, member(3, Market.SPOT, None)])
+    assert (unknown.usd, unknown.saved) == (None, None)
+    text = render(training_report(unknown, cluster="x", rehearsal=False), Format.TABLE)
+    assert "a price is not known" in text
+
+
+def test_an_instance_that_is_up_is_billed_until_now():
+    up = replace(MEMBERS[0], ended_at=None)
+    assert training([up]).shares[0].seconds == 3620
+
+
+def test_the_report_fits_a_terminal_and_marks_a_rehearsal():
+    report = training_report(training(), cluster="sample-1a2b", rehearsal=True)
+    text = render(report, Format.TABLE)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "rehearsal: the workers ran on this machine" in text
+    assert "57 % saved" in text
+    assert '"rehearsal": true' in render(report, Format.JSON)
