@@ -57,9 +57,12 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
     """Return the program of a recipe.
 
     Raises:
-        RecipeError: There is no such benchmark, it does not take such a parameter, or a file is missing.
+        RecipeError: There is no such benchmark, it does not take such a parameter, or a file is missing; or
+            it is an elastic training, which is not measured.
     """
     workload = recipe.workload
+    if workload.elastic is not None:
+        raise RecipeError(f"{recipe.name} is an elastic training: nothing of it is measured", "dlcloud up")
     name = workload.benchmark or COMMAND
     if name not in BENCHMARKS or (workload.benchmark == COMMAND):
         known = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from dlcloud.bench.program import Program, program_of
+from dlcloud.bench.program import program_of
 from dlcloud.cli.context import Context
 from dlcloud.cli.up_flow import ask_to_spend, network_of
 from dlcloud.core.cluster import Cluster, ClusterState, Member
@@ -18,6 +18,7 @@ from dlcloud.core.plan import Plan, make_plan
 from dlcloud.core.ports import Cloud
 from dlcloud.core.recipe import Recipe, read_recipe
 from dlcloud.core.resize import Resize, decide, refuse_size
+from dlcloud.elastic.program import program_of as training_of
 from dlcloud.launch.claim import claim_existing, first_boot
 from dlcloud.launch.grow import Grown, grow
 from dlcloud.launch.living import living, look, present, settle
@@ -61,9 +62,12 @@ class Resizer:
         return kept.resized(self.size)
 
     @cached_property
-    def program(self) -> Program:
-        """What the cluster runs; new instances are set up for it."""
-        return program_of(self.recipe, Path(self.cluster.recipe_path).parent)
+    def requirements(self) -> str:
+        """What the cluster's program needs; new instances are set up for it."""
+        folder = Path(self.cluster.recipe_path).parent
+        if self.recipe.workload.elastic is not None:
+            return training_of(self.recipe, folder, run="").requirements
+        return program_of(self.recipe, folder).requirements
 
     @cached_property
     def cloud(self) -> Cloud:
@@ -89,7 +93,7 @@ class Resizer:
             self._tell_controller()
             return
         _refuse_state(self.cluster)
-        _ = self.recipe, self.program  # their faults come before anything is touched
+        _ = self.recipe, self.requirements  # their faults come before anything is touched
         claim = claim_existing(self.cluster, paths=self.context.paths)
         try:
             _refuse_state(self.context.clusters.find(self.cluster.cluster_id) or self.cluster)
@@ -149,7 +153,7 @@ class Resizer:
         return prepare_all(
             grown.connections,
             self.recipe.setup,
-            self.program.requirements,
+            self.requirements,
             clock=self.context.clock,
             emit=self.context.emit,
         )

@@ -1,17 +1,14 @@
 """The benchmark programs copied alone, as an instance gets them, and the environment their pins describe."""
 
-import fcntl
-import hashlib
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.environments import python_with
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "dlcloud" / "benchmarks"
-ENVIRONMENTS = Path("~/.cache/dlcloud-tests").expanduser()
 SAMPLES = Path(__file__).resolve().parent / "samples"
 
 
@@ -55,20 +52,4 @@ def training_python(pytorch_python):
 
 
 def _environment(name):
-    requirements = PACKAGE / "requirements" / f"{name}.txt"
-    key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    folder = ENVIRONMENTS / f"{name}-{key}"
-    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
-    with (ENVIRONMENTS / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            _build(folder, requirements)
-    return folder / "bin" / "python"
-
-
-def _build(folder, requirements):
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "-r", requirements], check=True)
-    (folder / "complete").touch()
+    return python_with(PACKAGE / "requirements" / f"{name}.txt")

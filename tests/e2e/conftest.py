@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from terminal import User
 
+from tests.environments import SHARED
+
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
@@ -18,12 +20,11 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
 
 def _share_environments(user: User) -> None:
     """Let the instances of every module use the environments that those of another have built."""
-    shared = Path("~/.cache/dlcloud-tests/instances").expanduser()
-    shared.mkdir(parents=True, exist_ok=True)
+    SHARED.mkdir(parents=True, exist_ok=True)
     local = user.home / ".dlcloud" / "local"
     local.mkdir(mode=0o700, parents=True)
     local.parent.chmod(0o700)
-    (local / "cache").symlink_to(shared)
+    (local / "cache").symlink_to(SHARED)
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.environments import python_with  # noqa: E402
 from tests.fakes.training import Cluster, free_port, lineage_of, read_records, wait_until  # noqa: E402
-from tests.trainer.environment import environment_python  # noqa: E402
 
 GOALS_S = {"drain": 0.3, "kill -9": 0.5, "join": 0.1}
 OVERHEAD_GOAL = 0.03
@@ -336,7 +336,7 @@ def main():
     unknown = set(arguments.parts) - {"events", "overhead", "accuracy"}
     if unknown:
         parser.error(f"no such part: {', '.join(unknown)}")
-    python = environment_python()
+    python = python_with(ROOT / "dlcloud" / "trainer" / "requirements" / "elastic.txt")
     print(f"load of this machine at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if "events" in arguments.parts:
         events(python, arguments.rounds)

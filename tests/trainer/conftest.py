@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.environment import PACKAGE, environment_python
+from tests.environments import ROOT, python_with
+
+PACKAGE = ROOT / "dlcloud" / "trainer"
 
 
 @pytest.fixture(scope="session")
 def trainer_python():
     """Give a Python with the pinned packages, built once per set of pins."""
-    return environment_python()
+    return python_with(PACKAGE / "requirements" / "elastic.txt")
 
 
 @pytest.fixture

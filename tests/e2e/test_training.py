@@ -1,0 +1,63 @@
+"""An elastic training on the local EC2: an instance interrupted, its launcher killed, and no step lost."""
+
+import itertools
+import json
+import signal
+import sqlite3
+
+import pytest
+from terminal import User, wait_until
+
+from dlcloud.elastic.program import PACKAGE
+from tests.environments import python_with
+
+RECIPE = """\
+name: elastic
+cloud: local
+instances:
+  types: [c7i.xlarge, c6i.xlarge]
+  count: {min: 1, max: 2}
+  market: spot
+  on_demand_base: 1
+workload:
+  command: python3 -m trainer.examples.digits --epochs 12 --delay-ms 20
+  elastic: {checkpoint_seconds: 10, leave_seconds: 4}
+rehearsal:
+  - {after: 2, interrupt: 0, grace: 8}
+"""
+
+
+def steps_of(user: User):
+    """Return the steps that are stored, each once."""
+    with sqlite3.connect(user.home / ".dlcloud" / "store.sqlite") as store:
+        lines = [line for (line,) in store.execute("SELECT line FROM records WHERE kind = 'step'")]
+    return {record["step"]: record for record in map(json.loads, lines)}
+
+
+def begun(user: User):
+    return (user.home / ".dlcloud" / "store.sqlite").exists() and len(steps_of(user)) > 5
+
+
+@pytest.mark.timeout(600)
+def test_a_training_outlives_an_interruption_and_the_end_of_its_launcher(user: User):
+    recipe = user.home / "elastic.yaml"
+    recipe.write_text(RECIPE)
+    python_with(PACKAGE / "requirements" / "elastic.txt")  # the instances find it built
+    first = user.begin("up", str(recipe))
+    wait_until(lambda: begun(user) or first.poll() is not None, seconds=120)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    (up,) = user.json("status")["result"]["records"][:1]
+    told = user.json("up", str(recipe))
+    (training,) = told["result"]["records"]
+    assert told["result"]["cluster"] == up["cluster"]
+    steps = steps_of(user)
+    assert sorted(steps) == list(range(1, training["steps"] + 1))
+    epoch = itertools.takewhile(lambda step: step <= 15, sorted(steps))
+    assert sum(steps[step]["samples"] for step in epoch) == 1437
+    assert "notice" in {event["event"] for event in told["result"]["events"]}
+    assert {each["world_size"] for each in told["result"]["world_sizes"]} >= {1, 2}
+    assert len(told["result"]["instances"]) >= 3
+    assert training["usd"]
+    assert user.alive() == []
+    assert user.json("training")["result"]["records"][0]["steps"] == training["steps"]

@@ -1,0 +1,27 @@
+"""The environments that pinned requirements describe, built as instances build theirs, and shared."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from dlcloud.launch.setup import environment_key
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = Path("~/.cache/dlcloud-tests/instances").expanduser()
+"""Also the cache of the local instances in end-to-end tests: each environment is installed once."""
+
+
+def python_with(requirements):
+    """Return the Python of an environment, built where it is missing."""
+    text = requirements.read_text()
+    done = subprocess.run(
+        [sys.executable, ROOT / "templates" / "environment.py", environment_key(text)],
+        input=text,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(SHARED)},
+        check=True,
+    )
+    return Path(json.loads(done.stdout.splitlines()[-1])["python"])
