@@ -36,7 +36,7 @@ def test_the_bundled_benchmark_runs_on_the_instance_and_its_figures_are_marked(u
     assert all(record["rehearsal"] is True for record in settings.values())
     assert settings["onnxruntime int8"]["speed_up"] is not None
     assert float(settings["onnxruntime int8"]["usd_per_million"]) > 0
-    assert settings["int8"]["fact_weights"] == "random"
+    assert settings["onnxruntime int8"]["fact_weights"] == "random"
     for form, mark in (("table", "rehearsal"), ("csv", "true"), ("markdown", "rehearsal"), ("json", "true")):
         assert mark in user.run("cost-report", "--output", form).stdout
 
