@@ -110,6 +110,12 @@ class Dialer:
                 raise _is_closed(endpoint)
             try:
                 return self._attempt(endpoint, wait)
+            except _NoProofYetError as e:
+                # Not a wrong proof: the instance is still in its first boot, and may be dialled again.
+                raise UnreachableError(
+                    f"{named(endpoint)} has not proven its host key{wait.told()}: no proof written",
+                    hint="user data still runs, or failed: see /var/log/cloud-init-output.log there",
+                ) from e
             except AuthenticationException as e:
                 failed, cause = f"{named(endpoint)}: login refused for user {endpoint.user}", e
             except (OSError, EOFError, SSHException, UnreachableError) as e:
@@ -157,10 +163,7 @@ class Dialer:
             if self._closed:
                 raise _is_closed(endpoint)
             if not wait.pause():
-                raise HostKeyError(
-                    f"{named(endpoint)} has not proven its host key{wait.told()}: no proof written",
-                    hint="user data still runs, or failed: see /var/log/cloud-init-output.log there",
-                )
+                raise _NoProofYetError
         if not proves(shown.stdout, secret, endpoint.instance_id, host_key):
             raise HostKeyError(
                 f"{named(endpoint)} shows a wrong proof of its host key; nothing was sent",
@@ -172,6 +175,10 @@ class Dialer:
             if self._key is None:
                 self._key = read_key(self._key_path)
             return self._key
+
+
+class _NoProofYetError(Exception):
+    """The deadline has passed before first boot wrote the proof."""
 
 
 class _Wait:

@@ -99,7 +99,7 @@ def test_an_empty_proof_file_is_one_not_written_yet(make_host, make_dialer):
 
 def test_no_proof_until_the_deadline_is_no_connection(make_host, make_dialer, key_path):
     host = make_host().start()
-    with pytest.raises(HostKeyError, match=r"i-0abc .* no proof written"):
+    with pytest.raises(UnreachableError, match=r"i-0abc .* no proof written"):
         make_dialer(host).dial(host.endpoint, wait_s=0.3)
     assert (host.sent, pins(key_path)) == ([], "")
 
