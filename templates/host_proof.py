@@ -15,6 +15,7 @@ ROOT = os.environ.get("DLCLOUD_ROOT", "")
 METADATA = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
 HOST_KEY = ROOT + "/etc/ssh/ssh_host_ed25519_key.pub"
 PROOF = ROOT + "/var/lib/dlcloud/host-proof"
+ATTEMPTS = 60
 
 
 def metadata(method: str, path: str, name: str, value: str) -> str:
@@ -35,12 +36,25 @@ def metadata(method: str, path: str, name: str, value: str) -> str:
     return body.decode()
 
 
+def own_id() -> str:
+    """Return the instance's id; the service may be late or busy at boot, and all depends on the proof."""
+    left = ATTEMPTS
+    while True:
+        try:
+            token = metadata("PUT", "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "60")
+            return metadata("GET", "/latest/meta-data/instance-id", "X-aws-ec2-metadata-token", token)
+        except (OSError, ValueError, IndexError):
+            left -= 1
+            if not left:
+                raise
+        time.sleep(1)
+
+
 def main() -> None:
     """Wait for the host key, then write the proof, whole."""
     while not os.path.exists(HOST_KEY):
         time.sleep(0.1)
-    token = metadata("PUT", "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "60")
-    instance_id = metadata("GET", "/latest/meta-data/instance-id", "X-aws-ec2-metadata-token", token)
+    instance_id = own_id()
     with open(HOST_KEY, encoding="ascii", errors="replace") as public:
         key = public.read().split()[1]
     proof = hmac.new(bytes.fromhex(SECRET), f"{instance_id}\0{key}".encode(), hashlib.sha256).hexdigest()
