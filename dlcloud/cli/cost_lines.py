@@ -29,6 +29,7 @@ def cost_lines(context: Context, selection: Selection, *, newest: bool = False) 
         store.results(chosen),
         store.comparisons(chosen),
         {run_id: hardware_of(start) for run_id, start in starts.items()},
+        overall=store.overall(chosen),
         quotes=_quotes(store, runs),
         bills=_bills(context, runs),
         peaks=_peaks(runs),

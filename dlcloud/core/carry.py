@@ -11,7 +11,7 @@ CARRIED_FOR = timedelta(days=7)
 """A figure older than this is measured again: prices, images and drivers have moved on."""
 
 INTERRUPTED = frozenset({RunState.LOST, RunState.FAILED})
-PARTS = frozenset({"result", "comparison"})
+PARTS = frozenset({"result", "comparison", "overall"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ MOST_FAULTS_OF_A_LINE = 5
 
 # What is printed to terminals and made a file name of must not carry more than its letters.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_READERS = {"result": result_of, "comparison": comparison_of, "start": hardware_of}
+_READERS = {"result": result_of, "comparison": comparison_of, "overall": comparison_of, "start": hardware_of}
 
 
 def _printable(text: str) -> str:

@@ -15,13 +15,17 @@ from dlcloud.core.result import Comparison, Hardware, Metric, Result, Run
 class Line:
     """One setting of one case of one run, with its comparison to the baseline where there is one.
 
-    `quote` has the prices of both markets, `bill` what the whole run cost, `peak_tflops` is of the type.
+    `overall` compares it with the best baseline of its case, as the best fp32 of several engines, where there
+    was a choice of them; `best` is True of that baseline itself. `quote` has the prices of both markets,
+    `bill` what the whole run cost, `peak_tflops` is of the type.
     """
 
     run: Run
     hardware: Hardware
     result: Result
     comparison: Comparison | None
+    overall: Comparison | None = None
+    best: bool = False
     quote: Quote = field(default_factory=Quote)
     bill: Bill | None = None
     peak_tflops: float | None = None
@@ -88,6 +92,7 @@ def lines_of(
     comparisons: Mapping[str, Sequence[Comparison]],
     hardware: Mapping[str, Hardware],
     *,
+    overall: Mapping[str, Sequence[Comparison]] | None = None,
     quotes: Mapping[str, Quote] | None = None,
     bills: Mapping[str, Bill] | None = None,
     peaks: Mapping[str, float | None] | None = None,
@@ -99,20 +104,23 @@ def lines_of(
         results: By run id, as are the comparisons, the hardware, the quotes and the bills.
         comparisons: Each with the baseline of its case.
         hardware: What each run really ran on.
+        overall: Each with the best baseline of its case, by run id.
         quotes: The prices of both markets.
         bills: What each run cost.
         peaks: The peak TFLOPS by instance type.
     """
     quotes, bills, peaks = quotes or {}, bills or {}, peaks or {}
-    compared = {
-        (run_id, each.case, each.candidate): each for run_id, of_run in comparisons.items() for each in of_run
-    }
+    compared = _by_candidate(comparisons)
+    beside_best = _by_candidate(overall or {})
+    best = {(run_id, case, each.baseline) for (run_id, case, _), each in beside_best.items()}
     return [
         Line(
             run=run,
             hardware=hardware.get(run.run_id, Hardware()),
             result=result,
             comparison=compared.get((run.run_id, result.case, result.setting)),
+            overall=beside_best.get((run.run_id, result.case, result.setting)),
+            best=(run.run_id, result.case, result.setting) in best,
             quote=quotes.get(run.run_id) or Quote(),
             bill=bills.get(run.run_id),
             peak_tflops=peaks.get(run.instance_type),
@@ -120,3 +128,10 @@ def lines_of(
         for run in runs
         for result in results.get(run.run_id, ())
     ]
+
+
+def _by_candidate(comparisons: Mapping[str, Sequence[Comparison]]) -> dict[tuple[str, str, str], Comparison]:
+    """Return comparisons by run id, case and candidate."""
+    return {
+        (run_id, each.case, each.candidate): each for run_id, of_run in comparisons.items() for each in of_run
+    }

@@ -141,7 +141,7 @@ def result_of(record: Mapping[str, Any]) -> Result:
 
 
 def comparison_of(record: Mapping[str, Any]) -> Comparison:
-    """Read a `comparison` record."""
+    """Read a `comparison` or an `overall` record."""
     return Comparison(
         case=str(record.get("case", "")),
         baseline=str(record.get("baseline", "")),

@@ -91,12 +91,20 @@ def _columns(lines: Sequence[Line], mark: str) -> list[Column]:
         Column(title=f"{unit}{mark}", cell=lambda line: number(line.throughput), numeric=True),
         Column(title="interval", cell=lambda line: interval(line.throughput), numeric=True),
         Column(title="speed-up", cell=speed_up, least=13),
+        *_over_best(lines),
         Column(title=f"USD/M{mark}", cell=lambda line: usd(line, Market.ON_DEMAND, mark), numeric=True),
     ]
     if any(line.quote.spot for line in lines):
         title = f"spot{mark}"
         columns.append(Column(title=title, cell=lambda line: usd(line, Market.SPOT, mark), numeric=True))
     return columns
+
+
+def _over_best(lines: Sequence[Line]) -> list[Column]:
+    """Return the column beside the best baseline of each case, where there was a choice of baselines."""
+    if not any(line.overall for line in lines):
+        return []
+    return [Column(title="over best", cell=over_best, numeric=True)]
 
 
 def _identity(lines: Sequence[Line]) -> list[Column]:
@@ -154,7 +162,10 @@ def _notes(lines: Sequence[Line], best: Sequence[Best], by: By | None, market: M
         notes.append(REHEARSAL_NOTE.format(type=types, hardware=labels))
     spot = ", on demand and spot" if any(line.quote.spot for line in lines) else ""
     notes.append(f"USD/M: USD per million {lines[0].items}{spot}; intervals of 95 %")
-    if any(line.comparison and line.comparison.verdict not in WON for line in lines):
+    if best_names := dict.fromkeys(line.overall.baseline for line in lines if line.overall):
+        names = " or ".join(best_names)
+        notes.append(f"over best: beside {names}, the best baseline of the case; intervals: --wide")
+    if any(told.verdict not in WON for line in lines for told in (line.comparison, line.overall) if told):
         notes.append("≈: no difference seen")
     named = len({line.result.case for line in lines}) > 1
     notes += [_told(each, by or By.COST, market, named=named) for each in best]
@@ -195,6 +206,13 @@ def speed_up(line: Line) -> str:
         return "baseline" if line.result.baseline else ""
     unclear = "" if comparison.verdict in WON else "≈ "
     return f"{unclear}{ratio(comparison.ratio)}x ({ratio(comparison.low)}–{ratio(comparison.high)})"
+
+
+def over_best(line: Line) -> str:
+    """Return the speed-up over the best baseline of the case; its interval has no room here."""
+    if line.overall is None:
+        return "best" if line.best else ""
+    return f"{'' if line.overall.verdict in WON else '≈ '}{ratio(line.overall.ratio)}x"
 
 
 def ratio(value: float) -> str:

@@ -51,6 +51,19 @@ def _comparison(line: Line) -> dict[str, Cell]:
         "speed_up_low": told.low if told else None,
         "speed_up_high": told.high if told else None,
         "verdict": told.verdict if told else None,
+        **_overall(line),
+    }
+
+
+def _overall(line: Line) -> dict[str, Cell]:
+    """Return the comparison with the best baseline of the case, as the best fp32 of several engines."""
+    told = line.overall
+    return {
+        "best_baseline": told.baseline if told else line.result.setting if line.best else None,
+        "over_best": told.ratio if told else None,
+        "over_best_low": told.low if told else None,
+        "over_best_high": told.high if told else None,
+        "over_best_verdict": told.verdict if told else None,
     }
 
 

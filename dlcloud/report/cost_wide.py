@@ -9,6 +9,7 @@ from dlcloud.report.table import Cell, Section
 
 _TEXT = frozenset(
     {"instance_type", "workload", "case", "setting", "unit", "verdict", "region", "zone", "market", "run"}
+    | {"best_baseline", "over_best_verdict"}
     | {"on_demand_as_of", "on_demand_source", "spot_zone", "spot_as_of", "spot_source"}
     | {"measured_on", "state", "started_at"}
 )
@@ -25,6 +26,11 @@ _COLUMNS = {
     "speed_up_low": "low",
     "speed_up_high": "high",
     "verdict": "verdict",
+    "best_baseline": "best baseline",
+    "over_best": "over it",
+    "over_best_low": "low",
+    "over_best_high": "high",
+    "over_best_verdict": "verdict",
     "latency_p50": "p50 ms",
     "latency_p99": "p99 ms",
     "on_demand_usd": "USD/h",

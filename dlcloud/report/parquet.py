@@ -32,7 +32,9 @@ HINT = "pip install 'dlcloud[parquet]'"
 
 
 # What a column without any value would hold, so that files of different stores have the same types.
-_TEXTS = frozenset({"unit", "verdict", "spot_zone", "on_demand_source", "spot_source"})
+_TEXTS = frozenset(
+    {"unit", "verdict", "best_baseline", "over_best_verdict", "spot_zone", "on_demand_source", "spot_source"}
+)
 
 
 def _kinds(name: str, values: Sequence[Cell]) -> set[type]:

@@ -118,6 +118,10 @@ class Measurements:
         """Return comparisons by run id."""
         return self._parsed(run_ids, "comparison", comparison_of)
 
+    def overall(self, run_ids: Collection[str]) -> dict[str, list[Comparison]]:
+        """Return comparisons with the best of several baselines by run id."""
+        return self._parsed(run_ids, "overall", comparison_of)
+
     def starts(self, run_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
         """Return what each run's program told of itself and its machine, by run id."""
         return {name: told[0] for name, told in self._parsed(run_ids, "start", dict).items()}

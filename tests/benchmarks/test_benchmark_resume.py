@@ -67,7 +67,8 @@ END = {
     "host": "i-1",
     "complete": True,
 }
-CASE = [result("fp32"), result("int8"), COMPARISON, END]
+OVERALL = {**COMPARISON, "record": "overall", "ratio": 3.1}
+CASE = [result("fp32"), result("int8"), COMPARISON, OVERALL, END]
 
 
 def written(tmp_path, *records):
@@ -94,6 +95,7 @@ def test_a_case_that_ended_is_found_with_its_results_and_where_it_ran(tmp_path):
     assert (case.seconds, case.host) == (60.0, "i-1")
     assert [each.setting for each in case.results] == ["fp32", "int8"]
     assert [each.ratio for each in case.comparisons] == [3.6]
+    assert [each.ratio for each in case.overall] == [3.1]
     assert found.refusals == []
 
 
@@ -246,7 +248,13 @@ def estimates(*, earlier):
     time_s, output = [0.0], io.StringIO()
     known = {
         (f"c{place}", ("a",)): resume.Earlier(
-            case=f"c{place}", settings=("a",), results=(), comparisons=(), seconds=seconds, host="i-1"
+            case=f"c{place}",
+            settings=("a",),
+            results=(),
+            comparisons=(),
+            overall=(),
+            seconds=seconds,
+            host="i-1",
         )
         for place, seconds in enumerate(earlier)
     }

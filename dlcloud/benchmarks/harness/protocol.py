@@ -138,12 +138,15 @@ def _take_over(earlier: Earlier, session: Session) -> None:
             recorder.result(result)
         for comparison in earlier.comparisons:
             recorder.comparison(comparison)
+        for comparison in earlier.overall:
+            recorder.compared_overall(comparison)
         recorder.case_end(
             earlier.case, earlier.settings, seconds=earlier.seconds, complete=True, host=earlier.host
         )
     else:
         recorder.results.extend(earlier.results)
         recorder.comparisons.extend(earlier.comparisons)
+        recorder.overall.extend(earlier.overall)
     session.took_s.append(earlier.seconds)
 
 

@@ -33,6 +33,7 @@ class Earlier:
     settings: tuple[str, ...]
     results: tuple[Result, ...]
     comparisons: tuple[Comparison, ...]
+    overall: tuple[Comparison, ...]
     seconds: float
     host: str
 
@@ -168,11 +169,13 @@ def _earlier(end: Mapping[str, Any], since: Iterable[Mapping[str, Any]]) -> Earl
     try:
         results = [_result(record) for record in mine if record["record"] == Kind.RESULT.value]
         comparisons = [_comparison(record) for record in mine if record["record"] == Kind.COMPARISON.value]
+        overall = [_comparison(record) for record in mine if record["record"] == Kind.OVERALL.value]
         earlier = Earlier(
             case=end["case"],
             settings=tuple(end["settings"]),
             results=tuple(results),
             comparisons=tuple(comparisons),
+            overall=tuple(overall),
             seconds=float(end["seconds"]),
             host=str(end.get("host", "")),
         )

@@ -54,9 +54,10 @@ END = ("case", {"case": "a", "settings": ["fp32"], "complete": True, "seconds": 
 
 
 def test_a_finished_case_comes_with_its_start_and_without_samples_and_progress():
-    told = lines(START, ("progress", {}), ("sample", {}), RESULT, END, ("result", {"case": "b"}))
+    best = ("overall", {"case": "a", "ratio": 2.0})
+    told = lines(START, ("progress", {}), ("sample", {}), RESULT, best, END, ("result", {"case": "b"}))
     (case,) = finished_cases(told)
-    assert (case.name, case.start, case.lines) == ("a", told[0], (told[3], told[4]))
+    assert (case.name, case.start, case.lines) == ("a", told[0], (told[3], told[4], told[5]))
 
 
 def test_a_case_that_failed_or_was_cut_off_is_not_finished():

@@ -54,7 +54,7 @@ def quote(on_demand="0.1785", spot="0.0714"):
     return Quote(on_demand=price(usd=on_demand), spot=in_zone)
 
 
-def lines(*results, of=None, compared=(), hardware=HARDWARE, quoted=None, bill=None, peak=None):
+def lines(*results, of=None, compared=(), overall=(), hardware=HARDWARE, quoted=None, bill=None, peak=None):
     of = of or run()
     results = results or (
         result(baseline=True),
@@ -65,6 +65,7 @@ def lines(*results, of=None, compared=(), hardware=HARDWARE, quoted=None, bill=N
         {of.run_id: results},
         {of.run_id: compared},
         {of.run_id: hardware} if hardware else {},
+        overall={of.run_id: overall},
         quotes={of.run_id: quote_of(of, quoted, None)},
         bills={of.run_id: bill} if bill else {},
         peaks={of.instance_type: peak},

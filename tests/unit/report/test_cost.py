@@ -149,6 +149,42 @@ def test_a_comparison_of_another_case_is_not_taken():
     assert rows(compared=[comparison(case="resnet50 batch 1")])[1]["speed-up"] == ""
 
 
+ENGINES = (
+    result("openvino fp32", baseline=True),
+    result("openvino int8", throughput=metric(34.56, 34.1, 35.0)),
+    result("onnxruntime fp32", baseline=True),
+    result("onnxruntime int8", throughput=metric(30.1, 29.9, 30.3)),
+)
+BESIDE_BEST = [
+    comparison(baseline="openvino fp32", candidate="openvino int8"),
+    comparison(
+        baseline="openvino fp32", candidate="onnxruntime fp32", ratio=0.98, verdict="no difference seen"
+    ),
+    comparison(baseline="openvino fp32", candidate="onnxruntime int8", ratio=3.01, low=2.9, high=3.1),
+]
+
+
+def test_beside_its_own_baseline_each_setting_stands_beside_the_best_of_all():
+    shown = rows(*ENGINES, overall=BESIDE_BEST, quoted=quote())
+    assert [row["over best"] for row in shown] == ["best", "3.46x", "≈ 0.98x", "3.01x"]
+    told = table(*ENGINES, overall=BESIDE_BEST, quoted=quote())
+    assert "over best: beside openvino fp32, the best baseline of the case" in told
+    assert max(len(line) for line in told.splitlines()) <= 80
+
+
+def test_programs_and_the_wide_table_get_the_interval_over_the_best_baseline():
+    first, *_, last = records(*ENGINES, overall=BESIDE_BEST)
+    assert (first["best_baseline"], first["over_best"]) == ("openvino fp32", None)
+    beside = [last[f"over_best{part}"] for part in ("", "_low", "_high", "_verdict")]
+    assert (last["best_baseline"], *beside) == ("openvino fp32", 3.01, 2.9, 3.1, "faster")
+    (section,) = cost_report(lines(*ENGINES, overall=BESIDE_BEST), wide=True).sections
+    assert "best baseline" in section.titles
+
+
+def test_without_a_choice_of_baselines_there_is_no_such_column():
+    assert "over best" not in rows(compared=[comparison()])[0]
+
+
 def test_what_did_not_settle_is_marked_with_its_warning_once():
     shaky = result(stable=False, warnings=("another program took 9 % of the processor",) * 2)
     told = table(shaky)

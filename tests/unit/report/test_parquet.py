@@ -12,7 +12,7 @@ arro3 = pytest.importorskip("arro3.io")
 
 
 def full():
-    return lines(compared=[comparison()], quoted=quote(), bill=BILL, peak=0.4)
+    return lines(compared=[comparison()], overall=[comparison()], quoted=quote(), bill=BILL, peak=0.4)
 
 
 def read(path):

@@ -96,8 +96,9 @@ def test_results_come_back_by_run(stored, measurements):
     metric = {"throughput": {"value": 5, "low": 4, "high": 6, "unit": "images/s", "samples": 9}}
     result = {"record": "result", "case": "a", "setting": "int8", "metrics": metric}
     comparison = {"record": "comparison", "case": "a", "candidate": "int8", "ratio": 2, "low": 1.5, "high": 3}
+    overall = {**comparison, "record": "overall", "ratio": 1.5}
     start = {"record": "start", "hardware": {"cpu_model": "Xeon", "physical_cores": 2}}
-    content = "".join(json.dumps(record) + "\n" for record in (start, result, comparison))
+    content = "".join(json.dumps(record) + "\n" for record in (start, result, comparison, overall))
     feed(stored, 0, content.encode())
     stored.add_records("other", 0, (json.dumps(result) + "\n").encode())
     every = measurements.chosen(Selection(), newest=False)
@@ -105,6 +106,7 @@ def test_results_come_back_by_run(stored, measurements):
     assert set(measurements.results(every)) == {"sample-1a2b-0001", "other"}
     assert measurements.results(every)["sample-1a2b-0001"][0].metrics["throughput"].high == 6.0
     assert measurements.comparisons(every)["sample-1a2b-0001"][0].ratio == 2.0
+    assert [each.ratio for each in measurements.overall(every)["sample-1a2b-0001"]] == [1.5]
     assert hardware_of(measurements.starts(every)["sample-1a2b-0001"]).label == "Xeon, 2 cores"
 
 
