@@ -9,7 +9,7 @@ import pytest
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness import table
 from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.quantization import main as quantization
+from dlcloud.benchmarks.quantization import settings
 from dlcloud.benchmarks.quantization.cache import ModelCache
 from dlcloud.benchmarks.quantization.engines import ENGINES, Isa, Precision
 
@@ -45,7 +45,7 @@ def possible_precisions():
     return [
         precision.value
         for precision in ENGINES["openvino"].precisions
-        if precision.lacking(quantization.hardware.cpu_flags()) is None
+        if precision.lacking(settings.hardware.cpu_flags()) is None
     ]
 
 
@@ -117,7 +117,7 @@ def test_held_to_older_instructions_it_runs_by_them(run):
     assert capped["kernels"]
     assert not any("avx512" in kernel for kernel in capped["kernels"])
     assert ("tiny batch 1 avx2", "openvino bf16") not in results
-    if "avx512_vnni" in quantization.hardware.cpu_flags():
+    if "avx512_vnni" in settings.hardware.cpu_flags():
         kernels = results["tiny batch 1", "openvino int8"]["kernels"]
         assert all(kernel.endswith(":avx512_core_vnni u8") for kernel in kernels)
     reasons = {(skip["setting"], skip["reason"]) for skip in of_kind(records, "skip")}
@@ -159,7 +159,7 @@ def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python
 def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
     recorder = Recorder(output=StringIO(), messages=StringIO())
     flags = ["avx512f", "avx512_vnni"]
-    possible = quantization._possible("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, flags)
+    possible = settings.possible("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, flags)
     assert possible == [Precision.FP32, Precision.INT8]
     told = "skipped: tiny, openvino bf16: this processor has neither AVX512_BF16 nor AMX"
     assert told in recorder.messages.getvalue()
@@ -172,7 +172,7 @@ def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
 def test_bf16_runs_where_the_processor_has_it(flag):
     recorder = Recorder(output=None, messages=StringIO())
-    assert Precision.BF16 in quantization._possible("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, [flag])
+    assert Precision.BF16 in settings.possible("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, [flag])
     assert not recorder.skips
 
 

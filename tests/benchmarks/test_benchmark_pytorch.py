@@ -4,7 +4,7 @@ from io import StringIO
 import pytest
 
 from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.quantization import main as quantization
+from dlcloud.benchmarks.quantization import settings
 from dlcloud.benchmarks.quantization.engines import ENGINES, Isa, Precision
 
 PYTORCH = ENGINES["pytorch"]
@@ -69,7 +69,7 @@ def test_without_a_compiler_what_compiles_is_left_out(monkeypatch):
 
 def gpu(engine, gpus):
     recorder = Recorder(output=None, messages=StringIO())
-    return quantization._possible_on_gpu("tiny", ENGINES[engine], recorder, gpus), recorder.skips
+    return settings.possible_on_gpu("tiny", ENGINES[engine], recorder, gpus), recorder.skips
 
 
 def test_on_a_gpu_pytorch_runs_fp16_too():

@@ -6,7 +6,7 @@ import pytest
 
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.quantization import formats
-from dlcloud.benchmarks.quantization import main as quantization
+from dlcloud.benchmarks.quantization.arguments import parse
 
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--cache", "models"]
 
@@ -88,13 +88,13 @@ def test_a_model_that_is_not_there_is_told_at_once(alone, name, content, message
 )
 def test_arguments_that_cannot_be_are_told(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):
-        quantization.parse(arguments)
+        parse(arguments)
     assert message in capsys.readouterr().err
 
 
 def test_a_model_alone_is_run_alone():
-    assert quantization.parse(["--model", "m.onnx"]).network == []
-    assert quantization.parse([]).network == ["vgg16"]
+    assert parse(["--model", "m.onnx"]).network == []
+    assert parse([]).network == ["vgg16"]
 
 
 @pytest.mark.parametrize(

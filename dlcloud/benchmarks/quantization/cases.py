@@ -1,0 +1,121 @@
+"""Make the cases of the quantization benchmark: each network and batch, in every setting that runs here."""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+
+from ..harness import program
+from ..harness.arm import WorkerArm
+from ..harness.process import ArmFailedError
+from ..harness.protocol import Case
+from ..harness.records import Failure, Recorder, Skip
+from .agreement import accuracy, agreement
+from .engines import DEFAULT, ENGINES, Isa
+from .formats import only_batch, title_of
+from .settings import Setting, asked, settings_of
+
+
+def cases_of(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
+    """Build the models and make a case of each network and batch; record what cannot be built."""
+    cases: list[Case] = []
+    networks, batches = list(dict.fromkeys(arguments.network)), list(dict.fromkeys(arguments.batch))
+    sets = [Isa(name) for name in dict.fromkeys(arguments.isa)]
+    total = (len(networks) + bool(arguments.model)) * len(sets) * len(batches)
+    if arguments.model is not None:
+        networks.append(description_of(arguments))
+    for network, isa in product(networks, sets):
+        what = f"{title_of(network)}: building the models that are not cached"
+        recorder.progress(what, done=0, total=total)
+        settings: list[Setting] = []
+        for engine in (ENGINES[name] for name in arguments.engine):
+            try:
+                settings += settings_of(network, engine, isa, arguments, recorder)
+            except ArmFailedError as error:
+                case = f"{title_of(network)} {engine.name}"
+                recorder.failure(Failure(case=case, setting=None, message=str(error)))
+        if settings:
+            taken = _taken(network, batches, recorder)
+            cases.extend(_case(network, batch, settings, arguments) for batch in taken)
+    return cases
+
+
+def description_of(arguments: argparse.Namespace) -> str:
+    """Return the path of the file that describes the user's model.
+
+    Raises:
+        ArmFailedError: The model or its data cannot be used.
+    """
+    arguments.cache.mkdir(parents=True, exist_ok=True)
+    told = {
+        "file": str(arguments.model),
+        "data": str(arguments.data) if arguments.data else None,
+        "shape": arguments.input_shape,
+        "cache": str(arguments.cache),
+    }
+    description: str = asked("quantization.user_model:describe", told, {})["description"]
+    return description
+
+
+def _taken(network: str, batches: Sequence[int], recorder: Recorder) -> list[int]:
+    """Return the batches that a network takes, and record those that it does not."""
+    only = only_batch(network)
+    for batch in batches:
+        if only not in {None, batch}:
+            reason = f"the model takes batches of {only} only"
+            recorder.skip(Skip(case=title_of(network), setting=f"batch {batch}", reason=reason))
+    return [batch for batch in batches if only in {None, batch}]
+
+
+def _case(network: str, batch: int, settings: Sequence[Setting], arguments: argparse.Namespace) -> Case:
+    """Make a case of all engines, each with a baseline of its own."""
+    names = {_name(setting, arguments): setting for setting in settings}
+    first = {setting.engine.name: name for name, setting in reversed(names.items())}
+    isa = settings[0].isa
+    labels = settings[0].labels
+    return Case(
+        name=" ".join([f"{title_of(network)} batch {batch}", *([] if isa is Isa.NATIVE else [isa.value])]),
+        arms=[
+            _arm(name, setting, names[first[setting.engine.name]], batch=batch, arguments=arguments)
+            for name, setting in names.items()
+        ],
+        compare=agreement if labels is None else partial(accuracy, labels),
+        baselines={name: first[setting.engine.name] for name, setting in names.items()},
+        contenders=[name for name, setting in names.items() if setting.precision.whole],
+    )
+
+
+def _name(setting: Setting, arguments: argparse.Namespace) -> str:
+    """Name the engine only where it is not the default alone."""
+    prefix = "" if arguments.engine == [DEFAULT] else f"{setting.engine.name} "
+    return prefix + setting.precision.value
+
+
+def _arm(
+    name: str, setting: Setting, baseline: Setting, *, batch: int, arguments: argparse.Namespace
+) -> WorkerArm:
+    engine = setting.engine
+    threads = {"OMP_NUM_THREADS": str(arguments.threads)}
+    smaller = {"times_smaller": round(baseline.size_bytes / setting.size_bytes, 4)}
+    on_gpu = arguments.device == "cuda"
+    return WorkerArm(
+        name=name,
+        unit="images/s",
+        factory=engine.infer_factory(setting.precision),
+        arguments={
+            "network": setting.network,
+            "batch": batch,
+            "threads": arguments.threads,
+            "seed": arguments.seed,
+            "model": setting.model,
+            **({"device": arguments.device} if engine.gpu_precisions else {}),
+        },
+        environment=program.environment({**engine.environment_for(setting.isa), **threads}),
+        latencies=batch == 1,
+        python=setting.python,
+        known={
+            **setting.proof,
+            **({} if on_gpu else {"isa_cap": setting.isa.value}),
+            **({} if setting is baseline or on_gpu else smaller),
+        },
+    )
