@@ -160,6 +160,7 @@ class Context:
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.cloud.ec2 import Ec2Cloud
         from dlcloud.cloud.prices import Prices
+        from dlcloud.resources.texts import control_policy
         from dlcloud.store.price_cache import StoredPrices
 
         local = name == "local"
@@ -171,6 +172,7 @@ class Context:
             catalog=catalog,
             prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
             own_cidr=(lambda: LOCAL_CIDR) if local else _own_cidr,
+            control_policy=control_policy,
             pause=self.clock.sleep,
         )
 

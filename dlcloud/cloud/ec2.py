@@ -6,7 +6,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud import images
+from dlcloud.cloud import control_role, images
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, translated
@@ -46,7 +46,8 @@ class Ec2Cloud:
         catalog: What is known of types without asking.
         prices: What they cost.
         own_cidr: Tells the caller's own network.
-        pause: Waits so many seconds before a launch that was throttled is repeated.
+        control_policy: Returns what the role of a cluster may do, by the cluster's id and the region.
+        pause: Waits so many seconds before a refused call is repeated.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Ec2Cloud:
         catalog: Catalog,
         prices: Prices,
         own_cidr: Callable[[], str],
+        control_policy: Callable[[str, str], str],
         pause: Callable[[float], None],
     ) -> None:
         self._clients = clients
         self._catalog = catalog
         self._prices = prices
         self._own_cidr = own_cidr
+        self._control_policy = control_policy
         self._pause = pause
         self.region = clients.region
 
@@ -300,6 +303,36 @@ class Ec2Cloud:
                 except ClientError as error:
                     if error_code(error) != "InvalidNetworkInterfaceID.NotFound":
                         raise
+
+    def put_control_role(self, cluster_id: str, tags: Mapping[str, str]) -> str:
+        """Make the cluster's role with its instance profile, or what is missing of it."""
+        policy = self._control_policy(cluster_id, self.region)
+        return control_role.put_role(self._clients, cluster_id, policy, tags)
+
+    def attach_profile(self, instance_id: str, profile: str) -> None:
+        """Give an instance the profile, as soon as EC2 knows of it."""
+        control_role.attach_profile(self._clients, instance_id, profile, pause=self._pause)
+
+    def delete_control_role(self, cluster_id: str) -> None:
+        """Delete the cluster's role with its instance profile."""
+        control_role.delete_role(self._clients, cluster_id)
+
+    def put_tags(self, resource_ids: Sequence[str], tags: Mapping[str, str]) -> None:
+        """Add tags, all in one call."""
+        labels = [{"Key": key, "Value": value} for key, value in tags.items()]
+        with translated(f"tagging {', '.join(resource_ids)} (ec2:CreateTags)"):
+            self._clients.read("ec2").create_tags(Resources=list(resource_ids), Tags=labels)
+
+    def admit_key(self, instance: Instance, user: str, public_key: str) -> None:
+        """Send a public key to the instance (EC2 Instance Connect)."""
+        what = f"asking {instance.instance_id} to let a key in (ec2-instance-connect:SendSSHPublicKey)"
+        with translated(what):
+            self._clients.read("ec2-instance-connect").send_ssh_public_key(
+                InstanceId=instance.instance_id,
+                InstanceOSUser=user,
+                SSHPublicKey=public_key,
+                AvailabilityZone=instance.zone,
+            )
 
     def _allow(self, security_group_id: str, permission: dict[str, Any], what: str) -> None:
         with translated(f"allowing {what} (ec2:AuthorizeSecurityGroupIngress)"):

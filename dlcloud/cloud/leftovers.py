@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.control_role import find_roles
 from dlcloud.cloud.faults import translated
 from dlcloud.cloud.requests import instance
 from dlcloud.core.cluster import CLUSTER_TAG, NAME_TAG, Leftover
@@ -22,7 +23,7 @@ class _Found:
 
 
 def find_leftovers(clients: Clients) -> list[Leftover]:
-    """Return what exists: one call where there is nothing, a few more where there is something."""
+    """Return what exists: two calls where there is nothing, a few more where there is something."""
     found = _tagged(clients)
     return [
         *_instances(clients, found),
@@ -31,6 +32,7 @@ def find_leftovers(clients: Clients) -> list[Leftover]:
         *_fleets(clients, found),
         *_templates(clients, found),
         *_groups(clients, found),
+        *find_roles(clients),
     ]
 
 

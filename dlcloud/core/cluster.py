@@ -13,6 +13,10 @@ CLUSTER_TAG = "dlcloud:cluster"
 NAME_TAG = "Name"
 SSH_PORT_TAG = "dlcloud:ssh-port"
 """Where an instance's SSH server listens, if not on 22."""
+CONTROLLER_TAG = "dlcloud:controller"
+"""On the instance that controls its cluster itself; "true", whoever launched it."""
+HOST_KEY_TAG = "dlcloud:host-key"
+"""The SHA256 fingerprint of an instance's host key, put there by the launcher that had it proven."""
 
 
 class ClusterState(StrEnum):
@@ -52,7 +56,8 @@ class Cluster:
 class Leftover:
     """Something that carries dlcloud's tag and no command is in charge of.
 
-    `kind` is EC2's word (`instance`, `volume`, ...); `instance` is set for one, `size_gib` for a volume.
+    `kind` is AWS's word (`instance`, `volume`, `iam-role`, ...). `instance` is set for one, `size_gib` for a
+    volume.
     """
 
     kind: str

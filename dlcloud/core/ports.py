@@ -193,3 +193,25 @@ class Cloud(Protocol):
 
     def delete_security_groups(self, cluster_id: str) -> list[str]:
         """Delete the cluster's security groups; returns those that instances still use."""
+
+    def put_control_role(self, cluster_id: str, tags: Mapping[str, str]) -> str:
+        """Return the name of an instance profile that may control this cluster only.
+
+        Its role, its policy and itself are made where they are missing.
+        """
+
+    def attach_profile(self, instance_id: str, profile: str) -> None:
+        """Give an instance a profile, which may be a new one; no error if it already has it."""
+
+    def delete_control_role(self, cluster_id: str) -> None:
+        """Delete the cluster's role with its instance profile; no error where they are gone."""
+
+    def put_tags(self, resource_ids: Sequence[str], tags: Mapping[str, str]) -> None:
+        """Add tags to what exists, or change them."""
+
+    def admit_key(self, instance: Instance, user: str, public_key: str) -> None:
+        """Let the holder of a key log in as a user for the next 60 seconds.
+
+        Raises:
+            CloudError: The instance does not run, or takes no keys in this way.
+        """

@@ -68,6 +68,12 @@ def user_data(
     return re.sub("|".join(words), lambda found: json.dumps(words[found[0]]), template("user_data.yaml"))
 
 
+def control_policy(cluster_id: str, region: str) -> str:
+    """Return the IAM policy of the one instance that may control a cluster: nothing beyond that cluster."""
+    text = template("control_policy.json")
+    return text.replace("@CLUSTER@", cluster_id).replace("@REGION@", region)
+
+
 def _folder(name: str) -> Traversable:
     packaged = files("dlcloud.resources").joinpath(name)
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / name

@@ -21,6 +21,7 @@ from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.prices import Prices
 from dlcloud.local.site import LocalSite
+from dlcloud.resources.texts import control_policy
 
 REGION = os.environ.get("DLCLOUD_TEST_REGION", "us-east-1")
 
@@ -75,6 +76,7 @@ def backend(name, url):
         catalog=catalog,
         prices=prices,
         own_cidr=lambda: "192.0.2.1/32",
+        control_policy=control_policy,
         pause=time.sleep,
     )
     account = Account(clients=clients, catalog=catalog, memory=memory, clock=clock)

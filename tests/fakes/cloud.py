@@ -43,7 +43,8 @@ class FakeCloud:
 
     `capacity` is what is left of a pool (type, zone, market), without limit where it is not named. A request
     without a zone takes from the first of `zones`. What is launched is told of after `lag_s`, has an address
-    after `boot_s`, and is terminated `shutdown_s` after it was asked to end.
+    after `boot_s`, and is terminated `shutdown_s` after it was asked to end. `roles` are tags by cluster id,
+    `profiles` what is attached by instance id, `admitted` (instance id, user, public key).
     """
 
     clock: object
@@ -65,6 +66,9 @@ class FakeCloud:
     rules: set = field(default_factory=set)
     templates: dict = field(default_factory=dict)
     fleets_made: set = field(default_factory=set)
+    roles: dict = field(default_factory=dict)
+    profiles: dict = field(default_factory=dict)
+    admitted: list = field(default_factory=list)
 
     def __post_init__(self):
         self._lock = threading.RLock()
@@ -164,6 +168,47 @@ class FakeCloud:
             return []
 
         return self._call("delete_security_groups", delete)
+
+    def put_control_role(self, cluster_id, tags):
+        assert tags[CLUSTER_TAG] == cluster_id
+
+        def put():
+            self.roles.setdefault(cluster_id, dict(tags))
+            return f"dlcloud-{cluster_id}"
+
+        return self._call("put_control_role", put)
+
+    def attach_profile(self, instance_id, profile):
+        def attach():
+            if instance_id not in self.alive():
+                raise CloudError(f"there is no instance {instance_id} (InvalidInstanceID.NotFound)")
+            if profile.removeprefix("dlcloud-") not in self.roles:
+                raise CloudError(f"there is no profile {profile} (InvalidParameterValue)")
+            if self.profiles.setdefault(instance_id, profile) != profile:
+                raise CloudError(f"{instance_id} has another instance profile already")
+
+        return self._call("attach_profile", attach)
+
+    def delete_control_role(self, cluster_id):
+        return self._call("delete_control_role", lambda: self.roles.pop(cluster_id, None) and None)
+
+    def put_tags(self, resource_ids, tags):
+        def put():
+            for each in resource_ids:
+                record = self._records[each]
+                record.instance = replace(record.instance, tags={**record.instance.tags, **tags})
+
+        return self._call("put_tags", put)
+
+    def admit_key(self, instance, user, public_key):
+        def admit():
+            record = self._records.get(instance.instance_id)
+            now = self.clock.monotonic()
+            if record is None or self._as_of(record, now).state is not InstanceState.RUNNING:
+                raise CloudError(f"{instance.instance_id} does not run (EC2InstanceStateInvalidException)")
+            self.admitted.append((instance.instance_id, user, public_key))
+
+        return self._call("admit_key", admit)
 
     def interrupt(self, instance_id, reason="Server.SpotInstanceTermination"):
         """Take an instance away, as EC2 does with spot instances."""

@@ -15,6 +15,7 @@ from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.prices import Prices
 from dlcloud.core.instance import Image, Market
 from dlcloud.core.ports import LaunchRequest
+from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import cluster
 
@@ -37,7 +38,12 @@ def cloud_over(clients, cache=None, clock=None):
     clock = clock or FakeClock()
     prices = Prices(clients=clients, catalog=catalog, cache=cache, clock=clock)
     return Ec2Cloud(
-        clients=clients, catalog=catalog, prices=prices, own_cidr=lambda: "203.0.113.7/32", pause=clock.sleep
+        clients=clients,
+        catalog=catalog,
+        prices=prices,
+        own_cidr=lambda: "203.0.113.7/32",
+        control_policy=control_policy,
+        pause=clock.sleep,
     )
 
 

@@ -1,4 +1,4 @@
-"""The policy covers exactly the calls that the code makes: no fewer, and not one more."""
+"""The policies cover exactly the calls that the code makes: no fewer, and not one more."""
 
 import ast
 import json
@@ -8,13 +8,29 @@ import boto3
 from botocore import xform_name
 
 import dlcloud.cloud
-from dlcloud.resources.texts import template
+from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.resources.texts import control_policy, template
 
 SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.glob("*.py"))
 PREFIXES = {"service-quotas": "servicequotas"}
 # What EC2 itself does or asks for on the way; no call of ours bears the name.
 IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole"}
-CHANGES = ("Create", "Run", "Delete", "Terminate", "Authorize", "Revoke")
+IMPLIED_BY_DETACHING = {"iam:PassRole", "iam:TagInstanceProfile", "iam:TagRole"}
+# What no controller on an instance ever does: it looks after its own cluster, and ends where that ends.
+ONLY_BY_PEOPLE = {
+    "regions",
+    "leftovers",
+    "delete_volumes",
+    "delete_interfaces",
+    "put_control_role",
+    "attach_profile",
+    "delete_control_role",
+    "put_tags",
+    "admit_key",
+}
+MODULES_OF_PEOPLE = {"billing", "control_role", "leftovers"}
+CHANGES = ("Create", "Run", "Delete", "Terminate", "Authorize", "Revoke", "Put", "Add", "Remove", "Associate")
+DETACHING = "iam_policy_detach.json"
 
 
 def methods(service):
@@ -46,14 +62,28 @@ def service_of(call):
     return None
 
 
-def actions_of_the_code():
-    found = {call for path in SOURCES for call in calls_in(path.read_text())}
+def actions_of(sources):
+    found = {call for source in sources for call in calls_in(source)}
     known = {service: methods(service) for service in {service for service, _ in found}}
     return {f"{PREFIXES.get(service, service)}:{known[service][method]}" for service, method in found}
 
 
-def statements():
-    return json.loads(template("iam_policy.json"))["Statement"]
+def without(source, names):
+    """Return a module's text without the functions of these names."""
+    tree = ast.parse(source)
+    bodies = [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]
+    for node in bodies:
+        node.body = [each for each in node.body if getattr(each, "name", "") not in names]
+    return ast.unparse(tree)
+
+
+def statements(name="iam_policy.json"):
+    return json.loads(template(name))["Statement"]
+
+
+def own_statements():
+    """Return the policy of a cluster's own controller."""
+    return json.loads(control_policy("c0ffee", "eu-west-1"))["Statement"]
 
 
 def actions(statement):
@@ -61,11 +91,48 @@ def actions(statement):
     return [listed] if isinstance(listed, str) else listed
 
 
-def test_it_allows_exactly_what_the_code_calls():
-    allowed = {action for statement in statements() for action in actions(statement)}
-    used = actions_of_the_code()
+def allowed(found):
+    return {action for statement in found for action in actions(statement)}
+
+
+ALL = [*statements(), *statements(DETACHING), *own_statements()]
+
+
+def test_they_allow_exactly_what_the_code_calls():
+    used = actions_of(path.read_text() for path in SOURCES)
+    detaching = allowed(statements(DETACHING)) - IMPLIED_BY_DETACHING
     assert len(used) > 20
-    assert allowed - IMPLIED == used
+    assert (allowed(statements()) - IMPLIED) | detaching == used
+    assert allowed(statements()) & detaching <= IMPLIED
+
+
+def test_the_controller_of_a_cluster_may_do_exactly_what_it_does():
+    assert all(hasattr(Ec2Cloud, name) for name in ONLY_BY_PEOPLE)
+    sources = [path.read_text() for path in SOURCES if path.stem not in MODULES_OF_PEOPLE]
+    used = actions_of(without(source, ONLY_BY_PEOPLE) for source in sources)
+    assert allowed(own_statements()) - IMPLIED == used
+
+
+def test_the_controller_is_bound_to_its_cluster_and_region():
+    for statement in own_statements():
+        changing = [each for each in actions(statement) if each.startswith("ec2:") and is_change(each)]
+        shared = all(part in json.dumps(statement["Resource"]) for part in ("image/", "subnet/", "vpc/"))
+        bound = json.dumps(statement.get("Condition", {}))
+        if changing:
+            assert shared or '/dlcloud:cluster": "c0ffee"' in bound, statement["Sid"]
+            assert ":eu-west-1:" in json.dumps(statement["Resource"])
+    assert "@" not in control_policy("c0ffee", "eu-west-1")
+
+
+def test_the_controller_can_give_no_rights_away():
+    iam = {action for action in allowed(own_statements()) if action.startswith("iam:")}
+    assert iam == {"iam:CreateServiceLinkedRole"}
+
+
+def test_a_policy_fits_where_it_is_put():
+    # Source: IAM user guide, "IAM and AWS STS quotas": of a role's own policies, and of a managed one.
+    assert len("".join(control_policy("c" * 12, "ap-southeast-2").split())) <= 10_240
+    assert all(len("".join(template(name).split())) <= 6_144 for name in ("iam_policy.json", DETACHING))
 
 
 def test_the_reader_of_the_code_sees_every_kind_of_call():
@@ -75,24 +142,31 @@ def test_the_reader_of_the_code_sees_every_kind_of_call():
 
 
 def test_no_wildcard_allows_an_action():
-    assert not [action for statement in statements() for action in actions(statement) if "*" in action]
+    assert not [action for statement in ALL for action in actions(statement) if "*" in action]
 
 
-def test_what_changes_or_removes_is_bound_to_our_tag():
-    for statement in statements():
-        changing = [action for action in actions(statement) if action.partition(":")[2].startswith(CHANGES)]
+def is_change(action):
+    return action.partition(":")[2].startswith(CHANGES)
+
+
+def test_what_changes_or_removes_is_bound_to_our_tag_or_path():
+    for statement in [*statements(), *statements(DETACHING)]:
+        changing = [action for action in actions(statement) if is_change(action)]
         bound = json.dumps(statement.get("Condition", {}))
         shared = all(part in json.dumps(statement["Resource"]) for part in ("image/", "subnet/", "vpc/"))
-        assert not changing or bound != "{}" or shared, statement["Sid"]
-    removing = {
-        action
-        for statement in statements()
-        if "aws:ResourceTag/dlcloud:managed" not in json.dumps(statement)
-        for action in actions(statement)
-    }
-    assert not [each for each in removing if each.partition(":")[2].startswith(("Delete", "Terminate"))]
+        assert not changing or bound != "{}" or shared or ours_by_path(statement), statement["Sid"]
+        if "aws:ResourceTag/dlcloud:managed" not in bound and not ours_by_path(statement):
+            assert not [
+                each for each in changing if each.partition(":")[2].startswith(("Delete", "Terminate"))
+            ]
+
+
+def ours_by_path(statement):
+    listed = statement["Resource"]
+    return isinstance(listed, list) and all("/dlcloud/*" in resource for resource in listed)
 
 
 def test_every_statement_says_what_it_is_for():
-    assert len({statement["Sid"] for statement in statements()}) == len(statements())
-    assert all(statement["Effect"] == "Allow" for statement in statements())
+    for found in (statements(), statements(DETACHING), own_statements()):
+        assert len({statement["Sid"] for statement in found}) == len(found)
+    assert all(statement["Effect"] == "Allow" for statement in ALL)
