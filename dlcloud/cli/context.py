@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.cloud.ec2 import Ec2Cloud
     from dlcloud.core.cluster import Cluster
     from dlcloud.core.events import Emit
+    from dlcloud.local.shared_site import SharedSite
     from dlcloud.local.site import LocalEndpoint, LocalSite
     from dlcloud.ssh.dial import Dialer
     from dlcloud.store.benches import Benches
@@ -138,10 +139,13 @@ class Context:
         return other
 
     @cached_property
-    def local_site(self) -> "LocalSite":
-        """The local EC2 of this home."""
+    def local_site(self) -> "LocalSite | SharedSite":
+        """The local EC2 of this home, or the one that DLCLOUD_LOCAL_ENDPOINT names."""
+        from dlcloud.local.shared_site import ENDPOINT_VARIABLE, TOKEN_VARIABLE, SharedSite
         from dlcloud.local.site import LocalSite
 
+        if url := os.environ.get(ENDPOINT_VARIABLE):
+            return SharedSite(url=url, token=os.environ.get(TOKEN_VARIABLE, ""))
         return LocalSite(self.paths.local_site)
 
     def local_endpoint(self) -> "LocalEndpoint":
@@ -233,7 +237,9 @@ class Context:
 
         if (name, region) not in self._made_clients:
             url = self.local_site.start().url if name == "local" else ""
-            self._made_clients[name, region] = Clients(region=region, endpoint_url=url)
+            self._made_clients[name, region] = Clients(
+                region=region, endpoint_url=url, on_instance=_on_local_instance()
+            )
         return self._made_clients[name, region]
 
     @cached_property
@@ -256,6 +262,17 @@ class Context:
         # botocore and paramiko tell of requests, with headers and keys, below this level.
         for library in ("botocore", "boto3", "urllib3", "paramiko"):
             logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def _on_local_instance() -> bool:
+    """Tell whether this very process runs on an instance of a local EC2 that it was told to use."""
+    from dlcloud.local.shared_site import ENDPOINT_VARIABLE
+
+    if ENDPOINT_VARIABLE not in os.environ:
+        return False
+    from dlcloud.local.processes import ROOT_VARIABLE
+
+    return ROOT_VARIABLE in os.environ
 
 
 def _own_cidr() -> str:

@@ -11,9 +11,8 @@ def print_endpoint(endpoint: LocalEndpoint, output: str) -> None:
     """Print where the local EC2 answers, and how another program is pointed there."""
     record: dict[str, Cell] = {"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at}
     usage = f"any EC2 client can use it: aws --endpoint-url {endpoint.url} ec2 describe-instances"
-    section = Section(
-        heading="", titles=("endpoint", "pid"), rows=[(endpoint.url, str(endpoint.pid))], notes=[usage]
-    )
+    rows = [(endpoint.url, str(endpoint.pid or ""))]
+    section = Section(heading="", titles=("endpoint", "pid"), rows=rows, notes=[usage])
     click.echo(
         render(Report(command="local", records=[record], sections=[section], empty=""), Format(output))
     )
@@ -33,8 +32,9 @@ def print_status(endpoint: LocalEndpoint | None, output: str) -> None:
         for each in told.get("instances", [])
     ]
     rows = [[str(value) for value in each.values()] for each in instances]
+    heading = f"{endpoint.url}, pid {endpoint.pid or told.get('pid')}"
     section = Section(
-        heading=f"{endpoint.url}, pid {endpoint.pid}",
+        heading=heading,
         titles=("instance", "type", "state", "address", "port"),
         rows=rows,
     )
@@ -42,7 +42,7 @@ def print_status(endpoint: LocalEndpoint | None, output: str) -> None:
         command="local",
         records=instances,
         sections=[section] if rows else [],
-        empty=f"{endpoint.url}, pid {endpoint.pid}: no instances",
+        empty=f"{heading}: no instances",
         extra={"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at, "status": told},
     )
     click.echo(render(report, Format(output)))

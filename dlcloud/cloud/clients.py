@@ -23,10 +23,12 @@ class Clients:
     Args:
         region: The AWS region.
         endpoint_url: Where the local EC2 answers; empty for AWS.
+        on_instance: This runs on an instance of the local EC2: boto3 finds its role there as it does on AWS.
     """
 
     region: str
     endpoint_url: str = ""
+    on_instance: bool = False
     _session: Any = None
     _made: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -65,6 +67,6 @@ class Clients:
 
     def _local_credentials(self) -> dict[str, str]:
         """The local EC2 takes any credentials; the user's own must never be sent there."""
-        if not self.endpoint_url:
+        if not self.endpoint_url or self.on_instance:
             return {}
         return {"aws_access_key_id": "local", "aws_secret_access_key": "local"}  # pragma: allowlist secret

@@ -114,6 +114,11 @@ class ControlClient:
 
     def _call(self, method: str, name: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
         """Make one call; `LocalSite.find` has made sure that the daemon is alive."""
+        if not self.token:
+            raise LocalCloudError(
+                f"the local EC2 at {self.url} is driven only by whoever knows its control token",
+                "set DLCLOUD_LOCAL_TOKEN, or do it in the home that started it",
+            )
         address = urlsplit(self.url)
         connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_TIMEOUT_S)
         body = None if content is None else json.dumps(content)

@@ -20,9 +20,12 @@ _LOG_TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEndpoint:
-    """Where a running local EC2 answers; `control` drives what AWS would decide itself."""
+    """Where a running local EC2 answers; `control` drives what AWS would decide itself.
 
-    pid: int
+    `pid` and `started_at` are known to the home that started it.
+    """
+
+    pid: int | None
     url: str
     started_at: str
     control: ControlClient

@@ -1,0 +1,37 @@
+"""The local EC2 of another home: used by its address, never started or stopped."""
+
+import socket
+
+import pytest
+
+from dlcloud.core.errors import LocalCloudError
+from dlcloud.local.shared_site import SharedSite
+
+
+def test_it_is_used_without_its_folder_and_driven_by_who_knows_the_token(rig):
+    shared = SharedSite(url=rig.endpoint.url)
+    assert shared.start().url == rig.endpoint.url
+    with pytest.raises(LocalCloudError, match="control token") as caught:
+        shared.start().control.status()
+    assert "DLCLOUD_LOCAL_TOKEN" in caught.value.hint
+    trusted = SharedSite(url=rig.endpoint.url, token=rig.control.token)
+    assert trusted.start().control.status()["endpoint"] == rig.endpoint.url
+    with pytest.raises(LocalCloudError, match="another home"):
+        trusted.stop()
+
+
+def test_where_nothing_answers_nothing_is_started():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        site = SharedSite(url=f"http://127.0.0.1:{taken.getsockname()[1]}")
+        assert site.find() is None
+        with pytest.raises(LocalCloudError, match="no local EC2 answers"):
+            site.start()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://203.0.113.7:80", "127.0.0.1:80", "http://127.0.0.1", "http://[", "http://127.0.0.1:99999"]
+)
+def test_an_address_beyond_this_machine_is_refused(url):
+    with pytest.raises(LocalCloudError, match="DLCLOUD_LOCAL_ENDPOINT"):
+        SharedSite(url=url).find()
