@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from .agent_options import Options, parse
+from .agent_options import Options, parse, promoted
 from .agent_processes import lighthouse, workers
 from .children import Child
-from .control import ControlFile
+from .control import Control, ControlFile
 from .drain import DRAINED
 from .ledger import LedgerClient, LedgerError
 from .notices import POLL_S, Metadata, MetadataError, Sighting, Watch
+from .ports import ledger_beside
 from .records import Event, Records
 
 TICK_S = 0.1
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             workers=workers(options, records),
             lighthouse=lighthouse(options, records) if options.lighthouse else None,
             look=Metadata(options.metadata).look,
+            promote=lambda wanted: lighthouse(promoted(options, wanted), records),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: agent.ask_to_leave(signal.Signals(number).name))
@@ -64,6 +66,7 @@ class Agent:
         records: Told what happens.
         workers: The processes that train.
         lighthouse: On the coordinator.
+        promote: Returns the lighthouse of an instance that is to take over from a lost coordinator.
         look: Asks the metadata service.
         poll_s: Seconds between two looks.
         clock, now, sleep: The time, injected for tests.
@@ -74,6 +77,7 @@ class Agent:
     workers: Sequence[Child]
     lighthouse: Child | None
     look: Callable[[], Sighting]
+    promote: Callable[[Control], Child] | None = None
     poll_s: float = POLL_S
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -87,6 +91,7 @@ class Agent:
     _blind: bool = field(default=False, init=False)
     _ledger_at: float = field(default=0.0, init=False)
     _done: bool = field(default=False, init=False)
+    _ledger: str = field(default="", init=False)
 
     def ask_to_leave(self, cause: str) -> None:
         """Leave after this step, the lighthouse included."""
@@ -95,6 +100,7 @@ class Agent:
     def run(self) -> int:
         """Supervise; no process is left behind."""
         self._control = ControlFile(self.options.folder / "control.json")
+        self._ledger = self.options.ledger_address
         threading.Thread(target=self._poll, name="metadata", daemon=True).start()
         try:
             while not self._over():
@@ -154,6 +160,9 @@ class Agent:
         if fault and fault != self._fault:
             self.records.event(Event.CONTROL, fault)
         self._fault = fault
+        if wanted.coordinator and wanted.coordinates and self.lighthouse is None and self.promote is not None:
+            self._ledger = ledger_beside(wanted.coordinator)
+            self.lighthouse = self.promote(wanted)
         if wanted.drain:
             self._drain(wanted.drain)
 
@@ -187,7 +196,7 @@ class Agent:
 
     def _run_is_done(self) -> bool:
         try:
-            return LedgerClient(address=self.options.ledger_address, run=self.options.run).read().done
+            return LedgerClient(address=self._ledger, run=self.options.run).read().done
         except LedgerError:
             return False
 

@@ -5,11 +5,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import ports
 from .arguments import natural, positive, seconds
+from .control import Control
 from .network import address_towards
 from .notices import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE
 
@@ -43,7 +44,7 @@ class Options:
     @property
     def ledger_address(self) -> str:
         """Return `HOST:PORT` of the ledger, next to the lighthouse."""
-        return f"{self.coordinator}:{self.port + 1}"
+        return ports.ledger_beside(f"{self.coordinator}:{self.port}")
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> Options:
@@ -64,6 +65,20 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
         host=host,
         workers=gpus() or 1 if count is None else count,
         command=tuple(command),
+    )
+
+
+def promoted(options: Options, wanted: Control) -> Options:
+    """Return the options of an agent that takes over from a coordinator that is lost."""
+    host, _, port = (wanted.coordinator or "").rpartition(":")
+    return replace(
+        options,
+        coordinator=host,
+        host=host,
+        port=int(port),
+        lighthouse=True,
+        minimum=wanted.minimum,
+        step=wanted.step,
     )
 
 

@@ -1,13 +1,19 @@
 """What the controller wants, as a file on each instance: written over SSH, whole, by renaming; read at steps.
 
-    {"generation": 3, "minimum": 2, "workers": 4, "drain": null}
+    {"generation": 3, "minimum": 2, "workers": 4, "drain": null,
+     "coordinator": "10.0.0.7:29510", "coordinates": false, "step": 812, "least": 811}
 
 generation  grows with every change of coordinator or plan; a file with a lower one than was seen is ignored
 minimum     below so many workers nobody commits a step: each waits, on a checkpoint, for others
 workers     how many the controller wants at present, or null; for the records only
 drain       why this instance is to leave after its step, or null
+coordinator where the lighthouse is, the ledger at the next port; null is where the agent was started with
+coordinates whether that is this instance: its agent runs them from now on
+step        steps known to be committed when the coordinator took over; what a new ledger begins with
+least       a state with fewer steps behind it is not trained on: a peer has a newer one
 
-A missing file means {"generation": 0, "minimum": 1, "workers": null, "drain": null}.
+A missing file means {"generation": 0, "minimum": 1, "workers": null, "drain": null, "coordinator": null,
+"coordinates": false, "step": 0, "least": 0}.
 """
 
 import json
@@ -24,6 +30,10 @@ class Control:
     minimum: int = 1
     workers: int | None = None
     drain: str | None = None
+    coordinator: str | None = None
+    coordinates: bool = False
+    step: int = 0
+    least: int = 0
 
 
 class ControlError(ValueError):
@@ -42,15 +52,32 @@ def parse(text: str) -> Control:
         raise ControlError(f"not JSON: {error}") from error
     if not isinstance(given, dict):
         raise ControlError("not a JSON object")
-    workers, drain = given.get("workers"), given.get("drain")
-    if drain is not None and not isinstance(drain, str):
-        raise ControlError("drain is neither a text nor null")
+    workers = given.get("workers")
     return Control(
         generation=_whole(given, "generation", 0, least=0),
         minimum=_whole(given, "minimum", 1, least=1),
         workers=None if workers is None else _whole(given, "workers", 0, least=0),
-        drain=drain,
+        drain=_text(given, "drain"),
+        coordinator=_address(given),
+        coordinates=given.get("coordinates") is True,
+        step=_whole(given, "step", 0, least=0),
+        least=_whole(given, "least", 0, least=0),
     )
+
+
+def _text(given: dict[str, Any], name: str) -> str | None:
+    value = given.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ControlError(f"{name} is neither a text nor null")
+    return value
+
+
+def _address(given: dict[str, Any]) -> str | None:
+    address = _text(given, "coordinator")
+    host, _, port = (address or "").rpartition(":")
+    if address is not None and not (host and port.isdecimal()):
+        raise ControlError(f"coordinator is not HOST:PORT: {address!r}")
+    return address
 
 
 def _whole(given: dict[str, Any], name: str, default: int, *, least: int) -> int:

@@ -36,12 +36,13 @@ def judge_size(size: int, minimum: int) -> Judgement:
     return Judgement(Verdict.HOLD, f"{size} workers of at least {minimum}")
 
 
-def judge_history(step: int, entry: Entry | None) -> Judgement:
+def judge_history(step: int, entry: Entry | None, least: int = 0) -> Judgement:
     """Judge a state that is about to be trained on, before its first step in this process.
 
     Args:
         step: Steps that the state has behind it.
         entry: What the ledger says; None where it cannot be reached.
+        least: Steps that the newest state has behind it, as the controller says.
     """
     if entry is None:
         return Judgement(Verdict.HOLD, "the ledger cannot be reached, so this may be a step taken before")
@@ -54,4 +55,6 @@ def judge_history(step: int, entry: Entry | None) -> Judgement:
         )
     if step < entry.checkpoint:
         return Judgement(Verdict.HOLD, f"a checkpoint of step {entry.checkpoint} exists; here is step {step}")
+    if step < least:
+        return Judgement(Verdict.HOLD, f"a peer has the state of step {least}; here is step {step}")
     return GO

@@ -19,6 +19,7 @@ from .errors import NoQuorumError, StrangerError
 from .exchange import Sums
 from .fence import Judgement, Verdict, judge_history, judge_size
 from .job import Job
+from .ports import ledger_beside
 from .posting import Posting
 from .records import Event, Records
 from .sampler import key
@@ -86,6 +87,7 @@ class Loop:
         connect: Joins the others.
         posting: The ledger.
         drain: Whether to leave.
+        elsewhere: Given `HOST:PORT` of another lighthouse, returns what joins the others there.
         clock: Seconds from any start, never backwards.
         sleep: Waits so many seconds.
     """
@@ -96,10 +98,13 @@ class Loop:
     connect: Connect
     posting: Posting
     drain: Drain = field(default_factory=Drain)
+    elsewhere: Callable[[str], Connect] | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _compute: Compute = field(init=False)
     _control: ControlFile = field(init=False)
+    _engine: Engine | None = field(default=None, init=False)
+    _coordinator: str = field(default="", init=False)
     _pace: _Pace = field(default_factory=_Pace, init=False)
     _writer: checkpoint.Writer | None = field(default=None, init=False)
     _rates: list[float] = field(default_factory=list, init=False)
@@ -126,25 +131,27 @@ class Loop:
         self._rates = [group["lr"] for group in self.job.optimizer.param_groups]
         if folder := self.settings.checkpoints:
             self._writer = checkpoint.Writer(folder=folder, wrote=self._wrote, failed=self._not_written)
+        self._coordinator = (self.settings.lighthouse or "").removeprefix("http://")
         self._resume()
-        engine = self.connect(self._step, self._load, self._save)
         try:
             self._saved_at = self._pace.committed_at = self.clock()
-            return self._train(engine)
+            return self._train()
         finally:
-            engine.close()
+            self._part()
             if self._writer is not None:
                 self._writer.close()
             self.posting.close()
 
-    def _train(self, engine: Engine) -> Outcome:
+    def _train(self) -> Outcome:
         farewells = 0
         while True:
             wanted = self._look()
+            self._follow(wanted)
             if self.drain.cause and not self._may_announce():
-                self._leave(engine, self.drain.cause)
-            member = self._agree(engine)
-            if member is None or not self._may_commit(engine, member, wanted):
+                self._leave(self.drain.cause)
+            engine = self._engine or self._join()
+            member = None if engine is None else self._agree(engine)
+            if engine is None or member is None or not self._may_commit(engine, member, wanted):
                 continue
             if engine.step < self.job.steps:
                 self._take(engine, member, wanted)
@@ -159,6 +166,37 @@ class Loop:
             self.drain.request(wanted.drain)
         return wanted
 
+    def _follow(self, wanted: Control) -> None:
+        """Turn to a coordinator that has taken over: with the state that is here, so that nothing is lost."""
+        if not self._has_moved() or wanted.coordinator is None or self.elsewhere is None:
+            return
+        self._part()
+        self._coordinator, self.connect = wanted.coordinator, self.elsewhere(wanted.coordinator)
+        self.posting.move(ledger_beside(wanted.coordinator))
+        self._pace.recent.clear()
+        cause = f"{wanted.coordinator} has taken over"
+        self.records.event(Event.COORDINATOR, cause, step=self._step, generation=wanted.generation)
+
+    def _has_moved(self) -> bool:
+        """Tell whether the controller names another coordinator than the one that is asked."""
+        return self._control.read().coordinator not in {None, self._coordinator}
+
+    def _join(self) -> Engine | None:
+        """Join the others; None: look again."""
+        self._proven = False
+        try:
+            self._engine = self.connect(self._step, self._load, self._save)
+        except NoQuorumError as error:
+            self._tell_once(Event.NO_QUORUM, str(error))
+            self.sleep(HOLD_S)
+        return self._engine
+
+    def _part(self) -> None:
+        """Let the others go on without this worker."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
     def _may_announce(self) -> bool:
         """Tell whether to take one more step, in which the others learn that this worker leaves after it."""
         pace = self._pace
@@ -169,8 +207,8 @@ class Loop:
         """Find out who takes part in the next step; None: look again."""
         began = self.clock()
         try:
-            # Returns nothing where a drain breaks it off: then nobody came for a while.
-            with self.drain.waiting():
+            # Returns nothing where it is broken off: then nobody came for a while.
+            with self.drain.waiting(self._has_moved):
                 member = engine.begin()
                 if member is not None:
                     self._note_change(member, engine.step, self.clock() - began)
@@ -199,7 +237,7 @@ class Loop:
     def _may_commit(self, engine: Engine, member: Member, wanted: Control) -> bool:
         judged = judge_size(member.size, wanted.minimum)
         if judged.verdict is Verdict.GO and not self._proven:
-            judged = judge_history(engine.step, self.posting.read())
+            judged = judge_history(engine.step, self.posting.read(), wanted.least)
         if judged.verdict is Verdict.GO:
             self._proven, self._told = True, ""
             return True
@@ -333,10 +371,10 @@ class Loop:
         self.records.event(Event.DONE, "the last step is committed", step=self._step)
         return Outcome(steps=self._step, first=member.rank == 0, loss=self._loss)
 
-    def _leave(self, engine: Engine, cause: str) -> None:
+    def _leave(self, cause: str) -> None:
         """Leave at this boundary; the others are let go first, then the disk is waited for."""
         began = self.clock()
-        engine.close()
+        self._part()
         if self._writer is not None and self._step > self._saved:
             self._save_soon(self._step)
             self._writer.close()
@@ -358,7 +396,7 @@ class Loop:
 
     def _wrote(self, step: int, path: os.PathLike[str]) -> None:
         self.records.event(Event.CHECKPOINT, "durable", step=step, path=os.fspath(path))
-        if self.settings.durable:
+        if self.settings.durable or self._control.read().coordinates:
             self.posting.soon(checkpoint=step)
 
     def _not_written(self, step: int, error: OSError) -> None:
@@ -378,9 +416,10 @@ class Loop:
             raise StrangerError(
                 "this state is of another run, or of other settings (batch, seed, shards, data set, model)"
             )
-        self.job.model.load_state_dict(state["model"])
-        self.job.optimizer.load_state_dict(state["optimizer"])
-        self._step, self._lineage = state["step"], state["lineage"]
+        with self.drain.whole():
+            self.job.model.load_state_dict(state["model"])
+            self.job.optimizer.load_state_dict(state["optimizer"])
+            self._step, self._lineage = state["step"], state["lineage"]
 
     def _tell_once(self, event: Event, cause: str) -> None:
         """Record what lasts when it begins, not every time it is met."""

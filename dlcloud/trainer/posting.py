@@ -3,7 +3,7 @@
 import contextlib
 import queue
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .ledger import Entry, LedgerClient, LedgerError
 
@@ -38,12 +38,17 @@ class Posting:
             return self.client.move(origin=origin).origin == origin
         return False
 
+    def move(self, address: str) -> None:
+        """Post to another ledger from now on: that of a coordinator that has taken over."""
+        if self.client is not None:
+            self.client = replace(self.client, address=address)
+
     def soon(self, **move: int) -> None:
         """Post when the ledger has time; of many moves only the sum is posted."""
         if self.client is None:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, args=(self.client,), daemon=True)
+            self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
         self._moves.put(move)
 
@@ -60,7 +65,7 @@ class Posting:
             self._thread.join(FAREWELL_S)
             self._thread = None
 
-    def _work(self, client: LedgerClient) -> None:
+    def _work(self) -> None:
         known: dict[str, int] = {}
         ends = False
         while not ends:
@@ -70,5 +75,7 @@ class Posting:
             ends = None in waiting
             for move in waiting:
                 known = {**known, **(move or {})}
+            client = self.client
             with contextlib.suppress(LedgerError):
-                client.move(step=known.get("step", 0), checkpoint=known.get("checkpoint", 0))
+                if client is not None:
+                    client.move(step=known.get("step", 0), checkpoint=known.get("checkpoint", 0))

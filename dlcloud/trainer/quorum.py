@@ -5,8 +5,11 @@ Source: torchft 0.2.0, manager.py. Private names of it are used where it has no 
 
 import contextlib
 import logging
+import queue
 import threading
 import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, cast
 
@@ -40,6 +43,9 @@ class QuorumEngine:
         host: This machine's address, as the others reach it.
         name: Of this worker, for logs.
         timing: How long to wait for others.
+
+    Raises:
+        NoQuorumError: There is no lighthouse; to be tried again.
     """
 
     def __init__(
@@ -50,28 +56,35 @@ class QuorumEngine:
         heal = timedelta(seconds=timing.heal_s)
         gloo = _Gloo(timeout=timedelta(seconds=timing.connect_s), sums=heal)
         self._group = ProcessGroupNCCL(timeout=heal) if torch.cuda.is_available() else gloo
-        self._manager = Manager(
-            pg=self._group,
-            load_state_dict=lambda state: self._heal(load, state),
-            # A copy: while a peer reads it, the next step changes running statistics here.
-            state_dict=lambda: copied(save()),
-            min_replica_size=1,
-            use_async_quorum=False,
-            timeout=heal,
-            quorum_timeout=timedelta(seconds=timing.quorum_s),
-            connect_timeout=timedelta(seconds=timing.quorum_s),
-            rank=0,
-            world_size=1,
-            store_addr=host,
-            store_port=self._store.port,
-            lighthouse_addr=lighthouse,
-            replica_id=name,
-            hostname=host,
-            heartbeat_interval=timedelta(seconds=timing.heartbeat_s),
-            checkpoint_transport=_Transport(host, heal),
-            init_sync=False,
-            quorum_retries=100,
-        )
+        transport = _Transport(host, heal)
+        try:
+            self._manager = Manager(
+                pg=self._group,
+                load_state_dict=lambda state: self._heal(load, state),
+                # A copy: while a peer reads it, the next step changes running statistics here.
+                state_dict=lambda: copied(save()),
+                min_replica_size=1,
+                use_async_quorum=False,
+                timeout=heal,
+                quorum_timeout=timedelta(seconds=timing.quorum_s),
+                connect_timeout=timedelta(seconds=timing.connect_s),
+                rank=0,
+                world_size=1,
+                store_addr=host,
+                store_port=self._store.port,
+                lighthouse_addr=lighthouse,
+                replica_id=name,
+                hostname=host,
+                heartbeat_interval=timedelta(seconds=timing.heartbeat_s),
+                checkpoint_transport=transport,
+                init_sync=False,
+                quorum_retries=100,
+            )
+        except Exception as error:
+            # As in `begin`: every kind comes through.
+            transport.shutdown(wait=False)
+            raise NoQuorumError(f"no lighthouse at {lighthouse}: {_line(error)}") from error
+        self._manager._executor = _Aside()  # noqa: SLF001
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
         self._works: list[Any] = []
         self._healed = False
@@ -95,7 +108,7 @@ class QuorumEngine:
             raise
         except Exception as error:
             # torchft translates nothing: RuntimeError, TimeoutError and its own kinds all come through here.
-            raise NoQuorumError(str(error).splitlines()[0][:200]) from error
+            raise NoQuorumError(_line(error)) from error
         if self._manager.errored():
             self.commit(agreed=False)
             return None
@@ -161,6 +174,44 @@ class QuorumEngine:
     def _heal(self, load: Load, state: State) -> None:
         load(state)
         self._healed = True
+
+
+class _Aside:
+    """Runs one thing after the other in a thread that no process waits for at its end.
+
+    A worker that leaves while nobody answers would otherwise live on until its last request has timed out.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="quorum", daemon=True).start()
+
+    def submit(self, act: Callable[..., Any], /, *given: Any, **named: Any) -> "Future[Any]":  # noqa: ANN401
+        """Run something soon."""
+        outcome: Future[Any] = Future()
+
+        def carry_out() -> None:
+            try:
+                outcome.set_result(act(*given, **named))
+            except BaseException as error:  # noqa: BLE001 - as executors do: whoever asks for it gets it
+                outcome.set_exception(error)
+
+        self._waiting.put(carry_out)
+        return outcome
+
+    def shutdown(self, *, wait: bool) -> None:
+        """End when all is done; nothing waits for it."""
+        del wait
+        self._waiting.put(None)
+
+    def _work(self) -> None:
+        while (act := self._waiting.get()) is not None:
+            act()
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of what a library says; some of them say nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 class _Gloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft is not there where types are checked

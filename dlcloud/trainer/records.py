@@ -31,6 +31,7 @@ class Event(Enum):
 
     JOINED = "joined"
     HEALED = "healed"
+    COORDINATOR = "coordinator"
     RESUMED = "resumed"
     LEAVING_SEEN = "leaving_seen"
     LOST = "lost"

@@ -23,6 +23,7 @@ that is asked to leave raises DrainedError, a SystemExit: what follows `train` r
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -118,6 +119,7 @@ def run(job: Job, settings: Settings) -> Outcome:
             connect=_connection(settings),
             posting=Posting(client),
             drain=drain,
+            elsewhere=lambda address: _connection(replace(settings, lighthouse=f"http://{address}")),
         )
         try:
             return loop.run()

@@ -21,6 +21,16 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def free_pair():
+    """Return a free port whose next one is free, too: a lighthouse's, and its ledger's."""
+    while True:
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            second.bind(("127.0.0.1", port + 1))
+            return port
+
+
 class Cluster:
     """Workers of one run.
 
@@ -33,7 +43,7 @@ class Cluster:
 
     def __init__(self, python, folder, script, lighthouse=()):
         self.python, self.folder, self.script = str(python), Path(folder), list(script)
-        self.port, self.ledger_port = free_port(), free_port()
+        self.port = free_pair()
         self.lighthouse_arguments = list(lighthouse)
         self.lighthouse = None
         self.workers = {}
@@ -48,15 +58,33 @@ class Cluster:
                 process.kill()
                 process.wait()
 
+    @property
+    def ledger_port(self):
+        return self.port + 1
+
     def start_lighthouse(self, run=RUN):
         command = [self.python, "-m", "trainer.lighthouse", "--run", run, "--port", str(self.port)]
-        command += ["--ledger-port", str(self.ledger_port), "--ledger", str(self.folder / "ledger.json")]
+        ledger = self.folder / f"ledger-{self.port}.json"
+        command += ["--ledger-port", str(self.ledger_port), "--ledger", str(ledger)]
         self.lighthouse = self._spawn("lighthouse", [*command, *self.lighthouse_arguments], {})
         wait_until(lambda: self._listens(self.port) and self._listens(self.ledger_port), "the lighthouse")
 
     def kill_lighthouse(self):
         self.lighthouse.kill()
         self.lighthouse.wait()
+
+    def replace_lighthouse(self, step):
+        """Start one that knows nothing but how far the run was, as on another machine."""
+        self.port = free_pair()
+        self.lighthouse_arguments += ["--step", str(step)]
+        self.start_lighthouse()
+
+    def tell(self, name, **wanted):
+        """Write a worker's control file, as the controller does."""
+        path = self.folder / f"{name}.control"
+        unfinished = path.with_suffix(".new")
+        unfinished.write_text(json.dumps(wanted))
+        unfinished.rename(path)
 
     def start(self, name, *, environment=(), **settings):
         values = {

@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dlcloud.trainer.agent import Agent
-from dlcloud.trainer.agent_options import parse
+from dlcloud.trainer.agent_options import parse, promoted
 from dlcloud.trainer.agent_processes import workers
+from dlcloud.trainer.children import Child
 from dlcloud.trainer.control import Control, write
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.notices import MetadataError, Sighting
-from dlcloud.trainer.records import Records
+from dlcloud.trainer.records import Event, Records
 from tests.fakes.training import read_records
 
 DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(60)"
@@ -124,6 +125,31 @@ def test_the_controller_may_ask_a_worker_to_leave(tmp_path):
     desk.at(1.0, lambda: write(tmp_path / "control.json", Control(generation=1, drain="resize to 2")))
     assert desk.run() == DRAINED
     assert desk.events("drain")[0]["cause"] == "resize to 2"
+
+
+def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
+    desk = Desk(tmp_path, DRAINS)
+    told = []
+
+    def promote(wanted):
+        told.append(promoted(desk.options, wanted))
+        return Child(
+            name="lighthouse",
+            command=[sys.executable, "-c", DRAINS],
+            environment=os.environ,
+            records=desk.agent.records,
+            restarts=0,
+            started=Event.LIGHTHOUSE_STARTED,
+        )
+
+    wanted = Control(generation=1, minimum=2, coordinator="127.0.0.7:4000", coordinates=True, step=12)
+    desk.at(0.1, lambda: setattr(desk.agent, "promote", promote))
+    desk.at(0.5, lambda: write(tmp_path / "control.json", wanted))
+    desk.at(2.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    assert len(desk.events("lighthouse_started")) == 1
+    (options,) = told
+    assert (options.host, options.port, options.step, options.minimum) == ("127.0.0.7", 4000, 12, 2)
 
 
 @pytest.mark.parametrize("drain", [True, False])

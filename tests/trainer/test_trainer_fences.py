@@ -29,6 +29,13 @@ def test_a_state_is_trained_on_only_if_nobody_has_been_further(step, entry, verd
     assert bool(judged.reason) == (verdict is not Verdict.GO)
 
 
+def test_a_state_older_than_a_peer_is_known_to_have_is_not_trained_on():
+    held = judge_history(40, Entry(run="r", step=40), least=41)
+    assert held.verdict is Verdict.HOLD
+    assert "a peer has the state of step 41" in held.reason
+    assert judge_history(41, Entry(run="r", step=41), least=41).verdict is Verdict.GO
+
+
 def test_too_few_workers_hold():
     assert judge_size(2, 2).verdict is Verdict.GO
     assert judge_size(1, 2).verdict is Verdict.HOLD
@@ -91,7 +98,11 @@ def test_a_ledger_that_is_away_is_told_from_an_empty_one():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"minimum": 0}', '{"minimum": true}', '{"generation": "3"}', '{"drain": 1}']
+    "text",
+    [
+        *["", "[]", "{", '{"minimum": 0}', '{"minimum": true}', '{"generation": "3"}', '{"drain": 1}'],
+        *['{"coordinator": "10.0.0.7"}', '{"coordinator": 1}', '{"step": -1}', '{"least": null}'],
+    ],
 )
 def test_a_faulty_control_file_is_refused(text):
     with pytest.raises(ControlError):
@@ -102,7 +113,16 @@ def test_a_control_file_is_followed(tmp_path):
     path = tmp_path / "control.json"
     follower = ControlFile(path)
     assert follower.read() == Control()
-    wanted = Control(generation=2, minimum=3, workers=4, drain="resize to 1")
+    wanted = Control(
+        generation=2,
+        minimum=3,
+        workers=4,
+        drain="resize to 1",
+        coordinator="10.0.0.7:29510",
+        coordinates=True,
+        step=9,
+        least=8,
+    )
     write(path, wanted)
     assert follower.read() == wanted
     assert parse(json.dumps({"minimum": 2, "news": 1})) == Control(minimum=2)
