@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dlcloud.benchmarks.harness import memory
 from dlcloud.benchmarks.harness.arm import Finish, Slice, WarmUp
 from dlcloud.benchmarks.harness.load import ProcLoad, Reading, disturbance
 from dlcloud.benchmarks.harness.process import ArmFailedError
@@ -23,6 +24,11 @@ class Machine:
     busy: float = 0.0
     stolen: float = 0.0
     slices: int = 0
+    memory: int | None = None
+    taken: int = 0
+
+    def free(self):
+        return None if self.memory is None else self.memory - self.taken
 
     def run(self, seconds):
         self.now += seconds
@@ -51,11 +57,17 @@ class FakeArm:
     used: float = 0.0
     measured: int = 0
     closed: bool = False
+    expected_bytes: int = 0
+    peak: int = 0
     generator: random.Random = field(default_factory=lambda: random.Random(4))
 
     def start(self):
         self._maybe_fail("start")
+        self.machine.taken += self.peak
         return {"model_bytes": 100}
+
+    def peak_bytes(self):
+        return self.peak
 
     def warm_up(self, limit_s):
         self._maybe_fail("warm_up")
@@ -79,6 +91,8 @@ class FakeArm:
         return Finish(metrics={}, outputs=[[self.speed]])
 
     def close(self):
+        if not self.closed:
+            self.machine.taken -= self.peak
         self.closed = True
 
     def _maybe_fail(self, call):
@@ -101,6 +115,7 @@ class Bench:
             load=self.machine,
             generator=random.Random(0),
             own_cpu_s=lambda: 0.0,
+            free_bytes=self.machine.free,
             clock=lambda: self.machine.now,
         )
         measure([Case(name="case", arms=arms, compare=compare, **case)], session)
@@ -159,6 +174,100 @@ def test_noise_is_measured_longer_and_then_called_unstable(bench, machine):
     assert recorder.comparisons[0].verdict == "no difference seen"
     assert not recorder.results[0].stable
     assert "time was up" in recorder.results[0].warnings[0]
+
+
+def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
+    log = []
+    noise = {"a": 0.0, "clear": 0.0, "noisy": 0.2}
+    arms = [FakeArm(name, 10.0, machine, log=log, noise=share) for name, share in noise.items()]
+    recorder = bench.run(*arms)
+    clear, noisy = recorder.comparisons
+    assert (clear.samples, noisy.samples) == (8, 26)  # 60 s: 8 rounds of three slices, 18 of two
+    assert log.count("a") == 26
+    assert "clear" not in log[24:]
+    before = sum(log[place : place + 2] == ["a", "noisy"] for place in range(24, 60, 2))
+    assert before == 9
+    _, of_clear, of_noisy = recorder.results
+    assert (of_clear.warnings, of_clear.stable) == ((), True)
+    assert of_noisy.warnings[0].startswith("time was up with the interval")
+    told = [record["message"] for record in bench.records("progress")]
+    assert any(message.endswith("still measured: noisy") for message in told)
+
+
+GIB = 1 << 30
+ROOM = {"expected_bytes": GIB, "peak": GIB}
+
+
+def named(*names, machine, **other):
+    return [FakeArm(name, 10.0 * (place + 1), machine, **other) for place, name in enumerate(names)]
+
+
+def test_settings_for_which_there_is_no_memory_wait_and_their_baseline_stays(bench, machine):
+    machine.memory = round(2.5 * GIB)
+    log = []
+    recorder = bench.run(*named("fp32", "bf16", "int8", machine=machine, log=log, **ROOM))
+    assert set(log[:16]) == {"fp32", "bf16"}
+    assert set(log[16:]) == {"fp32", "int8"}
+    assert [(each.candidate, each.ratio, each.samples) for each in recorder.comparisons] == [
+        ("bf16", 2.0, 8),
+        ("int8", 3.0, 8),
+    ]
+    assert [result.setting for result in recorder.results] == ["fp32", "bf16", "int8"]
+    (told,) = [each["message"] for each in bench.records("progress") if "after the others" in each["message"]]
+    assert told.endswith("int8 (int8: it wants about 1.0 GiB of memory, and 0.5 GiB are free)")
+    assert bench.records("case")[0]["complete"]
+    assert machine.taken == 0
+
+
+def test_a_setting_for_which_there_is_no_memory_beside_its_baseline_is_skipped(bench, machine):
+    machine.memory = round(1.5 * GIB)
+    recorder = bench.run(*named("fp32", "int8", machine=machine, **ROOM))
+    (skip,) = recorder.skips
+    assert skip.setting == "int8"
+    assert skip.reason == "it wants about 1.0 GiB of memory, and 0.5 GiB are free beside fp32"
+    assert [result.setting for result in recorder.results] == ["fp32"]
+    assert not bench.records("case")[0]["complete"]
+
+
+def test_an_engine_whose_baseline_waits_waits_with_it(bench, machine):
+    machine.memory = round(2.5 * GIB)
+    log = []
+    arms = of_two_engines(
+        machine, **dict.fromkeys(("a fp32", "a int8", "b fp32", "b int8"), ROOM | {"log": log})
+    )
+    recorder = bench.run(*arms, **ENGINES)
+    assert set(log[:16]) == {"a fp32", "a int8"}
+    assert set(log[16:]) == {"b fp32", "b int8"}
+    assert [(each.candidate, each.ratio) for each in recorder.comparisons] == [
+        ("a int8", 4.0),
+        ("b int8", 3.0),
+    ]
+    # What never ran side by side is not compared.
+    assert [(each.baseline, each.candidate) for each in recorder.overall] == [("b fp32", "b int8")]
+
+
+def test_what_a_running_setting_holds_corrects_what_is_expected_of_the_next(machine):
+    small, large = FakeArm("a", 1.0, machine, **ROOM), FakeArm("b", 1.0, machine, peak=3 * GIB)
+    unknown = FakeArm("c", 1.0, machine)
+    assert memory.wanted_bytes(small, []) == GIB
+    assert memory.wanted_bytes(small, [dataclasses.replace(small, peak=2 * GIB)]) == 2 * GIB
+    assert memory.wanted_bytes(unknown, [small, large]) == 3 * GIB
+    assert memory.wanted_bytes(unknown, []) == 0
+    assert memory.shortage(small, [], None) is None
+
+
+def test_free_memory_is_that_of_the_machine_or_of_the_control_group(tmp_path):
+    assert memory.free_bytes(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 4096 kB\nMemAvailable:    2048 kB\n")
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("max\n")
+    (group / "memory.current").write_text("900000\n")
+    assert memory.free_bytes(tmp_path) == 2048 * 1024
+    (group / "memory.max").write_text("1000000\n")
+    (group / "memory.stat").write_text("anon 3\ninactive_file 50000\n")
+    assert memory.free_bytes(tmp_path) == 150_000
 
 
 def test_a_disturbed_slice_is_run_again(machine):

@@ -233,6 +233,11 @@ class SlowArm:
         self.time[0] += 10.0
         return Slice(value=1.0, items=1, seconds=10.0)
 
+    expected_bytes = 0
+
+    def peak_bytes(self):
+        return 0
+
     def cpu_s(self):
         return 0.0
 

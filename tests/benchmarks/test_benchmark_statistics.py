@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from dlcloud.benchmarks.harness import protocol, statistics
+from dlcloud.benchmarks.harness import case_run, statistics
 from dlcloud.benchmarks.harness.statistics import Interval, Verdict
 
 
@@ -41,7 +41,7 @@ def experiment(generator, noise, *, true_ratio=1.0, most=42):
         candidate.append(pair[1] * true_ratio)
         pairs = statistics.ratios(baseline, candidate, higher_is_better=True)
         if len(pairs) >= most or statistics.look_due(len(pairs), statistics.MINIMUM_PAIRS):
-            interval = statistics.bootstrap(pairs, generator, resamples=protocol.QUICK_RESAMPLES)
+            interval = statistics.bootstrap(pairs, generator, resamples=case_run.QUICK_RESAMPLES)
             if len(pairs) >= most or interval.relative_width <= 0.05:
                 return statistics.bootstrap(pairs, generator)
 

@@ -63,6 +63,11 @@ class KnownArm:
         self.clock[0] += seconds
         return Slice(value=self.speed, items=self.speed * seconds, seconds=seconds)
 
+    expected_bytes = 0
+
+    def peak_bytes(self):
+        return 0
+
     def cpu_s(self):
         return self.clock[0]
 

@@ -93,6 +93,15 @@ class CommandArm:
         """Return 0: every run is a process of its own, so that their differences are among those measured."""
         return 0.0
 
+    @property
+    def expected_bytes(self) -> int:
+        """Return 0: nothing is known of the user's command."""
+        return 0
+
+    def peak_bytes(self) -> int:
+        """Return 0: between its runs there is no process, and only one runs at a time."""
+        return 0
+
     def start(self) -> Mapping[str, Any]:
         """Return the facts, without secrets; the command itself is started for each slice."""
         return {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from . import statistics
+from . import memory, statistics
 from .process import ArmFailedError, WorkerProcess
 from .records import Measured, Metric
 
@@ -84,6 +84,13 @@ class Arm(Protocol):
     def process_spread(self) -> float:
         """Return how far one process of the setting may be from another, as a share (0 to 1)."""
 
+    @property
+    def expected_bytes(self) -> int:
+        """Return how much memory it is expected to hold at most; 0 where nothing is known."""
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that it has held so far while it waits; 0 where that is none, or unknown."""
+
     def start(self) -> Mapping[str, Any]:
         """Make everything ready and return the facts.
 
@@ -120,6 +127,7 @@ class WorkerArm:
         latencies: Whether the time of every step is wanted.
         known: Facts known before it starts, added to those of the workload.
         python: The interpreter, where it is not the one that measures.
+        expected_bytes: How much memory it may hold at most; 0 where nothing is known.
     """
 
     name: str
@@ -132,6 +140,7 @@ class WorkerArm:
     metric: Metric = Metric.THROUGHPUT
     process_spread: float = PROCESS_SPREAD
     python: str = sys.executable
+    expected_bytes: int = 0
     _worker: WorkerProcess | None = field(init=False, default=None)
 
     def start(self) -> Mapping[str, Any]:
@@ -160,6 +169,10 @@ class WorkerArm:
     def cpu_s(self) -> float:
         """Return the CPU seconds of the process."""
         return self._running.cpu_s()
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that the process, with all that it started, has held."""
+        return memory.peak_bytes(self._running.pid)
 
     def finish(self) -> Finish:
         """Return memory and outputs."""

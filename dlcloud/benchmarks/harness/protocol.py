@@ -2,9 +2,12 @@
 
 Every setting of a case is started in a process of its own and warmed up until its times no longer fall. Then
 come rounds: in each, every setting runs for a slice of time, in an order that turns from round to round, so
-that a machine that grows slower slows all of them. A slice that other processes disturbed is run again. The
-rounds end when the speed-up of every candidate over the baseline, the first setting, is known to the width
-that was asked for, or when the time is up.
+that a machine that grows slower slows all of them. A slice that other processes disturbed is run again. A
+candidate whose speed-up over its baseline is known to the width that was asked for sits out the rounds that
+follow: the time goes to those that are not. The rounds end when none is left, or when the time is up.
+
+Settings for which there is no memory beside the others wait until some of these are done; their baselines
+stay. A setting for which there is none even so is skipped.
 """
 
 import random
@@ -13,26 +16,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import statistics, verdicts
-from .arm import Arm, Slice
-from .load import Disturbance, Load, disturbance
-from .process import ArmFailedError
-from .records import Failure, Recorder
+from . import memory, statistics
+from .arm import Arm
+from .case_run import CaseRun
+from .load import Load
+from .records import Recorder
 from .resume import Earlier
-from .verdicts import Kept, Track
-
-DISTURBED_SHARE = 0.08
-"""A slice of which other processes and other machines took more than this share is run again."""
-
-REDONE_PER_SLICE = 2
-REDONE_PER_CASE = 10
-REDONE_UP_TO_S = 30.0
-"""A slice that took longer is kept and marked: to run it again costs more than it tells."""
-
-TOLD_EVERY_S = 10.0
-
-QUICK_RESAMPLES = 400
-"""Enough to decide whether to go on; the figures reported are drawn from more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +30,8 @@ class Limits:
 
     Attributes:
         width: Relative width of the speed-up's interval that is good enough.
-        max_s: Seconds of measuring after which no further round begins; `rounds` are measured in any case.
+        max_s: Seconds of measuring after which no further round of the settings that run side by side begins;
+            `rounds` are measured in any case.
         rounds: Rounds before the first look at the width.
         slice_s: Least length of a slice.
         warm_up_s: Seconds after which a warm-up that has not ended is cut off.
@@ -88,6 +78,7 @@ class Session:
         earlier: Cases that were measured before, by name and settings; they are not measured again.
         record_earlier: Whether they are recorded again: not where the records are in the same file.
         own_cpu_s: CPU seconds of the coordinator itself.
+        free_bytes: Memory that more settings may take; None where that is not known.
         clock: Seconds from any start, never backwards.
         took_s: How long each case took so far; what the rest is estimated from.
     """
@@ -99,6 +90,7 @@ class Session:
     earlier: Mapping[tuple[str, tuple[str, ...]], Earlier] = field(default_factory=dict)
     record_earlier: bool = True
     own_cpu_s: Callable[[], float] = time.process_time
+    free_bytes: Callable[[], int | None] = memory.free_bytes
     clock: Callable[[], float] = time.monotonic
     took_s: list[float] = field(default_factory=list)
 
@@ -123,7 +115,7 @@ def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: 
         later = after + sum(_key(other) not in session.earlier for other in cases[done - before + 1 :])
         expected_s = _mean(session.took_s) if session.took_s else session.limits.max_s
         session.recorder.progress(case.name, done=done, total=total, remaining_s=(later + 1) * expected_s)
-        run = _CaseRun(case=case, session=session, done=done, total=total, later=later)
+        run = CaseRun(case=case, session=session, done=done, total=total, later=later)
         run.run()
         session.took_s.append(run.elapsed_s)
     if not after:
@@ -156,180 +148,3 @@ def _mean(values: Sequence[float]) -> float:
 
 def _key(case: Case) -> tuple[str, tuple[str, ...]]:
     return (case.name, tuple(arm.name for arm in case.arms))
-
-
-@dataclass(slots=True, kw_only=True)
-class _CaseRun:
-    """One case while it is measured; `later` more are to be measured after it."""
-
-    case: Case
-    session: Session
-    done: int
-    total: int
-    later: int
-    tracks: list[Track] = field(default_factory=list)
-    redone: int = 0
-    began: float = field(init=False)
-    told_at: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Start the clock."""
-        self.began = self.told_at = self.session.clock()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Return the seconds since it began, preparations included."""
-        return self.session.clock() - self.began
-
-    def run(self) -> None:
-        """Measure the case and record it; no process of it is left."""
-        try:
-            self.tracks = [Track(arm=arm) for arm in self.case.arms]
-            for track in list(self.tracks):
-                self._guard(track, self._start)
-            self._rounds()
-            for track in list(self.tracks):
-                self._guard(track, self._finish)
-            verdicts.record(self.case, self.tracks, self.session)
-            complete = bool(self.tracks) and len(self.tracks) == len(self.case.arms)
-            self.session.recorder.case_end(*_key(self.case), seconds=self.elapsed_s, complete=complete)
-        finally:
-            for arm in self.case.arms:
-                arm.close()
-
-    def _start(self, track: Track) -> None:
-        self._progress(f"preparing {track.arm.name}", self._expected_s())
-        track.facts = dict(track.arm.start())
-        track.warm_up = track.arm.warm_up(self.session.limits.warm_up_s)
-
-    def _finish(self, track: Track) -> None:
-        track.finish = track.arm.finish()
-        track.facts.update(track.finish.facts)
-
-    def _rounds(self) -> None:
-        """Measure rounds until they suffice."""
-        began = self.session.clock()
-        number = 0
-        while self.tracks:
-            for track in _rotated(self.tracks, number):
-                self._guard(track, lambda track, number=number: self._slice(track, number))  # type: ignore[misc]
-            number += 1
-            elapsed_s = self.session.clock() - began
-            if self._enough(number, elapsed_s):
-                return
-            self._tell(number, elapsed_s)
-
-    def _enough(self, number: int, elapsed_s: float) -> bool:
-        limits = self.session.limits
-        if number < limits.rounds:
-            return False
-        if limits.fixed or elapsed_s >= limits.max_s:
-            return True
-        return statistics.look_due(number, limits.rounds) and self._width() <= limits.width
-
-    def _width(self) -> float:
-        """Return the widest relative interval of the candidates, or of what is left without its baseline."""
-        return verdicts.widest(self.case, self.tracks, self.session.generator, resamples=QUICK_RESAMPLES)
-
-    def _slice(self, track: Track, number: int) -> None:
-        """Measure one slice, again where it was disturbed, and record the one that is kept."""
-        best = self._measured(track)
-        redone = 0
-        while redone < REDONE_PER_SLICE and self._worth_redoing(best):
-            self.redone += 1
-            redone += 1
-            best = min(best, self._measured(track), key=lambda kept: kept.disturbance.share)
-        track.kept.append(best)
-        self._record(track, best, number, redone)
-
-    def _worth_redoing(self, kept: Kept) -> bool:
-        disturbed = kept.disturbance.share > DISTURBED_SHARE
-        return disturbed and self.redone < REDONE_PER_CASE and kept.slice.seconds <= REDONE_UP_TO_S
-
-    def _measured(self, track: Track) -> Kept:
-        session = self.session
-        before, own_before = session.load.read(), track.arm.cpu_s() + session.own_cpu_s()
-        measured = track.arm.measure(session.limits.slice_s)
-        own_after, after = track.arm.cpu_s() + session.own_cpu_s(), session.load.read()
-        return Kept(slice=measured, disturbance=disturbance(before, after, own_after - own_before))
-
-    def _record(self, track: Track, kept: Kept, number: int, redone: int) -> None:
-        measured = kept.slice
-        shared = {
-            "case": self.case.name,
-            "setting": track.arm.name,
-            "metric": track.arm.metric.value,
-            "unit": track.arm.unit,
-            "items": measured.items,
-            "seconds": round(measured.seconds, 6),
-            "round": number,
-            **_shares(kept.disturbance),
-            "redone": redone,
-        }
-        for value in measured.parts or (measured.value,):
-            self.session.recorder.sample({**shared, "value": value, **_latencies(measured)})
-
-    def _guard(self, track: Track, action: Callable[[Track], None]) -> None:
-        """Take an arm out of the case where it fails."""
-        try:
-            action(track)
-        except ArmFailedError as error:
-            self.tracks.remove(track)
-            track.arm.close()
-            failure = Failure(case=self.case.name, setting=track.arm.name, message=str(error))
-            self.session.recorder.failure(failure)
-
-    def _tell(self, number: int, elapsed_s: float) -> None:
-        """Tell how far the rounds are, at the looks and where long ones let one wait: telling costs time."""
-        limits = self.session.limits
-        if statistics.look_due(number, limits.rounds):
-            width = self._width()
-            told = f"{number} rounds, interval {100 * width:.1f} % wide"
-            rest_s = self._rest_s(number, width, elapsed_s)
-        elif self.session.clock() - self.told_at >= TOLD_EVERY_S:
-            told = f"{number} of at least {max(number, limits.rounds)} rounds"
-            least_s = elapsed_s / number * max(0, limits.rounds - number)
-            rest_s = least_s if limits.fixed else max(least_s, limits.max_s - elapsed_s)
-        else:
-            return
-        each_s = _mean(took_s) if (took_s := self.session.took_s) else self.elapsed_s + rest_s
-        self._progress(told, rest_s + self.later * each_s)
-
-    def _rest_s(self, number: int, width: float, elapsed_s: float) -> float:
-        """Estimate how long the rounds go on: an interval narrows with the root of their number."""
-        limits = self.session.limits
-        if limits.fixed:
-            return elapsed_s / number * max(0, limits.rounds - number)
-        needed_s = elapsed_s * ((width / limits.width) ** 2 - 1)
-        return max(0.0, min(needed_s, limits.max_s - elapsed_s))
-
-    def _expected_s(self) -> float | None:
-        """Estimate how long this case and all later ones take, from those before; None for the first."""
-        if not self.session.took_s:
-            return None
-        each_s = _mean(self.session.took_s)
-        return max(0.0, each_s - self.elapsed_s) + self.later * each_s
-
-    def _progress(self, message: str, remaining_s: float | None) -> None:
-        self.told_at = self.session.clock()
-        self.session.recorder.progress(
-            f"{self.case.name}: {message}", done=self.done, total=self.total, remaining_s=remaining_s
-        )
-
-
-def _rotated(tracks: Sequence[Track], number: int) -> list[Track]:
-    """Return the arms in this round's order: each is first in turn, and every other round runs backwards.
-
-    After an even number of rounds each arm was as often before any other as after it.
-    """
-    first = number // 2 % len(tracks)
-    order = [*tracks[first:], *tracks[:first]]
-    return order[::-1] if number % 2 else order
-
-
-def _shares(taken: Disturbance) -> dict[str, float]:
-    return {"disturbed_share": round(taken.share, 4), "steal_share": round(taken.stolen, 4)}
-
-
-def _latencies(measured: Slice) -> dict[str, list[float]]:
-    return {"latencies_ms": list(measured.latencies_ms)} if measured.latencies_ms else {}

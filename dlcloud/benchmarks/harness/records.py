@@ -18,13 +18,13 @@ sample      case; setting; metric; value; unit; items; seconds; round; disturbed
             evenly taken, batch 1 only)
 result      case; setting; baseline: bool; metrics {NAME: {value, low, high, unit, samples}};
             facts {NAME: value}, among them threads_running and threads_allowed_on {CPUS: threads}, as
-            they were at the end; warnings [text]; stable: bool
+            they were at the end; warnings [text], of the setting's own doubts alone; stable: bool
 comparison  case; baseline; candidate; metric; ratio; low; high; confidence; verdict; samples.
             `ratio` is the speed-up: how many times as well the candidate does, however the metric counts
 overall     a comparison with the best of several baselines, as of several engines' fp32, all measured in
             turn; keys as of `comparison`, `baseline` being the one that was best
 failure     case; setting (null where the whole case failed); message
-skip        case; setting; reason: what this machine lacks; no failure
+skip        case; setting; reason: what this machine lacks, memory among it; no failure
 end         ok: bool, true where nothing failed; seconds: from start to end
 
 `case` is what is measured ("vgg16 batch 1"), `setting` how ("fp32", "int8"), `metric` one of Metric.

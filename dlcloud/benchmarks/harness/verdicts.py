@@ -25,8 +25,9 @@ SMALLEST_LEFT = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A slice that counts, with what others took of it."""
+    """A slice that counts, with what others took of it, and the round that it was measured in."""
 
+    round: int
     slice: Slice
     disturbance: Disturbance
 
@@ -46,20 +47,26 @@ class Track:
         """Return the main metric of each round."""
         return [kept.slice.value for kept in self.kept]
 
-    @property
-    def left(self) -> float:
-        """Return the mean share of the CPU time of its rounds that others left, never quite nothing."""
-        shares = [1.0 - kept.disturbance.share for kept in self.kept]
-        return max(SMALLEST_LEFT, sum(shares) / len(shares))
 
+def widths(
+    case: "Case", tracks: Sequence[Track], generator: random.Random, *, resamples: int
+) -> dict[str, float]:
+    """Return by setting the relative width of the interval that it is judged by.
 
-def widest(case: "Case", tracks: Sequence[Track], generator: random.Random, *, resamples: int) -> float:
-    """Return the widest relative interval of the candidates, or of what is left without its baseline."""
+    Of a candidate that is its speed-up's; of a setting that is in no pair, as where its baseline failed, that
+    of its own figure. A baseline that has candidates is in none.
+    """
     pairs = _pairs(case, tracks)
-    intervals = [_speed_up(ours, theirs, generator, resamples) for ours, theirs in pairs]
-    if not intervals:
-        intervals = [statistics.bootstrap(track.values, generator, resamples=resamples) for track in tracks]
-    return max(interval.relative_width for interval in intervals)
+    found = {
+        theirs.arm.name: _speed_up(ours, theirs, generator, resamples).relative_width
+        for ours, theirs in pairs
+    }
+    paired = {track.arm.name for pair in pairs for track in pair}
+    alone = [track for track in tracks if track.arm.name not in paired]
+    intervals = {
+        track.arm.name: statistics.bootstrap(track.values, generator, resamples=resamples) for track in alone
+    }
+    return {**found, **{name: interval.relative_width for name, interval in intervals.items()}}
 
 
 def _pairs(case: "Case", tracks: Sequence[Track]) -> list[tuple[Track, Track]]:
@@ -69,7 +76,9 @@ def _pairs(case: "Case", tracks: Sequence[Track]) -> list[tuple[Track, Track]]:
     return [
         (baseline, by_name[name])
         for name, baseline in baselines.items()
-        if baseline is not None and baseline is not by_name[name]
+        if baseline is not None
+        and baseline is not by_name[name]
+        and all(_side_by_side(baseline, by_name[name]))
     ]
 
 
@@ -80,11 +89,26 @@ def _speed_up(baseline: Track, candidate: Track, generator: random.Random, resam
     equal settings then differed by a factor of two, round after round. So the interval reaches from that of
     the ratios as measured to the same per CPU time that others left each of the two on average.
     """
+    ours, theirs = _side_by_side(baseline, candidate)
     higher = baseline.arm.metric.higher_is_better
-    pairs = statistics.ratios(baseline.values, candidate.values, higher_is_better=higher)
+    values = ([kept.slice.value for kept in each] for each in (ours, theirs))
+    pairs = statistics.ratios(*values, higher_is_better=higher)
     measured = statistics.bootstrap(pairs, generator, resamples=resamples)
-    explained = baseline.left / candidate.left
+    explained = _left(ours) / _left(theirs)
     return replace(measured, low=measured.low * min(1.0, explained), high=measured.high * max(1.0, explained))
+
+
+def _side_by_side(one: Track, other: Track) -> tuple[list[Kept], list[Kept]]:
+    """Return the slices of the rounds that both settings were measured in."""
+    rounds = {kept.round for kept in one.kept} & {kept.round for kept in other.kept}
+    ours, theirs = ([kept for kept in each.kept if kept.round in rounds] for each in (one, other))
+    return ours, theirs
+
+
+def _left(slices: Sequence[Kept]) -> float:
+    """Return the mean share of the CPU time of slices that others left, never quite nothing."""
+    shares = [1.0 - kept.disturbance.share for kept in slices]
+    return max(SMALLEST_LEFT, sum(shares) / len(shares))
 
 
 def record(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
@@ -94,8 +118,11 @@ def record(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
     """
     if not tracks:
         return
-    width = widest(case, tracks, session.generator, resamples=2000)
+    known = widths(case, tracks, session.generator, resamples=2000)
     for track in tracks:
+        # Where not even one of its candidates could be told from it, a baseline itself is doubtful.
+        widths_of = [known[name] for name in known if track.arm.name in {name, case.baseline_of(name)}]
+        width = min(widths_of, default=0.0)
         warnings = [*_warnings(track), *_width_warnings(width, session.limits.width, session.limits.fixed)]
         result = Result(
             case=case.name,
@@ -119,7 +146,7 @@ def _record_overall(case: "Case", tracks: Sequence[Track], session: "Session") -
         return
     best = max(contenders, key=_merit)
     for track in tracks:
-        if track is not best:
+        if track is not best and all(_side_by_side(best, track)):
             compared = _comparison(case.name, best, track, session.generator)
             session.recorder.compared_overall(compared)
 
@@ -144,7 +171,7 @@ def _comparison(case: str, baseline: Track, candidate: Track, generator: random.
         high=_rounded(speed_up.high),
         confidence=round(speed_up.confidence, 4),
         verdict=statistics.judge(speed_up).value,
-        samples=len(candidate.kept),
+        samples=len(_side_by_side(baseline, candidate)[0]),
     )
 
 

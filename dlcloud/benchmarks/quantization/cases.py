@@ -15,6 +15,14 @@ from .engines import DEFAULT, ENGINES, Isa
 from .formats import only_batch, title_of
 from .settings import Setting, asked, settings_of
 
+HELD_PER_BYTE = 2.5
+ENGINE_BYTES = 256 << 20
+"""What a worker holds at most: its model, which engines rewrite as they load it, and the engine itself.
+
+Measured: 1.9 to 2.4 bytes for each of the model's, engine included, of VGG16 and VGG19 in fp32; 4.3 of
+ResNet-50. What an engine takes beyond that is learned from the first of the case.
+"""
+
 
 def cases_of(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
     """Build the models and make a case of each network and batch; record what cannot be built."""
@@ -113,6 +121,7 @@ def _arm(
         environment=program.environment({**engine.environment_for(setting.isa), **threads}),
         latencies=batch == 1,
         python=setting.python,
+        expected_bytes=round(HELD_PER_BYTE * setting.size_bytes) + ENGINE_BYTES,
         known={
             **setting.proof,
             **({} if on_gpu else {"isa_cap": setting.isa.value}),
