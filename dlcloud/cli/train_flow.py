@@ -11,6 +11,7 @@ from dlcloud.core.ports import Cloud
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Dial
 from dlcloud.elastic.controller import Controller
+from dlcloud.elastic.lead import Lead
 from dlcloud.elastic.program import Program, program_of
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.workers import Ended, Told, Workers
@@ -52,7 +53,7 @@ class Training:
         """Train to the last step.
 
         Raises:
-            InstanceError: The coordinator is gone.
+            InstanceError: The coordinator is gone, and nobody else has the model's state.
             RemoteCommandError: The program fails wherever it runs.
         """
         context = self.context
@@ -73,12 +74,12 @@ class Training:
         """Return how many workers are wanted: as `dlcloud resize` said last, else as the recipe says."""
         return self.context.clusters.size(self.cluster.cluster_id) or self.recipe.instances.maximum
 
-    def _workers(self, coordinator: Member, post: Callable[[Told | Ended], None]) -> Workers:
+    def _workers(self, lead: Callable[[], Lead], post: Callable[[Told | Ended], None]) -> Workers:
         context = self.context
         return Workers(
             recipe=self.recipe,
             program=self._program(),
-            coordinator=coordinator,
+            lead=lead,
             port=PORT,
             image_id=self.plan.image.image_id,
             detached=Detached(

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.instance import Market
+from dlcloud.core.resize import coordinator
 from dlcloud.core.resize import decide as decide_size
 
 FIRST_WAIT = timedelta(seconds=5)
@@ -90,7 +91,8 @@ def decide(
 ) -> Move:
     """Decide what to do with the workers that there are.
 
-    Who is interrupted is replaced at once, not when it is gone. Who is at risk is replaced first and leaves
+    Who is interrupted is replaced at once, not when it is gone. Where no on-demand instance is left, one more
+    is asked for whatever the target: somebody must coordinate. Who is at risk is replaced first and leaves
     when the newcomer trains. What is too much leaves, in the order of `dlcloud resize`.
 
     Args:
@@ -105,13 +107,18 @@ def decide(
     staying = [worker for worker in workers if worker.stays]
     at_risk = [worker for worker in workers if worker.standing is Standing.AT_RISK]
     drain, drain_reasons = _drain(staying, at_risk, target, base=base, rounds=rounds)
-    missing = target - len(staying)
+    missing = max(target - len(staying), int(successor(workers) is None))
     if missing <= 0 or asking:
         return Move(launch=0, drain=drain, look_at=None, reasons=drain_reasons)
     if refused is not None and refused.again_at > now:
         return Move(launch=0, drain=drain, look_at=refused.again_at, reasons=drain_reasons)
     why = f"{len(staying)} of {target} workers can be counted on: asking for {missing} more"
     return Move(launch=missing, drain=drain, look_at=None, reasons=(*drain_reasons, why))
+
+
+def successor(workers: Sequence[Worker]) -> Member | None:
+    """Return who coordinates, of those that can be counted on: the oldest on-demand one."""
+    return coordinator([worker.member for worker in workers if worker.stays])
 
 
 def _drain(

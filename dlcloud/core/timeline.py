@@ -1,7 +1,9 @@
 """What an elastic run did over time, from the records of its trainers.
 
 Reads what `dlcloud.trainer.records` documents, leniently: `step` (a committed step: step, samples, loss,
-world_size, seconds) and `event` (event, cause). Every worker of a step records it; one of them is enough.
+world_size, seconds, lineage) and `event` (event, cause). Every worker of a step records it; one of them is
+enough. A step that was committed twice, by workers that did not know of each other or again from an older
+state, has several lineages: the run went on with the one that was committed last.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,12 +41,16 @@ class TrainingEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One elastic run: its steps in their order, its events as they came."""
+    """One elastic run: its steps in their order, its events as they came.
+
+    `again` is how many commits of steps were given up, for others of the same steps took their place.
+    """
 
     run: str
     began_at: datetime
     steps: tuple[Step, ...]
     events: tuple[TrainingEvent, ...]
+    again: int = 0
 
 
 def timelines_of(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
@@ -60,17 +66,20 @@ def timelines_of(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
 
 def _timeline(run: str, told: list[tuple[datetime, Mapping[str, Any]]]) -> Timeline:
     began_at = told[0][0]
-    steps: dict[int, Step] = {}
+    commits: dict[int, dict[object, Step]] = {}
+    last: dict[int, object] = {}
     events: list[TrainingEvent] = []
     for time, record in told:
         at_s = (time - began_at).total_seconds()
         if record["record"] == "event":
             events.append(_event(record, at_s))
         elif (step := _step(record, at_s)) is not None:
-            # The first to tell: newcomers that are healed may tell of it again.
-            steps.setdefault(step.step, step)
-    ordered = tuple(steps[number] for number in sorted(steps))
-    return Timeline(run=run, began_at=began_at, steps=ordered, events=tuple(events))
+            # The first to tell of a commit: every worker does.
+            commits.setdefault(step.step, {}).setdefault(record.get("lineage"), step)
+            last[step.step] = record.get("lineage")
+    ordered = tuple(commits[number][last[number]] for number in sorted(commits))
+    again = sum(len(each) - 1 for each in commits.values())
+    return Timeline(run=run, began_at=began_at, steps=ordered, events=tuple(events), again=again)
 
 
 def _step(record: Mapping[str, Any], at_s: float) -> Step | None:

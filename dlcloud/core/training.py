@@ -15,6 +15,7 @@ TOLD = (
     "joined",
     "healed",
     "resumed",
+    "coordinator",
     "notice",
     "rebalance",
     "drained",
@@ -71,7 +72,7 @@ class Training:
         samples: Seen by them.
         seconds: From its first record to its last step.
         mean_size: Workers, weighted with the time that each number of them lasted.
-        redone: Steps that were begun and not committed.
+        redone: Steps that were begun and not committed, or committed and taken again from an older state.
         spells: The sizes over time.
         events: What happened, and why.
         shares: What each instance cost, the oldest first.
@@ -131,7 +132,8 @@ def training_of(
         samples=sum(step.samples for step in steps),
         seconds=steps[-1].at_s,
         mean_size=_mean_size(timeline),
-        redone=len({(each.worker, each.at_s) for each in timeline.events if each.event == "retry"}),
+        redone=timeline.again
+        + len({(each.worker, each.at_s) for each in timeline.events if each.event == "retry"}),
         last_loss=steps[-1].loss,
         spells=tuple(_spells(timeline)),
         events=tuple(each for each in timeline.events if each.event in TOLD),

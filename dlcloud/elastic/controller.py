@@ -13,7 +13,9 @@ from dlcloud.core.events import Emit, Notice, Progress, Warned
 from dlcloud.core.ports import Clock
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
+from dlcloud.elastic.lead import Lead
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.succession import Phase, Succession, Vacated
 from dlcloud.elastic.team import Team
 from dlcloud.elastic.workers import Ended, Told, Workers
 from dlcloud.launch.grow import Grown
@@ -32,6 +34,7 @@ TOLD = {
     "drained": "has left at step {step}: {cause}",
     "joined": "trains, from step {step} on",
     "healed": "has the state of step {step} from a peer",
+    "coordinator": "asks the new coordinator from step {step} on",
     "resumed": "goes on from the checkpoint of step {step}",
     "hold": "waits: {cause}",
     "no_quorum": "waits for the others: {cause}",
@@ -54,7 +57,8 @@ class Controller:
     Args:
         cluster: Whose instances.
         recipe: With the sizes, and the market.
-        make_workers: Given the coordinator and who takes what happens, returns what serves the instances.
+        make_workers: Given what tells who coordinates, and who takes what happens, returns what serves the
+            instances.
         grow: Brings the cluster so many more instances, leaving alone those named.
         end: Ends instances that have left.
         target: Returns how many workers are wanted, now.
@@ -65,7 +69,7 @@ class Controller:
 
     cluster: Cluster
     recipe: Recipe
-    make_workers: Callable[[Member, Callable[[Told | Ended], None]], Workers]
+    make_workers: Callable[[Callable[[], Lead], Callable[[Told | Ended], None]], Workers]
     grow: Callable[[int, Sequence[str]], Grown]
     end: Callable[[Sequence[Member]], object]
     target: Callable[[], int]
@@ -74,7 +78,7 @@ class Controller:
     rehearsal: Rehearsal | None = None
     team: Team = field(default_factory=Team)
     _workers: Workers = field(init=False)
-    _coordinator: str = field(init=False, default="")
+    _succession: Succession = field(init=False)
     _inbox: "queue.Queue[object]" = field(init=False, default_factory=queue.Queue)
     _following: set[str] = field(init=False, default_factory=set)
     _drained: set[str] = field(init=False, default_factory=set)
@@ -93,18 +97,34 @@ class Controller:
             members: The instances that are up; agents that run on them already are followed on.
 
         Raises:
-            InstanceError: The coordinator is gone, or the program fails wherever it runs.
+            InstanceError: The coordinator is gone, and nobody else has the model's state.
+            RemoteCommandError: The program fails wherever it runs.
         """
         first = coordinator(members)
         if first is None:
             raise InstanceError(f"{self.cluster.name} has no on-demand instance to coordinate the others")
-        self._coordinator = first.instance.instance_id
-        self._workers = self.make_workers(first, self._inbox.put)
+        self._succession = self._make_succession()
+        self._workers = self.make_workers(lambda: self._succession.lead, self._inbox.put)
         for member in members:
             self._admit(member)
+        self._succession.begin(first)
+        for member in members:
+            self._workers.serve(member)
+        self._succession.remind()
         while not self._over():
             self._take_all()
             self._act()
+
+    def _make_succession(self) -> Succession:
+        return Succession(
+            team=self.team,
+            following=self._following,
+            inform=lambda member: self._workers.inform(member, workers=self.target()),
+            end=self.end,
+            post=self._inbox.put,
+            clock=self.clock,
+            emit=self.emit,
+        )
 
     def _admit(self, member: Member) -> None:
         name = member.instance.instance_id
@@ -112,7 +132,6 @@ class Controller:
         self._following.add(name)
         for record in self._workers.stored(member):
             self.team.take(name, record)
-        self._workers.serve(member)
 
     def _over(self) -> bool:
         if not self.team.done:
@@ -138,6 +157,8 @@ class Controller:
                     self._take_end(each)
                 case Enlarged():
                     self._take_answer(each)
+                case Vacated():
+                    self._succession.vacated()
 
     def _take_records(self, told: Told) -> None:
         for record in told.records:
@@ -152,6 +173,7 @@ class Controller:
                 self.emit((Warned if bad else Notice)(
                     message=sentence.format(**known), instance_id=told.instance_id
                 ))  # fmt: skip
+        self._succession.take(told.instance_id, told.records)
         self._tell_progress()
 
     def _tell_progress(self) -> None:
@@ -173,18 +195,19 @@ class Controller:
             return
         if ended.error is not None:
             self.emit(Warned(message=str(ended.error), instance_id=name))
-        if name == self._coordinator and not ended.drained:
-            raise InstanceError(
-                f"the coordinator {name} is gone, and the run with it; the others' checkpoints are with them",
-                f"dlcloud up again starts {self.recipe.name} anew",
-            ) from ended.error
+        coordinated = name == self._succession.lead.instance_id
         if not ended.drained and ended.run is not None:
-            self._count_failure(ended)
-        self._release(name)
+            # Where it is the coordinator's first worker that fails, waiting for others would be in vain.
+            self._count_failure(ended, 1 if coordinated and not self.team.step else FAILURES)
+        if coordinated:
+            self._succession.lose()
+        else:
+            self._release(name)
+            self._succession.reconsider()
 
-    def _count_failure(self, ended: Ended) -> None:
+    def _count_failure(self, ended: Ended, most: int) -> None:
         self._failures += 1
-        if ended.run is not None and self._failures >= FAILURES:
+        if ended.run is not None and self._failures >= most:
             raise self._workers.detached.failure(ended.run, self.recipe.name)
         self.emit(Warned(message="its worker failed, and is replaced", instance_id=ended.instance_id))
 
@@ -206,6 +229,9 @@ class Controller:
         new = [] if answer.grown is None else self._newcomers(answer.grown.members)
         for member in new:
             self._admit(member)
+        self._succession.fill()
+        for member in new:
+            self._workers.serve(member)
         if new:
             self._refused = None
             return
@@ -221,8 +247,9 @@ class Controller:
         return [each for each in members if not self.team.knows(each.instance.instance_id)]
 
     def _act(self) -> None:
-        if self.team.done:
+        if self.team.done or self._succession.phase is Phase.ENDING:
             return
+        self._succession.fill()
         if self.rehearsal is not None and self._began is not None:
             self.rehearsal.go_on(self.clock.monotonic() - self._began, self._others())
         instances, target = self.recipe.instances, self.target()
@@ -245,7 +272,7 @@ class Controller:
     def _others(self) -> list[str]:
         workers = [each for each in self.team.workers if each.standing is Standing.TRAINING]
         workers.sort(key=lambda each: (each.member.instance.launched_at, each.instance_id))
-        return [each.instance_id for each in workers if each.instance_id != self._coordinator]
+        return [each.instance_id for each in workers if each.instance_id != self._succession.lead.instance_id]
 
     def _drain(self, name: str, target: int) -> None:
         if name in self._drained:

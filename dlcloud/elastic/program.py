@@ -8,6 +8,7 @@ from pathlib import Path
 import dlcloud.trainer
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Elastic, Recipe
+from dlcloud.elastic.lead import Lead
 
 PACKAGE = Path(dlcloud.trainer.__file__).parent
 REQUIREMENTS = PACKAGE / "requirements" / "elastic.txt"
@@ -36,31 +37,39 @@ class Program:
     minimum: int
     elastic: Elastic
 
-    def agent(self, python: str, *, worker: str, coordinator: str, port: int, coordinates: bool) -> str:
+    def agent(self, python: str, *, worker: str, lead: Lead, port: int) -> str:
         """Return the shell command of an instance's agent, run in the folder that the command runs in.
 
         Args:
             python: The environment's interpreter.
             worker: The instance's name in the records.
-            coordinator: The coordinator's address, as the others reach it.
+            lead: The coordinator; it may be this instance.
             port: Of its lighthouse.
-            coordinates: Whether this instance is the coordinator.
         """
         words = ["-m", "trainer.agent", "--folder", "..", "--run", self.run, "--worker", worker]
-        words += ["--coordinator", coordinator, "--port", str(port)]
+        words += ["--coordinator", lead.host, "--port", str(port)]
         words += ["--checkpoint-seconds", f"{self.elastic.checkpoint_seconds:g}"]
         words += ["--margin", f"{self.elastic.leave_seconds:g}"]
         # Who is asked to leave has half of that time before it is ended.
         words += ["--last-seconds", f"{min(LAST_S, self.elastic.leave_seconds / 2):g}"]
         words += ["--hash-every", str(self.elastic.exact_hash_every)]
-        if coordinates:
-            words += ["--lighthouse", "--minimum", str(self.minimum)]
+        if worker == lead.instance_id:
+            words += ["--lighthouse", "--minimum", str(self.minimum), "--step", str(lead.step)]
         words += ["--", "sh", "-c", f"exec {self.command}"]
         return f"PYTHONPATH=.. exec {shlex.quote(python)} {shlex.join(words)}\n"
 
-    def control(self, *, workers: int, drain: str | None = None) -> bytes:
+    def control(self, *, worker: str, workers: int, lead: Lead, port: int, drain: str | None = None) -> bytes:
         """Return what the controller tells an agent; `trainer/control.py` says what it means."""
-        wanted = {"generation": 0, "minimum": self.minimum, "workers": workers, "drain": drain}
+        wanted = {
+            "generation": lead.generation,
+            "minimum": self.minimum,
+            "workers": workers,
+            "drain": drain,
+            "coordinator": f"{lead.host}:{port}",
+            "coordinates": worker == lead.instance_id,
+            "step": lead.step,
+            "least": lead.least,
+        }
         return json.dumps(wanted).encode() + b"\n"
 
 

@@ -30,6 +30,7 @@ class Team:
         loss: At that step.
         world_size: How many workers took it.
         done: Whether the last step is committed.
+        generation: The newest that a worker has gone by.
     """
 
     step: int = 0
@@ -37,8 +38,11 @@ class Team:
     loss: float | None = None
     world_size: int = 0
     done: bool = False
+    generation: int = 0
     _members: dict[str, Member] = field(default_factory=dict)
     _standings: dict[str, Standing] = field(default_factory=dict)
+    _held: dict[str, int] = field(default_factory=dict)
+    _coordinated: set[str] = field(default_factory=set)
 
     @property
     def workers(self) -> list[Worker]:
@@ -62,6 +66,17 @@ class Team:
         """Return where the worker on an instance stands."""
         return self._standings[instance_id]
 
+    def held(self, instance_id: str) -> int | None:
+        """Return how many steps the state on an instance has behind it; None where it never had any.
+
+        It is 0 while a worker is started anew, which then has its checkpoint.
+        """
+        return self._held.get(instance_id)
+
+    def coordinated(self, instance_id: str) -> bool:
+        """Tell whether a lighthouse was ever started on an instance."""
+        return instance_id in self._coordinated
+
     def leave(self, instance_id: str) -> None:
         """Count a worker as leaving: it was told to."""
         self._move(instance_id, Standing.LEAVING)
@@ -79,16 +94,31 @@ class Team:
                 self.steps = steps if isinstance(steps, int) else self.steps
             case "step":
                 self._move(instance_id, Standing.TRAINING)
-                self._step(record)
+                self._step(instance_id, record)
             case "event":
                 event = record.get("event")
                 self.done = self.done or event == "done"
-                if isinstance(event, str) and event in _MOVES:
-                    self._move(instance_id, _MOVES[event])
+                if isinstance(event, str):
+                    self._hold(instance_id, event, record.get("step"))
+                    self._move(instance_id, _MOVES.get(event, Standing.ARRIVING))
 
-    def _step(self, record: Mapping[str, Any]) -> None:
-        step = record.get("step")
-        if isinstance(step, int) and step > self.step:
+    def _hold(self, instance_id: str, event: str, step: object) -> None:
+        """Learn what an event says of the state on an instance."""
+        if event in {"healed", "resumed"} and isinstance(step, int):
+            self._held[instance_id] = step
+        elif event in {"worker_ended", "killed"} and instance_id in self._held:
+            self._held[instance_id] = 0
+        elif event == "lighthouse_started":
+            self._coordinated.add(instance_id)
+
+    def _step(self, instance_id: str, record: Mapping[str, Any]) -> None:
+        step, generation = record.get("step"), record.get("generation")
+        if isinstance(generation, int):
+            self.generation = max(self.generation, generation)
+        if not isinstance(step, int):
+            return
+        self._held[instance_id] = step
+        if step > self.step:
             self.step = step
             loss, size = record.get("loss"), record.get("world_size")
             self.loss = loss if isinstance(loss, int | float) else None

@@ -12,6 +12,7 @@ from dlcloud.core.ports import Clock
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
+from dlcloud.elastic.lead import Lead
 from dlcloud.elastic.program import CONTROL, PACKAGE, Program
 from dlcloud.launch.detached import Detached, folder_of
 from dlcloud.launch.quotes import Quotes
@@ -51,7 +52,7 @@ class Workers:
     Args:
         recipe: With the set-up, and what to bring home.
         program: What runs.
-        coordinator: The instance with the lighthouse.
+        lead: Returns who coordinates, now.
         port: Of the lighthouse.
         image_id: The image that the instances booted, for the record.
         detached: Starts and follows.
@@ -64,7 +65,7 @@ class Workers:
 
     recipe: Recipe
     program: Program
-    coordinator: Member
+    lead: Callable[[], Lead]
     port: int
     image_id: str
     detached: Detached
@@ -92,10 +93,20 @@ class Workers:
         Raises:
             UnreachableError, RemoteCommandError: It could not be asked.
         """
+        self.inform(member, workers=workers, drain=cause)
+
+    def inform(self, member: Member, *, workers: int, drain: str | None = None) -> bool:
+        """Tell the agent and the worker on an instance who coordinates; return whether any is there.
+
+        Raises:
+            UnreachableError, RemoteCommandError: They could not be told.
+        """
         run = self.detached.unfinished(member, self.recipe.name)
-        if run is not None:
-            content = self.program.control(workers=workers, drain=cause)
-            self.detached.connect(member).send_bytes(content, f"{folder_of(run)}/{CONTROL}")
+        if run is None:
+            return False
+        content = self._control(member, self.lead(), workers=workers, drain=drain)
+        self.detached.connect(member).send_bytes(content, f"{folder_of(run)}/{CONTROL}")
+        return True
 
     def _serve(self, member: Member) -> None:
         name = member.instance.instance_id
@@ -126,18 +137,14 @@ class Workers:
         connection.send_tree(PACKAGE, f"{folder}/trainer")
         if self.program.files is not None:
             connection.send_tree(self.program.files, f"{folder}/work")
-        minimum = self.program.control(workers=self.recipe.instances.maximum)
-        connection.send_bytes(minimum, f"{folder}/{CONTROL}")
-        connection.send_bytes(self._command(member, python).encode(), f"{folder}/command")
+        lead = self.lead()
+        wanted = self._control(member, lead, workers=self.recipe.instances.maximum)
+        connection.send_bytes(wanted, f"{folder}/{CONTROL}")
+        command = self.program.agent(python, worker=member.instance.instance_id, lead=lead, port=self.port)
+        connection.send_bytes(command.encode(), f"{folder}/command")
         self.runs.add(run)
         return run
 
-    def _command(self, member: Member, python: str) -> str:
-        name, first = member.instance.instance_id, self.coordinator.instance
-        return self.program.agent(
-            python,
-            worker=name,
-            coordinator=first.private_host or first.host,
-            port=self.port,
-            coordinates=name == first.instance_id,
-        )
+    def _control(self, member: Member, lead: Lead, *, workers: int, drain: str | None = None) -> bytes:
+        name = member.instance.instance_id
+        return self.program.control(worker=name, workers=workers, lead=lead, port=self.port, drain=drain)

@@ -78,3 +78,16 @@ def test_records_that_cannot_be_read_are_left_out():
     assert timelines_of(broken) == []
     assert len(timelines_of([*broken, step(1, 1)])[0].steps) == 1
     assert timelines_of([record("event", 1, event="drain", cause="x")]) == []
+
+
+def test_of_a_step_that_was_committed_twice_the_later_commit_counts():
+    """A coordinator committed step 3 alone and was lost; the others took it again."""
+    told = [
+        step(2, 1, 3, lineage=5),
+        step(3, 2, 3, lineage=6, loss=1.0),
+        step(3, 9, 2, "w1", lineage=7, loss=3.0),
+        step(3, 9.1, 2, "w2", lineage=7, loss=3.0),
+    ]
+    (timeline,) = timelines_of(told)
+    assert [(each.step, each.loss, each.at_s) for each in timeline.steps] == [(2, 2.0, 0), (3, 3.0, 8)]
+    assert timeline.again == 1

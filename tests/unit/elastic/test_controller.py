@@ -44,7 +44,7 @@ class FakeWorkers:
 
     def __init__(self, script, stored):
         self.script, self.kept = script, stored
-        self.served, self.drained, self.post = [], [], None
+        self.served, self.drained, self.told, self.post, self.lead = [], [], [], None, None
 
     def serve(self, member):
         self.served.append(member.instance.instance_id)
@@ -59,6 +59,14 @@ class FakeWorkers:
         for each in self.script.get(f"{member.instance.instance_id} {cause} {workers}", []):
             self.post(each)
 
+    def inform(self, member, *, workers):
+        assert workers
+        name, lead = member.instance.instance_id, self.lead()
+        self.told.append((name, lead.instance_id, lead.least))
+        for each in self.script.get(f"{name} told {lead.instance_id} {lead.least}", []):
+            self.post(each)
+        return name in self.served
+
     @property
     def detached(self):
         return self
@@ -70,10 +78,10 @@ class FakeWorkers:
 class World:
     """A controller over fakes; instances that are launched are numbered from 3 on."""
 
-    def __init__(self, script, *, answers=(), target=3, stored=None):
+    def __init__(self, script, *, answers=(), target=3, stored=None, launches=Market.SPOT):
         self.workers = FakeWorkers(script, stored or {})
         self.answers, self.asked, self.ended, self.told = list(answers), [], [], []
-        self.launched = 0
+        self.launched, self.launches = 0, launches
         self.controller = Controller(
             cluster=cluster(),
             recipe=recipe(TRAINS),
@@ -85,9 +93,8 @@ class World:
             emit=self.told.append,
         )
 
-    def make_workers(self, coordinator, post):
-        assert coordinator.instance.instance_id == "i-0"
-        self.workers.post = post
+    def make_workers(self, lead, post):
+        self.workers.post, self.workers.lead = post, lead
         return self.workers
 
     def grow(self, count, known):
@@ -95,7 +102,7 @@ class World:
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
-        new = [] if answer == 0 else [member(3 + self.launched + n) for n in range(count)]
+        new = [] if answer == 0 else [member(3 + self.launched + n, self.launches) for n in range(count)]
         self.launched += len(new)
         return Grown(members=[*(FIRST if known else []), *new], connections={})
 
@@ -181,10 +188,109 @@ def test_a_smaller_target_drains_the_newest_spot_instance_once():
     assert world.asked == []
 
 
-def test_without_its_coordinator_the_run_is_lost_and_says_so():
-    world = World({"i-0": [Ended(instance_id="i-0", error=InstanceError("gone"))]})
-    with pytest.raises(InstanceError, match="the coordinator i-0 is gone"):
+def taken(number, generation=0, size=3):
+    return {**step(number, size), "generation": generation}
+
+
+LOST = Ended(instance_id="i-0", error=InstanceError("i-0 is gone"))
+STARTED = event("lighthouse_started")
+
+
+def test_where_the_coordinator_is_lost_a_new_instance_takes_over_with_the_state_of_the_others():
+    """The lost one had committed a step that no other had: it is taken again."""
+    done = [reports("i-3", DONE), ends("i-1"), ends("i-2"), ends("i-3")]
+    script = {
+        "i-0": [reports("i-0", taken(8))],
+        "i-1": [reports("i-1", taken(7))],
+        "i-2": [reports("i-2", taken(6)), LOST],
+        "i-3": [reports("i-3", STARTED)],
+        "i-1 told i-3 7": [reports("i-1", taken(8, 1))],
+        "i-1 told i-3 0": done,
+    }
+    world = World(script, launches=Market.ON_DEMAND).go()
+    assert (world.asked, world.ended) == ([1], ["i-0"])
+    assert {("i-1", "i-3", 7), ("i-2", "i-3", 7), ("i-3", "i-3", 7)} <= set(world.workers.told)
+    lead = world.workers.lead()
+    assert (lead.generation, lead.step, lead.least) == (1, 8, 0)
+    assert any("2 of them hold the state of step 7 of 8" in message for message in world.messages)
+    assert "the training goes on from step 7: 1 step(s) are taken again" in world.messages
+
+
+def test_an_on_demand_instance_that_is_left_takes_over_before_the_others_are_told():
+    members = [*FIRST[:2], member(2, Market.ON_DEMAND)]
+    script = {
+        "i-1": [reports("i-1", taken(7))],
+        "i-2": [reports("i-2", taken(7)), LOST],
+        "i-2 told i-2 7": [reports("i-2", STARTED)],
+        "i-1 told i-2 7": [reports("i-1", taken(8, 1)), reports("i-2", DONE), ends("i-1"), ends("i-2")],
+    }
+    world = World(script, target=2).go(members)
+    assert [name for name, *_ in world.workers.told][:1] == ["i-2"]
+    assert (world.asked, world.ended) == ([], ["i-0"])
+    assert any("no step is lost" in message for message in world.messages)
+
+
+def test_a_survivor_that_is_lost_before_the_training_goes_on_is_not_waited_for():
+    members = [*FIRST[:2], member(2, Market.ON_DEMAND)]
+    script = {
+        "i-1": [reports("i-1", taken(9))],
+        "i-2": [reports("i-2", taken(7)), LOST],
+        "i-2 told i-2 9": [
+            reports("i-2", STARTED),
+            Ended(instance_id="i-1", error=InstanceError("i-1 is gone, too")),
+        ],
+        "i-2 told i-2 7": [reports("i-2", taken(8, 1), DONE), ends("i-2")],
+    }
+    world = World(script, answers=[0] * 99).go(members)
+    assert ("i-2", "i-2", 7) in world.workers.told
+
+
+def test_without_anyone_who_has_the_state_the_run_is_lost_and_says_so():
+    world = World({"i-0": [reports("i-0", taken(8)), LOST]})
+    with pytest.raises(InstanceError, match="the 8 steps are lost"):
         world.go()
+
+
+def test_a_coordinator_that_cannot_be_ended_has_no_successor_yet():
+    """Two coordinators would be two runs."""
+    script = {"i-1": [reports("i-1", taken(7)), LOST]}
+    world, refusals = World(script), [CloudError("no network")] * 3
+
+    def end(members):
+        assert world.asked == []
+        if refusals:
+            raise refusals.pop()
+        world.ended.append(members[0].instance.instance_id)
+
+    def grow(count, _known):
+        world.asked.append(count)
+        world.workers.post(reports("i-1", DONE))
+        world.workers.post(ends("i-1"))
+        world.workers.post(ends("i-2"))
+        return Grown(members=[], connections={})
+
+    world.controller.end, world.controller.grow = end, grow
+    world.go()
+    assert (world.ended, world.asked) == (["i-0"], [1])
+
+
+def test_a_program_that_fails_on_the_coordinator_before_the_first_step_ends_the_run_at_once():
+    world = World({"i-0": [ends("i-0", 1, RunState.FAILED)]})
+    with pytest.raises(RemoteCommandError, match="sample failed on i-0"):
+        world.go()
+
+
+def test_a_controller_that_comes_after_another_sees_who_has_to_be_told():
+    """The coordinator was lost while nobody looked; `up` has launched another before it trains on."""
+    members = [member(1), member(2), member(3, Market.ON_DEMAND)]
+    script = {
+        "i-3": [reports("i-3", STARTED)],
+        "i-2 told i-3 7": [reports("i-2", taken(8, 3), DONE), *(ends(f"i-{n}") for n in (1, 2, 3))],
+    }
+    world = World(script, stored={"i-1": [taken(6, 2)], "i-2": [taken(7, 2)]}).go(members)
+    lead = world.workers.lead()
+    assert (lead.instance_id, lead.generation, lead.step) == ("i-3", 3, 7)
+    assert ("i-1", "i-3", 7) in world.workers.told
 
 
 def test_a_program_that_fails_wherever_it_runs_ends_the_run():

@@ -1,6 +1,7 @@
 """What the records make of each worker, what befalls a rehearsal, what an agent is told."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from dlcloud.core.elastic import Standing
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.events import Warned
 from dlcloud.core.recipe import Incident, read_recipe
+from dlcloud.elastic.lead import Lead
 from dlcloud.elastic.program import program_of
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.team import Team
@@ -85,23 +87,33 @@ def test_incidents_happen_once_at_their_times():
     assert len(fate.done) == 3
 
 
-def agent(text=TRAINS, **other):
-    given = {"worker": "i-1", "coordinator": "10.0.0.1", "port": 29510, "coordinates": False, **other}
-    return program_of(recipe(text), Path(), run="c0ffee").agent("/an env/bin/python", **given)
+FIRST = Member(
+    instance=replace(instance("i-0"), private_host="10.0.0.1"),
+    hourly_usd=None,
+    price_source="",
+    price_as_of=None,
+)
+LEAD = Lead(member=FIRST, generation=1, step=12, least=11)
+
+
+def agent(worker="i-1"):
+    program = program_of(recipe(TRAINS), Path(), run="c0ffee")
+    return program.agent("/an env/bin/python", worker=worker, lead=LEAD, port=29510)
 
 
 def test_the_agent_reads_what_it_is_told():
-    words = shlex.split(agent(coordinates=True).removeprefix("PYTHONPATH=.. exec "))
+    words = shlex.split(agent("i-0").removeprefix("PYTHONPATH=.. exec "))
     assert words[:3] == ["/an env/bin/python", "-m", "trainer.agent"]
     options = parse(words[3:], {})
     assert (options.run, options.worker, options.coordinator, options.port) == (
         "c0ffee",
-        "i-1",
+        "i-0",
         "10.0.0.1",
         29510,
     )
-    assert (options.lighthouse, options.minimum, options.checkpoint_s, options.margin_s) == (
+    assert (options.lighthouse, options.step, options.minimum, options.checkpoint_s, options.margin_s) == (
         True,
+        12,
         2,
         60.0,
         60.0,
@@ -113,8 +125,24 @@ def test_the_agent_reads_what_it_is_told():
 
 def test_the_control_file_is_one_that_the_trainer_reads():
     program = program_of(recipe(TRAINS), Path(), run="c0ffee")
-    wanted = parse_control(program.control(workers=2, drain="resize").decode())
-    assert (wanted.minimum, wanted.workers, wanted.drain) == (2, 2, "resize")
+    told = [
+        program.control(worker=name, workers=2, lead=LEAD, port=29510, drain="x") for name in ("i-0", "i-1")
+    ]
+    first, other = [parse_control(each.decode()) for each in told]
+    assert (other.minimum, other.workers, other.drain, other.generation) == (2, 2, "x", 1)
+    assert (other.coordinator, other.step, other.least) == ("10.0.0.1:29510", 12, 11)
+    assert (first.coordinates, other.coordinates) == (True, False)
+
+
+def test_what_state_an_instance_has():
+    made = team()
+    assert made.held("i-1") is None
+    made.take("i-1", {"record": "step", "step": 5, "generation": 2})
+    assert (made.held("i-1"), made.generation) == (5, 2)
+    made.take("i-1", {"record": "event", "event": "killed"})
+    assert made.held("i-1") == 0
+    made.take("i-1", {"record": "event", "event": "resumed", "step": 3})
+    assert made.held("i-1") == 3
 
 
 def test_files_that_are_missing_are_told_before_anything_is_launched(tmp_path):
