@@ -1,5 +1,6 @@
 """An elastic training on the local EC2: an instance interrupted, its launcher killed, and no step lost."""
 
+import contextlib
 import itertools
 import json
 import signal
@@ -29,13 +30,17 @@ rehearsal:
 
 def steps_of(user: User):
     """Return the steps that are stored, each once."""
-    with sqlite3.connect(user.home / ".dlcloud" / "store.sqlite") as store:
+    store = sqlite3.connect(user.home / ".dlcloud" / "store.sqlite")
+    with contextlib.closing(store):
         lines = [line for (line,) in store.execute("SELECT line FROM records WHERE kind = 'step'")]
     return {record["step"]: record for record in map(json.loads, lines)}
 
 
 def begun(user: User):
-    return (user.home / ".dlcloud" / "store.sqlite").exists() and len(steps_of(user)) > 5
+    """Tell whether it trains; a store that is only being made tells nothing yet."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        return (user.home / ".dlcloud" / "store.sqlite").exists() and len(steps_of(user)) > 5
+    return False
 
 
 @pytest.mark.timeout(600)

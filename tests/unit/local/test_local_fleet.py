@@ -4,7 +4,8 @@ import base64
 
 import pytest
 from botocore.exceptions import ClientError
-from conftest import UBUNTU
+
+from tests.fakes.local_ec2 import UBUNTU
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from conftest import wait_for
+
+from tests.fakes.local_ec2 import wait_for
 
 MARKER = "DLCLOUD_ROOT="
 

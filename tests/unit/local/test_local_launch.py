@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 from botocore.exceptions import ClientError
-from conftest import UBUNTU, wait_for
+
+from tests.fakes.local_ec2 import UBUNTU, wait_for
 
 
 def refused(code):

@@ -16,11 +16,11 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from conftest import Rig, wait_for
 
 from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.site import LocalSite
 from dlcloud.local.state import SiteState, write_state
+from tests.fakes.local_ec2 import Rig, wait_for
 
 CODE = """
 import sys

@@ -1,0 +1,126 @@
+"""A running local EC2 as a test drives it: over its API, its control page, SSH and the metadata service."""
+
+import contextlib
+import io
+import time
+import urllib.error
+import urllib.request
+
+import boto3
+import paramiko
+from botocore.config import Config
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+UBUNTU = "ami-0d1c10cd000002404"
+WAIT_S = 15.0
+
+
+def wait_for(check, what, limit_s=WAIT_S):
+    """Poll until `check` gives something true, and return it."""
+    deadline = time.monotonic() + limit_s
+    while not (found := check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {limit_s} s: {what}")
+        time.sleep(0.02)
+    return found
+
+
+class Rig:
+    """One running local cloud and what tests do with it."""
+
+    def __init__(self, site, endpoint):
+        self.site = site
+        self.endpoint = endpoint
+        self.control = endpoint.control
+        self.key = Ed25519PrivateKey.generate()
+        self.ec2 = self.client("ec2")
+
+    def client(self, service, region="us-east-1", **config):
+        return boto3.client(
+            service,
+            endpoint_url=self.endpoint.url,
+            region_name=region,
+            aws_access_key_id="local",
+            aws_secret_access_key="local",
+            config=Config(retries={"total_max_attempts": 1}, **config),
+        )
+
+    @property
+    def private_key(self):
+        text = self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        )
+        return paramiko.Ed25519Key.from_private_key(io.StringIO(text.decode()))
+
+    @property
+    def public_key(self):
+        return f"ssh-ed25519 {self.private_key.get_base64()}"
+
+    def user_data(self, more=""):
+        return f"#cloud-config\nssh_authorized_keys:\n  - {self.public_key}\n{more}"
+
+    def run(self, count=1, **asked):
+        asked = {"ImageId": UBUNTU, "InstanceType": "c7i.large", "UserData": self.user_data(), **asked}
+        reply = self.ec2.run_instances(MinCount=count, MaxCount=count, **asked)
+        return [instance["InstanceId"] for instance in reply["Instances"]]
+
+    def describe(self, instance_id):
+        reply = self.ec2.describe_instances(InstanceIds=[instance_id])
+        return reply["Reservations"][0]["Instances"][0]
+
+    def state(self, instance_id):
+        return self.describe(instance_id)["State"]["Name"]
+
+    def await_state(self, instance_id, state):
+        wait_for(lambda: self.state(instance_id) == state, f"{instance_id} is {state}")
+        return self.describe(instance_id)
+
+    def up(self, **asked):
+        """Launch one instance and return its description once it runs."""
+        return self.await_state(self.run(**asked)[0], "running")
+
+    def entry(self, instance_id):
+        return next(e for e in self.control.status()["instances"] if e["instance_id"] == instance_id)
+
+    @contextlib.contextmanager
+    def ssh(self, instance):
+        port = next(int(tag["Value"]) for tag in instance["Tags"] if tag["Key"] == "dlcloud:ssh-port")
+        client = paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+        client.connect(
+            instance["PublicIpAddress"],
+            port,
+            "ubuntu",
+            pkey=self.private_key,
+            allow_agent=False,
+            look_for_keys=False,
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def on(self, instance, command, stdin=b""):
+        """Run a command on an instance: (exit status, stdout, stderr)."""
+        with self.ssh(instance) as client:
+            feed, out, err = client.exec_command(command)
+            feed.write(stdin)
+            feed.channel.shutdown_write()
+            return out.channel.recv_exit_status(), out.read().decode(), err.read().decode()
+
+    def metadata(self, instance, path, *, method="GET", headers=None):
+        """Ask the metadata service: (status, text)."""
+        entry = self.entry(instance["InstanceId"])
+        url = f"http://{entry['host']}:{entry['metadata_port']}/{path}"
+        request = urllib.request.Request(url, method=method, headers=headers or {})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metadata_v2(self, instance, path):
+        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+        _, token = self.metadata(instance, "latest/api/token", method="PUT", headers=ttl)
+        return self.metadata(instance, path, headers={"X-aws-ec2-metadata-token": token})
