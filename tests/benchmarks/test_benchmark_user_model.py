@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -118,3 +119,35 @@ def test_a_description_tells_title_format_and_batch(tmp_path):
     assert formats.only_batch(str(path)) == 4
     assert formats.format_described(str(path)) is formats.Format.PT2
     assert (formats.title_of("vgg16"), formats.only_batch("vgg16")) == ("vgg16", None)
+
+
+# A program of torch.export, its batch left open, with labelled data of its own kind.
+EXPORT = """
+import numpy as np, torch
+from torch import nn
+torch.manual_seed(0)
+layers = nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 10)
+net = nn.Sequential(*layers)
+images = torch.rand(40, 1, 8, 8)
+batch = torch.export.Dim("batch")
+torch.export.save(torch.export.export(net.eval(), (images[:2],), dynamic_shapes=({0: batch},)), "mine.pt2")
+np.savez("labelled.npz", inputs=images.numpy(), labels=net(images).argmax(1).numpy())
+"""
+
+
+@pytest.mark.skipif(
+    os.environ.get("DLCLOUD_TEST_RECIPES") != "all", reason="15 and 45 s: DLCLOUD_TEST_RECIPES=all"
+)
+@pytest.mark.parametrize("engine", ["openvino", "pytorch"])
+def test_an_exported_program_of_pytorch_is_quantized_and_run(alone, pytorch_python, engine):
+    subprocess.run([pytorch_python, "-c", EXPORT], cwd=alone, check=True, timeout=100)
+    arguments = ["--model", "mine.pt2", "--data", "labelled.npz", "--engine", engine, "--batch", "2"]
+    done = run(pytorch_python, alone, *arguments, "--output", "records.jsonl")
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in (alone / "records.jsonl").read_text().splitlines()]
+    facts = {each["setting"]: each["facts"] for each in records if each["record"] == "result"}
+    (int8,) = (each for setting, each in facts.items() if setting.endswith("int8"))
+    assert int8["weights"] == "the user's"
+    assert int8["images_judged"] == 20
+    assert int8["baseline_accuracy_percent"] == 100
+    assert int8["accuracy_percent"] >= 90
