@@ -150,10 +150,12 @@ def test_a_type_that_a_zone_does_not_offer_is_that_pools_error(rig, template):
     assert [error["ErrorCode"] for error in reply["Errors"]] == ["InvalidFleetConfiguration"]
 
 
-def test_deleting_a_fleet_ends_its_instances(rig, template):
+def test_deleting_a_fleet_ends_its_instances_and_no_others(rig, template):
+    bystander = rig.up()
     reply = fleet(rig, template, [pool("c7i.large")], 1)
     rig.ec2.delete_fleets(FleetIds=[reply["FleetId"]], TerminateInstances=True)
     rig.await_state(reply["Instances"][0]["InstanceIds"][0], "terminated")
+    assert rig.state(bystander["InstanceId"]) == "running"
 
 
 def test_other_fleets_are_refused(rig, template):
