@@ -19,7 +19,7 @@ from dlcloud.local.retired import add_retired_types
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _ACCOUNT = "123456789012"
-_SERVICES: tuple[Literal["ec2", "ssm", "sts"], ...] = ("ec2", "ssm", "sts")
+_SERVICES: tuple[Literal["ec2", "iam", "ssm", "sts"], ...] = ("ec2", "iam", "ssm", "sts")
 _LAST_MODIFIED = datetime(2026, 9, 1, tzinfo=UTC)  # the date of the images
 # moto leaves two methods of CloudFormation out of it, which to a type checker makes it abstract.
 _make_parameter = cast("Callable[..., Parameter]", Parameter)

@@ -74,6 +74,10 @@ class ControlClient:
         """Let a minute of their timers take so long on instances launched from now on."""
         self._call("POST", "minute", {"seconds": seconds})
 
+    def set_role_session(self, seconds: float) -> None:
+        """Let the credentials of instance profiles, from the next ones on, hold for so long."""
+        self._call("POST", "role-session", {"seconds": seconds})
+
     def set_latency(self, seconds: float) -> None:
         """Let every API call take this much longer."""
         self._call("POST", "latency", {"seconds": seconds})

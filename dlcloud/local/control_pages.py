@@ -51,6 +51,7 @@ class ControlPages:
             ("POST", "quota"): self._quota,
             ("POST", "boot-delay"): self._boot_delay,
             ("POST", "minute"): self._minute,
+            ("POST", "role-session"): self._role_session,
             ("POST", "latency"): self._latency,
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): lambda _: disturbances.clear(),
@@ -116,6 +117,9 @@ class ControlPages:
 
     def _minute(self, asked: dict[str, Any]) -> None:
         self._machines.minute_s = _seconds(asked["seconds"])
+
+    def _role_session(self, asked: dict[str, Any]) -> None:
+        self._machines.roles.session_s = _seconds(asked["seconds"])
 
     def _latency(self, asked: dict[str, Any]) -> None:
         self._disturbances.latency_s = _seconds(asked["seconds"])

@@ -5,22 +5,24 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
-from io import BytesIO
 from typing import Any
-from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 from dlcloud.local.answers import UnknownAnswerError, answer_price_list, answer_quotas
+from dlcloud.local.call import Call, read_call
 from dlcloud.local.catalogue import Catalogue
 from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.faults import Disturbances, Fault
 from dlcloud.local.idempotency import ClientTokens, Reply
+from dlcloud.local.instance_connect import answer_instance_connect
+from dlcloud.local.machines import Machines
 from dlcloud.local.quotas import VcpuQuotas
+from dlcloud.local.roles import InstanceRoles
 
-_SERVICES = frozenset({"ec2", "ssm", "sts", "iam", "pricing", "servicequotas"})
+_OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
+_SERVICES = frozenset({"ec2", "ssm", "sts", "iam"}) | _OWN_SERVICES
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 _NO_CAPACITY = b"<Code>InsufficientInstanceCapacity</Code>"
 _JSON = "application/x-amz-json-1.1"
@@ -30,28 +32,14 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One API call as far as the layer looks into it."""
-
-    service: str
-    region: str
-    action: str
-    body: bytes
-    parameters: tuple[tuple[str, str], ...]
-    is_json: bool
-
-    def parameter(self, name: str) -> str:
-        """Return a form parameter, or an empty text."""
-        return next((value for key, value in self.parameters if key == name), "")
-
-
 class Endpoint:
     """The WSGI application of one site.
 
     Args:
         books: moto's application.
         catalogue: What instance types cost.
+        machines: The instances, for those who want in.
+        roles: What instances may do.
         disturbances: What calls meet on the way.
         pages: The control pages.
         pool_errors: Codes that a fleet reports pool by pool, and the header that tells it so.
@@ -62,6 +50,8 @@ class Endpoint:
         *,
         books: Wsgi,
         catalogue: Catalogue,
+        machines: Machines,
+        roles: InstanceRoles,
         quotas: VcpuQuotas,
         disturbances: Disturbances,
         pages: ControlPages,
@@ -69,6 +59,8 @@ class Endpoint:
     ) -> None:
         self._books = books
         self._catalogue = catalogue
+        self._machines = machines
+        self._roles = roles
         self._quotas = quotas
         self._disturbances = disturbances
         self._pages = pages
@@ -92,7 +84,7 @@ class Endpoint:
             status, content = self._pages.answer(environ)
             return _json_reply(status, content)
         environ.pop(self._pool_key, None)
-        call = _read_call(environ)
+        call = read_call(environ)
         if call.service not in _SERVICES:
             return _refusal(call, 400, "UnknownService", f"The local cloud has no service {call.service!r}.")
         return self._disturbed(call, environ)
@@ -106,6 +98,9 @@ class Endpoint:
             if call.action != "CreateFleet" or fault.code not in self._pool_codes:
                 return _fault_reply(call, fault)
             environ[self._pool_key] = fault.code
+        denial = self._roles.denial(call)
+        if denial is not None:
+            return _refusal(call, denial.status, denial.code, denial.message)
         token = call.parameter("ClientToken") if call.service == "ec2" else ""
         if not token or call.parameter("DryRun") == "true":
             return self._answer(call, environ)
@@ -117,12 +112,14 @@ class Endpoint:
         return reply
 
     def _answer(self, call: Call, environ: dict[str, Any]) -> Reply:
-        if call.service not in ("pricing", "servicequotas"):
+        if call.service not in _OWN_SERVICES:
             return self._ask_books(call, environ)
         try:
             asked = json.loads(call.body or b"{}")
             if call.service == "pricing":
                 answer = answer_price_list(call.action, asked, self._catalogue)
+            elif call.service == "ec2-instance-connect":
+                answer = answer_instance_connect(call.action, asked, self._machines)
             else:
                 answer = answer_quotas(call.action, asked, self._quotas.limits())
         except UnknownAnswerError as error:
@@ -152,33 +149,6 @@ def _names_loopback(host: str) -> bool:
     """Tell whether a Host header names this machine; a page whose name was rebound to it does not."""
     name = host.rpartition(":")[0] if ":" in host else host
     return name in _LOOPBACK_NAMES
-
-
-def _read_call(environ: dict[str, Any]) -> Call:
-    body = environ["wsgi.input"].read()
-    environ["wsgi.input"] = BytesIO(body)
-    region, service = _scope(environ.get("HTTP_AUTHORIZATION", ""))
-    target = environ.get("HTTP_X_AMZ_TARGET", "")
-    pairs: list[tuple[str, str]] = []
-    if not target:
-        pairs = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        pairs += parse_qsl(body.decode("utf-8", errors="replace"), keep_blank_values=True)
-    action = target.rpartition(".")[2] or next((value for name, value in pairs if name == "Action"), "")
-    return Call(
-        service=service,
-        region=region,
-        action=action,
-        body=body,
-        parameters=tuple(pairs),
-        is_json=bool(target),
-    )
-
-
-def _scope(authorization: str) -> tuple[str, str]:
-    """Return the region and the service out of a version 4 signature, which nobody checks."""
-    _, _, rest = authorization.partition("Credential=")
-    parts = rest.partition(",")[0].split("/")
-    return (parts[2], parts[3]) if len(parts) == 5 else ("", "")  # noqa: PLR2004 - key/date/region/service/aws4_request
 
 
 def _fault_reply(call: Call, fault: Fault) -> Reply:

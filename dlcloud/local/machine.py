@@ -65,6 +65,7 @@ class Machine:
         listeners: Its bound sockets.
         interpreter: The Python of its programs.
         tags: Returns its tags, which can change.
+        iam: Returns what its metadata service shows of its role, by path.
         power: Carries out an order of its shutdown program.
         minute_s: How long a minute of its timers takes; less than 60 rehearses long waits.
     """
@@ -78,6 +79,7 @@ class Machine:
         listeners: Listeners,
         interpreter: str,
         tags: Callable[[], Mapping[str, str]],
+        iam: Callable[[], Mapping[str, str]],
         power: Callable[[str], None],
         minute_s: float = 60.0,
     ) -> None:
@@ -91,6 +93,7 @@ class Machine:
         self._cache = cache
         self._interpreter = interpreter
         self._tags = tags
+        self._iam = iam
         self._minute_s = minute_s
         self._plan = read_user_data(identity.user_data)
         self._secret = secrets.token_hex(16)
@@ -137,6 +140,17 @@ class Machine:
         if self._ssh is not None:
             self._ssh.env = self._env
             await self._ssh.open(listeners.ssh)
+
+    def admit_key(self, public_key: str, *, seconds: float) -> bool:
+        """Let the holder of a key in for a while; False before the SSH server is there.
+
+        Raises:
+            ValueError: It is no public key.
+        """
+        if self._ssh is None:
+            return False
+        self._ssh.admit(public_key, seconds=seconds)
+        return True
 
     async def refuse(self) -> None:
         """Take no new SSH connections; programs get the time to end."""
@@ -241,6 +255,7 @@ class Machine:
             "placement/availability-zone": me.zone,
             "placement/region": me.region,
             **{f"tags/instance/{name}": value for name, value in self._tags().items()},
+            **self._iam(),
             **self._announced(),
         }
         documents = {f"latest/meta-data/{name}": value for name, value in values.items()}

@@ -18,12 +18,17 @@ from dlcloud.local.capacity import Capacity, Pool
 from dlcloud.local.machine import Machine
 from dlcloud.local.processes import base_interpreter, end_all
 from dlcloud.local.record import End, Record, State
+from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.state import SitePaths
 
 # What programs get between SIGTERM and SIGKILL when their instance ends.
 _GRACE_S = 0.5
 
 log = logging.getLogger(__name__)
+
+
+class NotRunningError(Exception):
+    """The instance is there, and does not run."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,11 +49,20 @@ class Machines:
         paths: Where the instances' folders lie.
         loop: The event loop that runs the instances' servers.
         boot_delay_s: How long an instance stays `pending`.
+        roles: What instances may do by their profiles.
     """
 
-    def __init__(self, *, paths: SitePaths, loop: asyncio.AbstractEventLoop, boot_delay_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        paths: SitePaths,
+        loop: asyncio.AbstractEventLoop,
+        boot_delay_s: float,
+        roles: InstanceRoles,
+    ) -> None:
         self.boot_delay_s = boot_delay_s
         self.minute_s = 60.0
+        self.roles = roles
         self.capacity = Capacity(self._occupied)
         # Held by whoever looks at what is left of a pool and then launches into it.
         self.launching = threading.Lock()
@@ -115,6 +129,27 @@ class Machines:
             entry.machine.notices.ends_at = now + timedelta(seconds=grace_s)
             self._loop.call_soon_threadsafe(self._end_later, entry, grace_s)
         return True
+
+    def zone(self, instance_id: str) -> str:
+        """Return the Availability Zone of an instance.
+
+        Raises:
+            KeyError: There is none of this id.
+        """
+        return self._entries[instance_id].record.pool.zone
+
+    def admit_key(self, instance_id: str, public_key: str, *, seconds: float) -> None:
+        """Let the holder of a key log in to an instance for a while.
+
+        Raises:
+            KeyError: There is none of this id.
+            NotRunningError: It does not run.
+            ValueError: It is no public key.
+        """
+        entry = self._entries[instance_id]
+        running = entry.record.state is State.RUNNING
+        if not (running and entry.machine.admit_key(public_key, seconds=seconds)):
+            raise NotRunningError(f"{instance_id} is {entry.record.state.value[0]}, not running")
 
     def shrink_to_capacity(self, instance_type: str, zone: str | None, count: int, grace_s: float) -> None:
         """Interrupt the youngest spot instances of a type beyond a limit."""
@@ -198,6 +233,7 @@ class Machines:
             listeners=listeners,
             interpreter=self._interpreter,
             tags=record.tags,
+            iam=lambda: self.roles.documents(instance_id, record.profile()),
             minute_s=self.minute_s,
             power=lambda order: self._order(instance_id, order),
         )

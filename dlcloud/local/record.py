@@ -87,6 +87,12 @@ class Record:
         """Return the instance's tags."""
         return {tag["key"]: tag["value"] for tag in self._instance.get_tags()}
 
+    def profile(self) -> Any | None:  # noqa: ANN401 - moto's object
+        """Return the instance profile that the instance has now, if any."""
+        associations = self._instance.ec2_backend.iam_instance_profile_associations
+        association = associations.get(self.instance_id)
+        return None if association is None else association.iam_instance_profile
+
     def identity(self) -> Identity:
         """Return what the instance knows of itself."""
         me = self._instance

@@ -7,6 +7,8 @@ from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.ec2.responses import EC2Response
+from moto.ec2.utils import filter_iam_instance_profiles
+from moto.iam.exceptions import NotFoundException
 
 from dlcloud.core.instance import Market
 from dlcloud.local.capacity import Pool
@@ -94,6 +96,24 @@ class LocalResponses(EC2Response):
         self.error_on_dryrun()
         self._instances()
         return EmptyResult()
+
+    def associate_iam_instance_profile(self) -> ActionResult:
+        """Give an instance a profile; refuse as EC2 does what it cannot have."""
+        self.error_on_dryrun()
+        wanted = self.params.get("IamInstanceProfile") or {}
+        (instance,) = self.ec2_backend.get_multi_instances_by_id([self.params["InstanceId"]])
+        try:
+            filter_iam_instance_profiles(
+                self.current_account, self.partition, wanted.get("Arn"), wanted.get("Name")
+            )
+        except NotFoundException as error:
+            name = wanted.get("Arn") or wanted.get("Name")
+            message = f"Value ({name}) for parameter iamInstanceProfile is invalid."
+            raise EC2ClientError("InvalidParameterValue", message) from error
+        if instance.state not in ("running", "stopped"):
+            message = f"The instance '{instance.id}' is not in the 'running' or 'stopped' states."
+            raise EC2ClientError("IncorrectInstanceState", message)
+        return super().associate_iam_instance_profile()
 
     def request_spot_instances(self) -> ActionResult:
         """Refuse the old way to ask for spot instances."""

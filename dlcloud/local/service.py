@@ -17,6 +17,7 @@ from dlcloud.local.faults import Disturbances
 from dlcloud.local.fleets import POOL_ERROR_HEADER, POOL_ERRORS
 from dlcloud.local.machines import Machines, clear_left_behind
 from dlcloud.local.quotas import VcpuQuotas
+from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.server import WsgiServer
 from dlcloud.local.state import SitePaths, SiteState, write_state
 
@@ -36,7 +37,8 @@ async def _serve(paths: SitePaths) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
     await clear_left_behind(paths)
-    machines = Machines(paths=paths, loop=loop, boot_delay_s=_BOOT_DELAY_S)
+    roles = InstanceRoles()
+    machines = Machines(paths=paths, loop=loop, boot_delay_s=_BOOT_DELAY_S, roles=roles)
     disturbances = Disturbances()
 
     def end() -> None:
@@ -73,6 +75,8 @@ def _endpoint(
     return Endpoint(
         books=open_books(machines, catalogue, quotas),
         catalogue=catalogue,
+        machines=machines,
+        roles=machines.roles,
         quotas=quotas,
         disturbances=disturbances,
         pages=pages,

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,14 +37,16 @@ class SshServer:
     env: Mapping[str, str]
     home: Path
     interpreter: str
+    _keys: frozenset[bytes] = frozenset()
+    _admitted: dict[bytes, float] = field(default_factory=dict)
     _acceptor: asyncssh.SSHAcceptor | None = None
     _connections: set[asyncssh.SSHServerConnection] = field(default_factory=set)
 
     async def open(self, listener: socket.socket) -> None:
         """Answer on a bound socket from now on."""
-        keys = _public_data(self.authorized)
+        self._keys = _public_data(self.authorized)
         self._acceptor = await asyncssh.create_server(
-            lambda: _Login(keys, self._connections),
+            lambda: _Login(self._knows, self._connections),
             sock=listener,
             backlog=_BACKLOG,
             server_host_keys=[self.host_key],
@@ -55,6 +58,20 @@ class SshServer:
             keepalive_interval=_KEEPALIVE_S,
             gss_host=None,
         )
+
+    def admit(self, public_key: str, *, seconds: float) -> None:
+        """Let the holder of one more key in, for a while.
+
+        Raises:
+            ValueError: It is no public key.
+        """
+        try:
+            key = asyncssh.import_public_key(public_key)
+        except asyncssh.KeyImportError as error:
+            raise ValueError("this is no public key in OpenSSH's form") from error
+        now = time.monotonic()
+        still = {data: ends for data, ends in self._admitted.items() if ends > now}
+        self._admitted = {**still, key.public_data: now + seconds}
 
     def refuse(self) -> None:
         """Take no new connections; those open go on."""
@@ -74,6 +91,10 @@ class SshServer:
             await self._acceptor.wait_closed()
             self._acceptor = None
 
+    def _knows(self, key: asyncssh.SSHKey) -> bool:
+        data = key.public_data
+        return data in self._keys or self._admitted.get(data, 0.0) > time.monotonic()
+
     async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
         await run_session(process, env=self.env, home=self.home, interpreter=self.interpreter)
 
@@ -81,8 +102,10 @@ class SshServer:
 class _Login(asyncssh.SSHServer):
     """One connection: public keys only, the exact ones."""
 
-    def __init__(self, keys: frozenset[bytes], connections: set[asyncssh.SSHServerConnection]) -> None:
-        self._keys = keys
+    def __init__(
+        self, knows: Callable[[asyncssh.SSHKey], bool], connections: set[asyncssh.SSHServerConnection]
+    ) -> None:
+        self._knows = knows
         self._connections = connections
         self._connection: asyncssh.SSHServerConnection | None = None
 
@@ -99,7 +122,7 @@ class _Login(asyncssh.SSHServer):
         return True
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        known = key.public_data in self._keys
+        known = self._knows(key)
         if not known:
             log.info("refused an unknown key of user %s", username)
         return known

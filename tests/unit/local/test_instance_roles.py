@@ -1,0 +1,288 @@
+"""An instance's role on the local EC2: its credentials, what they are good for, and for how long."""
+
+import json
+import secrets
+import time
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.cloud.prices import Prices
+from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
+from dlcloud.core.errors import CloudError, CredentialsError
+from dlcloud.core.instance import InstanceState, Market
+from dlcloud.core.ports import FleetRequest, LaunchRequest
+from dlcloud.resources.texts import control_policy
+from tests.fakes.clock import FakeClock
+from tests.fakes.local_ec2 import wait_for
+
+REGION = "us-east-1"
+TYPE = "c7i.large"
+
+
+def cloud_of(clients, clock=None):
+    catalog, clock = Catalog(), clock or FakeClock()
+    return Ec2Cloud(
+        clients=clients,
+        catalog=catalog,
+        prices=Prices(clients=clients, catalog=catalog, cache=None, clock=clock),
+        own_cidr=lambda: "127.0.0.1/32",
+        control_policy=control_policy,
+        pause=clock.sleep,
+    )
+
+
+def tags(cluster):
+    return {MANAGED_TAG: "true", CLUSTER_TAG: cluster}
+
+
+def request(rig, cloud, cluster, **other):
+    values = {
+        "instance_type": TYPE,
+        "zone": "",
+        "market": Market.ON_DEMAND,
+        "min_count": 1,
+        "max_count": 1,
+        "image": cloud.resolve_image("auto", gpu=False),
+        "disk_gib": 10,
+        "security_group_id": cloud.create_security_group(cluster, tags(cluster)),
+        "user_data": rig.user_data(),
+        "client_token": secrets.token_hex(16),
+        "tags": tags(cluster),
+    }
+    return LaunchRequest(**{**values, **other})
+
+
+def fleet(cloud, template, cluster):
+    return cloud.launch_fleet(
+        FleetRequest(
+            template=template,
+            pools=((TYPE, "us-east-1a"), (TYPE, "us-east-1b")),
+            spot_count=1,
+            on_demand_count=0,
+            client_token=secrets.token_hex(16),
+            tags=tags(cluster),
+            requested_at=FakeClock().now(),
+        )
+    )
+
+
+def running(rig, cloud, cluster):
+    (launched,) = cloud.launch(request(rig, cloud, cluster))
+    rig.await_state(launched.instance_id, "running")
+    return next(each for each in cloud.instances(cluster) if each.instance_id == launched.instance_id)
+
+
+@pytest.fixture(scope="module")
+def owner(rig):
+    return cloud_of(Clients(region=REGION, endpoint_url=rig.endpoint.url))
+
+
+@pytest.fixture(scope="module")
+def coordinator(rig, owner):
+    instance = running(rig, owner, "mine")
+    owner.attach_profile(instance.instance_id, owner.put_control_role("mine", tags("mine")))
+    return instance
+
+
+@pytest.fixture(scope="module")
+def stranger(rig, owner):
+    return running(rig, owner, "theirs")
+
+
+@pytest.fixture
+def controller(rig, coordinator, monkeypatch):
+    """The cloud as a program on the coordinator sees it: boto3 finds the role by itself."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    entry = rig.entry(coordinator.instance_id)
+    monkeypatch.setenv(
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{entry['host']}:{entry['metadata_port']}"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    return cloud_of(Clients(region=REGION, endpoint_url=rig.endpoint.url, on_instance=True))
+
+
+def credentials(rig, instance):
+    path = "latest/meta-data/iam/security-credentials/"
+    _, name = rig.metadata_v2({"InstanceId": instance.instance_id}, path)
+    return json.loads(rig.metadata_v2({"InstanceId": instance.instance_id}, path + name)[1])
+
+
+def client(rig, service, found, **other):
+    given = {"access_key": "AccessKeyId", "secret_key": "SecretAccessKey", "token": "Token"}
+    key, secret, token = (other.get(name, found[field]) for name, field in given.items())
+    return boto3.client(
+        service,
+        region_name=REGION,
+        endpoint_url=rig.endpoint.url,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        aws_session_token=token,
+    )
+
+
+def code_of(call, **arguments):
+    with pytest.raises(ClientError) as caught:
+        call(**arguments)
+    return caught.value.response["Error"]["Code"]
+
+
+def test_the_metadata_tells_profile_and_role(rig, coordinator, stranger):
+    there, elsewhere = ({"InstanceId": each.instance_id} for each in (coordinator, stranger))
+    info = json.loads(rig.metadata_v2(there, "latest/meta-data/iam/info")[1])
+    assert info["InstanceProfileArn"].endswith("instance-profile/dlcloud/us-east-1/dlcloud-mine")
+    assert rig.metadata_v2(there, "latest/meta-data/iam/security-credentials/") == (200, "dlcloud-mine")
+    assert rig.metadata_v2(elsewhere, "latest/meta-data/iam/info")[0] == 404
+
+
+def test_boto3_finds_the_role_and_is_told_apart_from_the_owner(owner, controller, coordinator):
+    assert controller.identity().arn.endswith(f"assumed-role/dlcloud-mine/{coordinator.instance_id}")
+    assert "assumed-role" not in owner.identity().arn
+
+
+def test_a_controller_does_for_its_cluster_all_that_a_launcher_does(rig, controller, owner):
+    group = controller.create_security_group("mine", tags("mine"))
+    controller.allow_ssh(group, "127.0.0.1/32")
+    controller.allow_peers(group)
+    assert controller.offered_zones([TYPE])
+    assert controller.prices([TYPE], [Market.ON_DEMAND, Market.SPOT])
+    (one,) = controller.launch(request(rig, controller, "mine"))
+    template = controller.create_launch_template(request(rig, controller, "mine", market=Market.SPOT))
+    (other,) = fleet(controller, template, "mine").instances
+    controller.terminate([one.instance_id, other.instance_id])
+    controller.delete_fleets(controller.fleets("mine"))
+    controller.delete_launch_templates("mine")
+    controller.revoke_ssh("mine")
+    owner.allow_ssh(group, "127.0.0.1/32")
+
+
+def test_a_controller_does_nothing_for_another_cluster(rig, controller, owner, stranger):
+    template = owner.create_launch_template(request(rig, owner, "theirs"))
+    group = owner.create_security_group("theirs", tags("theirs"))
+    owner.allow_ssh(group, "127.0.0.1/32")
+    own_group = owner.create_security_group("mine", tags("mine"))
+    wanted = request(rig, owner, "mine")
+    other = request(rig, owner, "theirs")
+    attempts = [
+        lambda: controller.terminate([stranger.instance_id]),
+        lambda: controller.launch(other),
+        lambda: controller.launch(request(rig, owner, "mine", tags=tags("theirs"))),
+        lambda: controller.launch(request(rig, owner, "mine", security_group_id=group)),
+        lambda: controller.create_launch_template(other),
+        lambda: fleet(controller, template, "mine"),
+        lambda: fleet(controller, template, "theirs"),
+        lambda: controller.create_security_group("theirs", tags("theirs")),
+        lambda: controller.allow_ssh(group, "0.0.0.0/0"),
+        lambda: controller.revoke_ssh("theirs"),
+        lambda: controller.delete_launch_templates("theirs"),
+        lambda: controller.delete_security_groups("theirs"),
+        lambda: controller.put_tags([stranger.instance_id], tags("mine")),
+        lambda: controller.put_tags([stranger.instance_id], {CONTROLLER_TAG: "true"}),
+        lambda: controller.put_control_role("mine", tags("mine")),
+        lambda: controller.delete_control_role("mine"),
+        lambda: controller.attach_profile(stranger.instance_id, "dlcloud-mine"),
+        lambda: controller.admit_key(stranger, "ubuntu", rig.public_key),
+        controller.leftovers,
+    ]
+    for number, attempt in enumerate(attempts):
+        with pytest.raises(CredentialsError, match=r"UnauthorizedOperation|AccessDenied"):
+            pytest.fail(f"attempt {number} was allowed: {attempt()}")
+    assert stranger.instance_id in {each.instance_id for each in owner.instances("theirs") if each.alive}
+    assert wanted.security_group_id == own_group
+
+
+def test_a_controller_cannot_reach_beyond_what_is_listed(rig, coordinator):
+    ec2 = client(rig, "ec2", credentials(rig, coordinator))
+    assert code_of(ec2.create_vpc, CidrBlock="10.9.0.0/16") == "UnauthorizedOperation"
+    assert code_of(ec2.stop_instances, InstanceIds=[coordinator.instance_id]) == "UnauthorizedOperation"
+    ssm = client(rig, "ssm", credentials(rig, coordinator))
+    assert code_of(ssm.get_parameters, Names=["/mine"]) == "AccessDeniedException"
+    sts = client(rig, "sts", credentials(rig, coordinator))
+    assert code_of(sts.assume_role, RoleArn="arn:aws:iam::1:role/x", RoleSessionName="me") == "AccessDenied"
+
+
+def test_short_credentials_are_renewed_and_end(rig, owner):
+    instance = running(rig, owner, "short")
+    rig.control.set_role_session(4.0)
+    try:
+        owner.attach_profile(instance.instance_id, owner.put_control_role("short", tags("short")))
+        first = credentials(rig, instance)
+        newer = wait_for(lambda: (now := credentials(rig, instance)) != first and now, "new credentials")
+        ec2 = client(rig, "ec2", first)
+        assert ec2.describe_instances()["ResponseMetadata"]["HTTPStatusCode"] == 200
+        time.sleep(2.5)
+        assert code_of(ec2.describe_instances) == "RequestExpired"
+        assert code_of(client(rig, "ec2", newer, token="wrong").describe_instances) == "AuthFailure"
+        assert code_of(client(rig, "sts", first).get_caller_identity) == "ExpiredToken"
+    finally:
+        rig.control.set_role_session(6 * 3600)
+
+
+def test_a_role_is_made_once_attached_once_and_deleted_wherever_it_broke_off(rig, owner, coordinator):
+    for _ in range(2):
+        assert owner.put_control_role("again", tags("again")) == "dlcloud-again"
+    with pytest.raises(CloudError, match="another instance profile"):
+        owner.attach_profile(coordinator.instance_id, "dlcloud-again")
+    owner.attach_profile(coordinator.instance_id, "dlcloud-mine")
+    iam = rig.client("iam")
+    iam.remove_role_from_instance_profile(InstanceProfileName="dlcloud-again", RoleName="dlcloud-again")
+    found = {each.cluster_id: each for each in owner.leftovers() if each.kind == "iam-role"}
+    assert set(found) >= {"again", "mine"}
+    assert found["again"].resource_id == "dlcloud-again"
+    elsewhere = cloud_of(Clients(region="eu-west-1", endpoint_url=rig.endpoint.url))
+    assert not elsewhere.leftovers()
+    for _ in range(2):
+        owner.delete_control_role("again")
+    assert "again" not in {each.cluster_id for each in owner.leftovers()}
+
+
+def test_a_new_profile_is_waited_for_and_one_that_never_comes_is_told(rig, owner, stranger):
+    clock = FakeClock()
+    waiting = cloud_of(Clients(region=REGION, endpoint_url=rig.endpoint.url), clock)
+    profile = owner.put_control_role("theirs", tags("theirs"))
+    rig.control.add_fault("AssociateIamInstanceProfile", "InvalidParameterValue", times=3)
+    began = clock.monotonic()
+    waiting.attach_profile(stranger.instance_id, profile)
+    assert clock.monotonic() - began == 3.0
+    ec2 = client(rig, "ec2", credentials(rig, stranger))
+    assert ec2.describe_instances()["Reservations"]
+    owner.delete_control_role("theirs")
+    assert code_of(ec2.describe_instances) == "AuthFailure"
+    with pytest.raises(CloudError, match="dlcloud-never"):
+        waiting.attach_profile(stranger.instance_id, "dlcloud-never")
+
+
+def test_a_key_is_let_in_through_instance_connect(rig, owner, stranger):
+    there = rig.describe(stranger.instance_id)
+    mine, rig.key = rig.key, Ed25519PrivateKey.generate()
+    try:
+        with pytest.raises(Exception, match="Authentication failed"):
+            rig.on(there, "true")
+        owner.admit_key(stranger, "ubuntu", rig.public_key)
+        assert rig.on(there, "echo in")[:2] == (0, "in\n")
+    finally:
+        rig.key = mine
+    with pytest.raises(CloudError, match="InvalidArgsException"):
+        owner.admit_key(stranger, "ubuntu", "ssh-ed25519 " + "nonsense" * 10)
+
+
+def test_who_does_not_run_lets_nobody_in(rig, owner):
+    (launched,) = owner.launch(request(rig, owner, "theirs"))
+    owner.terminate([launched.instance_id])
+    with pytest.raises(CloudError, match=r"EC2InstanceStateInvalidException|EC2InstanceNotFound"):
+        owner.admit_key(launched, "ubuntu", rig.public_key)
+    assert launched.state is InstanceState.PENDING
+
+
+def test_tags_are_added_to_what_runs(owner, coordinator):
+    owner.put_tags([coordinator.instance_id], {CONTROLLER_TAG: "true"})
+    seen = {each.instance_id: each for each in owner.instances("mine")}[coordinator.instance_id]
+    assert seen.tags[CONTROLLER_TAG] == "true"
+    assert seen.tags[CLUSTER_TAG] == "mine"
