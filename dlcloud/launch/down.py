@@ -36,7 +36,7 @@ def take_down(
         ended_at = clock.now()
         steps: list[Callable[[], list[Instance]]] = [
             lambda: _terminate_all(cluster, cloud=cloud, clusters=clusters, clock=clock),
-            lambda: _close(cluster, cloud=cloud),
+            lambda: _close(cluster, cloud=cloud, clusters=clusters),
         ]
         terminated, closed = fan_out(lambda step: step(), steps)
         if terminated.error is not None:
@@ -53,8 +53,10 @@ def take_down(
     return clusters.members(cluster.cluster_id)
 
 
-def _close(cluster: Cluster, *, cloud: Cloud) -> list[Instance]:
+def _close(cluster: Cluster, *, cloud: Cloud, clusters: Clusters) -> list[Instance]:
     """Let nobody in any more, and drop what could launch more; neither waits for an instance's end."""
+    if clusters.hand_over(cluster.cluster_id) is not None:
+        cloud.delete_control_role(cluster.cluster_id)
     cloud.revoke_ssh(cluster.cluster_id)
     cloud.delete_launch_templates(cluster.cluster_id)
     return []

@@ -10,11 +10,14 @@ from dlcloud.launch.down import POLL_S, TERMINATION_TIMEOUT_S
 
 
 def sweep(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit) -> None:
-    """Remove leftovers of one region: first what costs most, last what the others hold on to.
+    """Remove leftovers of one region: first what could launch more, last what the others hold on to.
 
     Raises:
         CloudError: Something is left; the message names it. Running it again goes on.
     """
+    for each in leftovers:
+        if each.kind == "iam-role":
+            cloud.delete_control_role(each.cluster_id)
     instances = _ids(leftovers, "instance")
     with stage(emit, clock, f"terminating {len(instances)} instance(s) in {cloud.region}"):
         cloud.terminate(instances)

@@ -13,6 +13,15 @@ from dlcloud.store.database import Database, optional_time
 RESIZE = "resize"
 """The name of the intent that says which size a cluster was given."""
 
+HAND_OVER = "hand-over"
+"""The name of the intent that says to which instance a cluster's control is given; its detail names it."""
+
+FETCH = "fetch"
+"""The name of the intent that says that what an instance knew of its cluster is being brought home."""
+
+IN_CHARGE = "in charge"
+"""The outcome of a hand-over that is complete."""
+
 
 class Clusters:
     """The tables clusters, members and intents.
@@ -104,6 +113,15 @@ class Clusters:
         )
         rows = self._database.read(statement, cluster_id, RESIZE)
         return int(rows[0]["detail"]) if rows else None
+
+    def controller(self, cluster_id: str) -> str | None:
+        """Return the instance that a cluster was handed over to; None where it is controlled from here."""
+        newest = self.hand_over(cluster_id)
+        return newest.detail if newest is not None and newest.outcome == IN_CHARGE else None
+
+    def hand_over(self, cluster_id: str) -> Intent | None:
+        """Return the last hand-over of a cluster that was begun."""
+        return next(reversed(self.intents(cluster_id, HAND_OVER)), None)
 
     def known_to_cloud(self, cluster_id: str) -> bool:
         """Tell whether anything was ever asked for in this cluster's name."""

@@ -1,8 +1,9 @@
 """Run dlcloud commands in forked children that are killed with SIGKILL at a chosen point.
 
 A point is the moment before or after an API call, or before or after a write to the store. The driver imports
-everything once and forks, so that a run costs no start-up. It reads {"argv": [...], "kill_at": n} a line and
-answers {"status": exit status or -9, "points": [names of the points that were passed]}; 0 kills nowhere.
+everything once and forks, so that a run costs no start-up. It reads lines of {"argv": [...], "kill_at": n,
+"kill_on": name}, and kills at the n-th point, at the first of that name, or nowhere (0, ""). It answers
+{"status": exit status or -9, "points": [names of the points that were passed]}.
 """
 
 import json
@@ -32,14 +33,15 @@ MODULES = (
     "dlcloud.ssh.dial",
     "dlcloud.local.site",
 )
-SERVICES = ("ec2", "sts", "ssm", "pricing", "service-quotas")
+SERVICES = ("ec2", "iam", "sts", "ssm", "pricing", "service-quotas")
 
 
 class Killer:
     """Counts the points of one run and kills the process at one of them."""
 
-    def __init__(self, kill_at, trail):
+    def __init__(self, kill_at, kill_on, trail):
         self._kill_at = kill_at
+        self._kill_on = kill_on
         self._trail = trail
         self._passed = 0
         self._lock = threading.Lock()
@@ -48,7 +50,7 @@ class Killer:
         with self._lock:
             self._passed += 1
             os.write(self._trail, f"{name}\n".encode())
-            if self._passed == self._kill_at:
+            if self._passed == self._kill_at or name == self._kill_on:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, function, name):
@@ -66,7 +68,7 @@ class Killer:
 
 def child(order, trail, output):
     """Be one dlcloud command."""
-    killer = Killer(order["kill_at"], trail)
+    killer = Killer(order["kill_at"], order["kill_on"], trail)
     BaseClient._make_api_call = killer.around(BaseClient._make_api_call, lambda given: given[1])
     Database.write = killer.around(Database.write, lambda given: " ".join(given[1].split()[:3]))
     # The local EC2 tells of everything at once: nothing is gained by waiting for its lists as for AWS's.

@@ -5,12 +5,16 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
+from dlcloud.cloud import control_role
 from dlcloud.cloud.clients import Clients
-from dlcloud.core.cluster import CLUSTER_TAG
+from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.local.site import LocalSite
+from dlcloud.resources.texts import control_policy
 
 DRIVER = Path(__file__).with_name("driver.py")
 ENDED = {"terminated", "shutting-down"}
@@ -33,9 +37,10 @@ class Home:
             text=True,
         )
 
-    def run(self, *argv, kill_at=0, expect=None):
-        """Run a command; `kill_at` is the number of the point at which it is killed."""
-        self._driver.stdin.write(json.dumps({"argv": argv, "kill_at": kill_at}) + "\n")
+    def run(self, *argv, kill_at=0, kill_on="", expect=None):
+        """Run a command; `kill_at` is the number of the point at which it is killed, `kill_on` its name."""
+        order = {"argv": argv, "kill_at": kill_at, "kill_on": kill_on}
+        self._driver.stdin.write(json.dumps(order) + "\n")
         self._driver.stdin.flush()
         told = json.loads(self._driver.stdout.readline())
         assert expect is None or told["status"] == expect, f"{argv}: {told['status']}\n{told['output']}"
@@ -67,6 +72,11 @@ class Home:
             "interfaces": [
                 each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]
             ],
+            "roles": [each["RoleName"] for each in self.iam.list_roles(PathPrefix="/dlcloud/")["Roles"]],
+            "profiles": [
+                each["InstanceProfileName"]
+                for each in self.iam.list_instance_profiles(PathPrefix="/dlcloud/")["InstanceProfiles"]
+            ],
             "keys": [each["KeyName"] for each in ec2.describe_key_pairs()["KeyPairs"]],
         }
 
@@ -87,9 +97,37 @@ class Home:
         subprocess.run(["rm", "-rf", str(self.folder / "clusters")], check=True)
 
     @cached_property
+    def clients(self):
+        """Return clients that no test kills."""
+        return Clients(region="us-east-1", endpoint_url=self.site.find().url)
+
+    @property
     def ec2(self):
-        """Return a client that no test kills."""
-        return Clients(region="us-east-1", endpoint_url=self.site.find().url).read("ec2")
+        """Return what asks EC2."""
+        return self.clients.read("ec2")
+
+    @property
+    def iam(self):
+        """Return what asks IAM."""
+        return self.clients.read("iam")
+
+    def begin_hand_over(self, name):
+        """Give a cluster its role, as `up --detach` does, which remembers it before."""
+        with sqlite3.connect(self.folder / "store.sqlite") as connection:
+            ((cluster_id, instance_id),) = connection.execute(
+                "SELECT cluster_id, instance_id FROM clusters JOIN members USING (cluster_id)"
+                " WHERE name = ? AND clusters.state != 'down' LIMIT 1",
+                (name,),
+            ).fetchall()
+            connection.execute(
+                "INSERT INTO intents (cluster_id, action, detail, begun_at) VALUES (?, ?, ?, ?)",
+                (cluster_id, "hand-over", instance_id, datetime.now(UTC).isoformat()),
+            )
+        tags = {MANAGED_TAG: "true", CLUSTER_TAG: cluster_id}
+        profile = control_role.put_role(
+            self.clients, cluster_id, control_policy(cluster_id, "us-east-1"), tags
+        )
+        control_role.attach_profile(self.clients, instance_id, profile, pause=time.sleep)
 
     def close(self):
         """End the driver and the local EC2."""

@@ -17,7 +17,7 @@ ALL = os.environ.get("DLCLOUD_CRASH_POINTS") == "all"
 EVERY = 1 if ALL else 16
 # Points are independent: each home with its own local EC2 tries some. Much of a point is waiting.
 HOMES = int(os.environ.get("DLCLOUD_CRASH_HOMES", "6" if ALL else "1"))
-NOTHING = {"instances", "volumes", "groups", "templates", "fleets", "interfaces", "keys"}
+NOTHING = {"instances", "volumes", "groups", "templates", "fleets", "interfaces", "roles", "profiles", "keys"}
 GC = ("gc", "--cloud", "local", "--region", "us-east-1")
 
 # One path launches by RunInstances, the other by CreateFleet with a launch template.
@@ -228,6 +228,33 @@ def test_gc_with_an_empty_store_finds_and_removes_what_a_lost_laptop_left(homes,
     assert not any(home.left().values())
     again = home.run(*GC, expect=0)
     assert "nothing is left over" in again["output"]
+
+
+ROLE_POINTS = ["after DeleteInstanceProfile", "before DeleteRole"]
+if ALL:
+    steps = ("RemoveRoleFromInstanceProfile", "DeleteInstanceProfile", "DeleteRolePolicy", "DeleteRole")
+    ROLE_POINTS = [f"{when} {step}" for step in steps for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("point", ROLE_POINTS)
+def test_the_role_of_a_cluster_goes_with_it_wherever_down_was_killed(homes, point):
+    home = homes[0]
+    home.run("up", recipe(home, SINGLE), "--keep", "--name", "one", expect=0)
+    home.begin_hand_over("one")
+    assert home.run("down", "one", kill_on=point)["status"] == -9
+    down(home, point)
+
+
+@pytest.mark.parametrize("point", ROLE_POINTS[:1])
+def test_gc_finds_the_role_that_a_lost_laptop_left_wherever_it_was_killed(homes, point):
+    home = homes[0]
+    home.run("up", recipe(home, SINGLE), "--keep", "--name", "one", expect=0)
+    home.begin_hand_over("one")
+    home.forget()
+    assert ",iam-role," in home.run(*GC, "--dry-run", "-o", "csv", expect=0)["output"]
+    assert home.run(*GC, "--yes", kill_on=point)["status"] == -9
+    home.run(*GC, "--yes", expect=0)
+    assert not any(home.left().values()), home.left()
 
 
 def test_gc_leaves_alone_what_the_store_knows_to_be_up(homes):

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.core.cluster import ClusterState
+from dlcloud.core.cluster import ClusterState, Leftover
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.launch.down import TERMINATION_TIMEOUT_S, take_down
+from dlcloud.launch.sweep import sweep
+from dlcloud.store.clusters import HAND_OVER
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE, cluster, request
 
@@ -187,3 +189,30 @@ def test_the_end_that_ec2_tells_goes_before_the_time_of_looking(world):
     ends = {member.instance.instance_id: member.ended_at for member in down(world)}
     assert ends["i-0001"] == told
     assert ends["i-0002"] > told
+
+
+def test_the_role_of_a_cluster_that_was_handed_over_goes_before_its_instances_are_gone(world):
+    (first, *_) = world.provision()
+    world.clusters.begin_intent("c0ffee", HAND_OVER, first.instance.instance_id, world.clock.now())
+    world.cloud.put_control_role("c0ffee", world.cluster.tags)
+    down(world)
+    assert not world.cloud.roles
+    assert left(world) == []
+
+
+def test_a_cluster_that_never_was_handed_over_asks_nothing_of_iam(world):
+    world.provision()
+    down(world)
+    assert world.cloud.calls["delete_control_role"] == 0
+
+
+def test_a_sweep_takes_first_what_could_launch_more(world):
+    world.provision()
+    world.cloud.put_control_role("c0ffee", world.cluster.tags)
+    world.cloud.failures.append(Failure("terminate", Killed()))
+    role = Leftover(
+        kind="iam-role", resource_id="dlcloud-c0ffee", cluster_id="c0ffee", name="", region="us-east-1"
+    )
+    with pytest.raises(Killed):
+        sweep([role], cloud=world.cloud, clock=world.clock, emit=world.told.append)
+    assert not world.cloud.roles

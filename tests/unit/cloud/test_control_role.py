@@ -1,0 +1,118 @@
+"""The role of a cluster: whole again wherever its making broke off, gone wherever its deletion did."""
+
+import moto
+import pytest
+
+from dlcloud.cloud import control_role
+from dlcloud.cloud.clients import Clients
+from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.core.errors import CloudError
+from dlcloud.resources.texts import control_policy
+from tests.fakes.cloud import Killed
+
+REGION = "us-east-1"
+TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "c0ffee"}
+MADE_IN = 4
+DELETED_IN = 5
+
+
+class Mortal:
+    """The clients of a process that is killed after so many calls."""
+
+    def __init__(self, clients, calls):
+        self.region = REGION
+        self._clients = clients
+        self._calls = calls
+
+    def read(self, service):
+        self._calls -= 1
+        if self._calls < 0:
+            raise Killed
+        return self._clients.read(service)
+
+
+@pytest.fixture
+def account():
+    """Clients of an account in memory."""
+    with moto.mock_aws():
+        yield Clients(region=REGION)
+
+
+@pytest.fixture
+def iam(account):
+    return account.read("iam")
+
+
+def put(clients):
+    return control_role.put_role(clients, "c0ffee", control_policy("c0ffee", REGION), TAGS)
+
+
+def left(iam):
+    profiles = iam.list_instance_profiles()["InstanceProfiles"]
+    return [each["RoleName"] for each in iam.list_roles()["Roles"]] + profiles
+
+
+def assert_whole(iam):
+    profile = iam.get_instance_profile(InstanceProfileName="dlcloud-c0ffee")["InstanceProfile"]
+    assert profile["Path"] == "/dlcloud/us-east-1/"
+    (role,) = profile["Roles"]
+    assert iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"] == ["control-own-cluster"]
+    found = iam.list_role_tags(RoleName=role["RoleName"])["Tags"]
+    assert {each["Key"]: each["Value"] for each in found} == TAGS
+    assert role["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] == {"Service": "ec2.amazonaws.com"}
+
+
+@pytest.mark.parametrize("calls", range(MADE_IN))
+def test_one_that_was_being_made_is_found_completed_and_deleted(account, iam, calls):
+    with pytest.raises(Killed):
+        put(Mortal(account, calls))
+    found = [each.cluster_id for each in control_role.find_roles(account)]
+    assert found == (["c0ffee"] if calls else [])
+    put(Mortal(account, MADE_IN))
+    assert_whole(iam)
+    control_role.delete_role(account, "c0ffee")
+    assert left(iam) == []
+
+
+@pytest.mark.parametrize("calls", range(MADE_IN))
+def test_one_that_was_being_made_is_deleted(account, iam, calls):
+    with pytest.raises(Killed):
+        put(Mortal(account, calls))
+    control_role.delete_role(account, "c0ffee")
+    assert left(iam) == []
+
+
+@pytest.mark.parametrize("calls", range(DELETED_IN))
+def test_one_that_was_being_deleted_is_found_and_deleted(account, iam, calls):
+    put(account)
+    with pytest.raises(Killed):
+        control_role.delete_role(Mortal(account, calls), "c0ffee")
+    assert [each.resource_id for each in control_role.find_roles(account)] == ["dlcloud-c0ffee"]
+    control_role.delete_role(Mortal(account, DELETED_IN), "c0ffee")
+    assert left(iam) == []
+
+
+def test_roles_of_other_regions_and_of_others_are_not_found(account, iam):
+    put(Clients(region="eu-west-1"))
+    iam.create_role(RoleName="dlcloud-not-ours", AssumeRolePolicyDocument="{}")
+    assert list(control_role.find_roles(account)) == []
+    (found,) = control_role.find_roles(Clients(region="eu-west-1"))
+    assert (found.kind, found.region, found.cluster_id) == ("iam-role", "eu-west-1", "c0ffee")
+
+
+def test_a_refusal_that_does_not_pass_is_told_at_once(clients, stub):
+    stub(clients.read("ec2")).add_client_error("associate_iam_instance_profile", "UnauthorizedOperation")
+    pauses = []
+    with pytest.raises(CloudError, match="dlcloud-c0ffee"):
+        control_role.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
+    assert not pauses
+
+
+def test_a_profile_that_ec2_never_learns_of_is_told_after_a_minute(clients, stub):
+    stubbed = stub(clients.read("ec2"))
+    for _ in range(control_role.TRIES):
+        stubbed.add_client_error("associate_iam_instance_profile", "InvalidParameterValue")
+    pauses = []
+    with pytest.raises(CloudError, match="InvalidParameterValue"):
+        control_role.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
+    assert 50 <= sum(pauses) <= 60
