@@ -157,7 +157,9 @@ class Incident(_Part):
         default=None, ge=0, description="The n-th instance that is not the coordinator gets a spot notice."
     )
     grace: float = Field(default=120, gt=0, le=600, description="Seconds from that notice to the end.")
-    kill: int | None = Field(default=None, ge=0, description="The n-th ends at once, without a notice.")
+    kill: Literal["coordinator"] | Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="The n-th, or the coordinator, ends at once, without a notice."
+    )
     capacity: int | None = Field(
         default=None, ge=0, description="So many instances of each of the recipe's types may live at once."
     )

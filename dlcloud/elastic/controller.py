@@ -251,7 +251,8 @@ class Controller:
             return
         self._succession.fill()
         if self.rehearsal is not None and self._began is not None:
-            self.rehearsal.go_on(self.clock.monotonic() - self._began, self._others())
+            since_s = self.clock.monotonic() - self._began
+            self.rehearsal.go_on(since_s, self._others(), self._succession.lead.instance_id)
         instances, target = self.recipe.instances, self.target()
         move = decide(
             self.team.workers,

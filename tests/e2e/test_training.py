@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import signal
 import sqlite3
 
@@ -41,6 +42,31 @@ def begun(user: User):
     with contextlib.suppress(sqlite3.OperationalError):
         return (user.home / ".dlcloud" / "store.sqlite").exists() and len(steps_of(user)) > 5
     return False
+
+
+LOST = (
+    RECIPE.replace("name: elastic", "name: lost")
+    .replace("--epochs 12 --delay-ms 20", "--epochs 12 --delay-ms 100")
+    .replace("{after: 2, interrupt: 0, grace: 8}", "{after: 3, kill: coordinator}")
+)
+
+
+@pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute or two: set DLCLOUD_FAULTS=1")
+@pytest.mark.timeout(600)
+def test_a_training_outlives_the_end_of_its_coordinator(user: User):
+    recipe = user.home / "lost.yaml"
+    recipe.write_text(LOST)
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    done = user.run("up", str(recipe), "--output", "json")
+    result = json.loads(done.stdout)["result"]
+    (training,) = result["records"]
+    assert sorted(steps_of(user)) == list(range(1, training["steps"] + 1))
+    assert training["steps"] == 180
+    assert training["steps_redone"] <= 3
+    assert "coordinates the others from now on" in done.stderr
+    assert "coordinator" in {event["event"] for event in result["events"]}
+    assert [each["market"] for each in result["instances"]].count("on-demand") == 2
+    assert user.alive() == []
 
 
 @pytest.mark.timeout(600)

@@ -75,6 +75,7 @@ def test_incidents_happen_once_at_their_times():
         Incident(after=6, kill=0),
         Incident(after=6, capacity=0),
         Incident(after=7, kill=5),
+        Incident(after=8, kill="coordinator"),
     ]
     rehearsal = Rehearsal(incidents=incidents, types=["c7i.xlarge"], fate=fate, emit=told.append)
     rehearsal.go_on(4.9, ["i-1", "i-2"])
@@ -82,9 +83,11 @@ def test_incidents_happen_once_at_their_times():
     rehearsal.go_on(5.0, ["i-1", "i-2"])
     rehearsal.go_on(6.5, ["i-1", "i-2"])
     assert fate.done == [("i-2", 10), ("i-1", 0.0), ("c7i.xlarge", 0)]
-    rehearsal.go_on(9.0, ["i-1"])
+    rehearsal.go_on(7.5, ["i-1"], "i-0")
     assert isinstance(told[-1], Warned)
     assert len(fate.done) == 3
+    rehearsal.go_on(9.0, ["i-1"], "i-0")
+    assert fate.done[3:] == [("i-0", 0.0)]
 
 
 FIRST = Member(
