@@ -143,6 +143,7 @@ BENCHMARKS = {
                 "engine": "openvino (default), onnxruntime, pytorch or bigdl (on Spark; takes Java and "
                 "Python 3.11), or several in turn",
                 "device": "cpu (default) or cuda, which of these only pytorch uses",
+                "precision": "what is measured beside each engine's fp32: bf16, int8, ...; all unless given",
                 "batch": "images a step",
                 "threads": "threads of the engine; one per physical core unless given",
                 "isa": "newest instructions an engine may use: native (default), avx512_core (Skylake's, "
@@ -150,7 +151,7 @@ BENCHMARKS = {
                 "calibration-images": "synthetic images that the int8 scales are taken from",
                 "cache": "folder where built models are kept",
             },
-            lists=("network", "engine", "batch", "isa"),
+            lists=("network", "engine", "precision", "batch", "isa"),
             files=("model", "data"),
             selecting=("network", "batch", "isa"),
             needs=(

@@ -7,7 +7,7 @@ from pathlib import Path
 from .. import catalog
 from ..harness import hardware, program
 from ..harness.protocol import Limits
-from .engines import DEFAULT, ENGINES, Isa
+from .engines import DEFAULT, ENGINES, Isa, Precision
 from .formats import format_of
 
 ENTRY = catalog.BENCHMARKS["quantization"]
@@ -37,6 +37,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--engine", nargs="+", choices=tuple(ENGINES), default=[DEFAULT],
         help=f"what to run them on (default: {DEFAULT})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--precision", nargs="+", choices=[precision.value for precision in Precision], default=None,
+        help="what to measure beside each engine's fp32 (default: all that it can be run in here)",
     )  # fmt: skip
     parser.add_argument(
         "--batch", nargs="+", type=program.positive, default=[1, 8], metavar="N",

@@ -57,6 +57,10 @@ def settings_of(
         precisions = possible(network, engine, isa, recorder, hardware.cpu_flags())
     if not precisions:
         return []
+    if arguments.precision is not None:
+        precisions = [
+            each for each in precisions if each is precisions[0] or each.value in arguments.precision
+        ]
     python = _interpreter(engine, recorder)
     return [_setting(network, engine, precision, isa, arguments, python) for precision in precisions]
 
