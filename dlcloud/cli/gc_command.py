@@ -27,8 +27,9 @@ def command(
 ) -> None:
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it.
 
-    It needs no store: after the laptop is lost, any machine with credentials does. With CLUSTERS (ids), only
-    what belongs to them.
+    It needs no store: after the laptop is lost, any machine with credentials does. A cluster that one of its
+    own instances controls is left alone while that lives. With CLUSTERS (ids), only what belongs to them,
+    whoever controls them.
     """
     from dlcloud.cli.context import Context
     from dlcloud.cli.gc_flow import Sweeper

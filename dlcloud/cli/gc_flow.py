@@ -9,7 +9,7 @@ from itertools import groupby
 import click
 
 from dlcloud.cli.context import Context
-from dlcloud.core.cluster import Leftover
+from dlcloud.core.cluster import CONTROLLER_TAG, NAME_TAG, Leftover
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, PartialError
 from dlcloud.core.events import Notice, Warned, stage
 from dlcloud.launch.sweep import sweep
@@ -29,7 +29,7 @@ class Sweeper:
         context: The collaborators.
         cloud: Where to look.
         regions: In which regions; all if empty.
-        clusters: Only what belongs to these; everything if empty.
+        clusters: Only what belongs to these; everything that nobody is in charge of if empty.
     """
 
     context: Context
@@ -64,9 +64,23 @@ class Sweeper:
         unseen = [outcome.error for outcome in outcomes if isinstance(outcome.error, DlcloudError)]
         if len(unseen) == len(regions):
             raise unseen[0]
-        own = {cluster.cluster_id for cluster in context.clusters.active()}
-        found = [each for outcome in outcomes for each in outcome.value or () if each.cluster_id not in own]
+        found = [each for outcome in outcomes for each in outcome.value or ()]
+        own = {cluster.cluster_id for cluster in context.clusters.active()} | self._controlled(found)
+        found = [each for each in found if each.cluster_id not in own]
         return [each for each in found if not self.clusters or each.cluster_id in self.clusters], unseen
+
+    def _controlled(self, found: Sequence[Leftover]) -> set[str]:
+        """Return the clusters that an instance of their own controls, which lives; not one that is named."""
+        told = {
+            each.cluster_id: each.instance
+            for each in found
+            if each.instance and CONTROLLER_TAG in each.instance.tags and each.cluster_id not in self.clusters
+        }
+        for cluster_id, instance in told.items():
+            name = instance.tags.get(NAME_TAG, "").removeprefix("dlcloud ")
+            message = f"{name or cluster_id} ({cluster_id}) is left alone: its own instance controls it"
+            self.context.emit(Notice(message=message, instance_id=instance.instance_id))
+        return set(told)
 
     def _price(self, found: Sequence[Leftover]) -> list[Priced]:
         lines: list[Priced] = []

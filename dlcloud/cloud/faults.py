@@ -18,6 +18,7 @@ CAPACITY = {
 }
 QUOTA = {"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded"}
 THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"}
+POLICY_HINT = "check the credentials and their policy (templates/iam_policy.json; iam_policy_detach.json)"
 SERVER_ERROR = 500  # HTTP: from here on it is the server's fault
 DENIED = {
     "AuthFailure",
@@ -78,7 +79,7 @@ def refusal(what: str, error: boto.ClientError) -> CloudError:
     if code in THROTTLED:
         return ThrottledError(text, "wait a minute, then run it again")
     if code in DENIED:
-        return CredentialsError(text, "check the credentials and their policy (templates/iam_policy.json)")
+        return CredentialsError(text, POLICY_HINT)
     refused = CloudError(text)
     # Of a failure on its own side EC2 does not say whether anything came of the request.
     refused.answered = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < SERVER_ERROR

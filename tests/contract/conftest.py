@@ -1,7 +1,7 @@
 """Three clouds that keep one contract: moto's own server, the local EC2, and AWS where it is asked for.
 
 AWS is used with DLCLOUD_TEST_AWS=1 only, in DLCLOUD_TEST_REGION (us-east-1), with the
-caller's own credentials. It launches three c5.large for about a minute each: at most 0.02 USD in all. What it
+caller's own credentials. It launches four c5.large for about a minute each: at most 0.02 USD in all. What it
 makes is tagged, and removed at the end of each test; `dlcloud gc` finds whatever a crash would leave.
 """
 

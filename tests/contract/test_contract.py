@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, NAME_TAG
+from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG, NAME_TAG
 from dlcloud.core.instance import Market
 from dlcloud.core.ports import FleetRequest, LaunchRequest
 from dlcloud.core.quota import CODES
@@ -155,6 +155,23 @@ def test_a_fleet_launches_from_many_pools_and_leaves_nothing(there, cluster, mar
     if not there.is_moto:  # its fleets ignore the market
         assert seen.market is market
     assert seen.instance_id == launched.instances[0].instance_id
+
+
+def test_a_role_is_made_attached_found_and_deleted(there, cluster):
+    cloud = there.cloud
+    (instance,) = cloud.launch(request(there, cluster))
+    try:
+        for _ in range(2):
+            profile = cloud.put_control_role(cluster, tags(cluster))
+        for _ in range(2):
+            cloud.attach_profile(instance.instance_id, profile)
+        cloud.put_tags([instance.instance_id], {CONTROLLER_TAG: "ubuntu"})
+        until(lambda: [each for each in cloud.instances(cluster) if CONTROLLER_TAG in each.tags])
+        assert "iam-role" in {each.kind for each in left(there, cluster)}
+    finally:
+        for _ in range(2):
+            cloud.delete_control_role(cluster)
+    until(lambda: "iam-role" not in {each.kind for each in left(there, cluster)})
 
 
 def test_what_carries_the_tag_is_found_by_it_alone(there, cluster):

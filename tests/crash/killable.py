@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dlcloud.cloud import control_role
 from dlcloud.cloud.clients import Clients
-from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.local.site import LocalSite
 from dlcloud.resources.texts import control_policy
 
@@ -111,8 +111,8 @@ class Home:
         """Return what asks IAM."""
         return self.clients.read("iam")
 
-    def begin_hand_over(self, name):
-        """Give a cluster its role, as `up --detach` does, which remembers it before."""
+    def begin_hand_over(self, name, *, in_charge=False):
+        """Give a cluster its role, as `up --detach` does, which remembers it before; then the tag, too."""
         with sqlite3.connect(self.folder / "store.sqlite") as connection:
             ((cluster_id, instance_id),) = connection.execute(
                 "SELECT cluster_id, instance_id FROM clusters JOIN members USING (cluster_id)"
@@ -128,6 +128,9 @@ class Home:
             self.clients, cluster_id, control_policy(cluster_id, "us-east-1"), tags
         )
         control_role.attach_profile(self.clients, instance_id, profile, pause=time.sleep)
+        if in_charge:
+            tag = {"Key": CONTROLLER_TAG, "Value": "ubuntu"}
+            self.ec2.create_tags(Resources=[instance_id], Tags=[tag])
 
     def close(self):
         """End the driver and the local EC2."""

@@ -265,6 +265,19 @@ def test_gc_leaves_alone_what_the_store_knows_to_be_up(homes):
     home.run("down", "--all", expect=0)
 
 
+def test_gc_leaves_alone_what_controls_itself_unless_it_is_named(homes):
+    home = homes[0]
+    home.run("up", recipe(home, SINGLE), "--keep", "--name", "one", expect=0)
+    home.begin_hand_over("one", in_charge=True)
+    home.forget()
+    (cluster_id,) = set(home.alive())
+    told = home.run(*GC, "--yes", expect=0)["output"]
+    assert f"one ({cluster_id}) is left alone" in told
+    assert len(home.alive()) == 2
+    home.run(*GC, cluster_id, "--yes", expect=0)
+    assert not any(home.left().values()), home.left()
+
+
 @pytest.mark.skipif(not ALL, reason="a bench takes long, and launches as up does: DLCLOUD_CRASH_POINTS=all")
 def test_a_second_bench_completes_one_that_was_killed_and_leaves_nothing(homes):
     def bench(home, kill_at=0, expect=None):

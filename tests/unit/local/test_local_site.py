@@ -18,6 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from dlcloud.core.errors import LocalCloudError
+from dlcloud.local.shared_site import SharedSite
 from dlcloud.local.site import LocalSite
 from dlcloud.local.state import SiteState, write_state
 from tests.fakes.local_ec2 import Rig, wait_for
@@ -269,3 +270,15 @@ def test_a_stock_client_retries_over_a_throttled_call(rig):
         config=Config(retries={"mode": "standard", "total_max_attempts": 3}),
     )
     assert client.describe_vpcs()["Vpcs"]
+
+
+def test_another_home_uses_it_without_its_folder_and_driven_by_who_knows_the_token(rig):
+    shared = SharedSite(url=rig.endpoint.url)
+    assert shared.start().url == rig.endpoint.url
+    with pytest.raises(LocalCloudError, match="control token") as caught:
+        shared.start().control.status()
+    assert "DLCLOUD_LOCAL_TOKEN" in caught.value.hint
+    trusted = SharedSite(url=rig.endpoint.url, token=rig.control.token)
+    assert trusted.start().control.status()["endpoint"] == rig.endpoint.url
+    with pytest.raises(LocalCloudError, match="another home"):
+        trusted.stop()

@@ -8,18 +8,6 @@ from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.shared_site import SharedSite
 
 
-def test_it_is_used_without_its_folder_and_driven_by_who_knows_the_token(rig):
-    shared = SharedSite(url=rig.endpoint.url)
-    assert shared.start().url == rig.endpoint.url
-    with pytest.raises(LocalCloudError, match="control token") as caught:
-        shared.start().control.status()
-    assert "DLCLOUD_LOCAL_TOKEN" in caught.value.hint
-    trusted = SharedSite(url=rig.endpoint.url, token=rig.control.token)
-    assert trusted.start().control.status()["endpoint"] == rig.endpoint.url
-    with pytest.raises(LocalCloudError, match="another home"):
-        trusted.stop()
-
-
 def test_where_nothing_answers_nothing_is_started():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
