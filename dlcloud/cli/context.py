@@ -265,7 +265,9 @@ class Context:
 
 
 def _on_local_instance() -> bool:
-    """Tell whether this very process runs on an instance of a local EC2 that it was told to use."""
+    """Tell whether this runs on an instance that controls its cluster, or on any of the local EC2."""
+    if os.environ.get("DLCLOUD_CONTROLLER"):
+        return True
     from dlcloud.local.shared_site import ENDPOINT_VARIABLE
 
     if ENDPOINT_VARIABLE not in os.environ:

@@ -1,12 +1,15 @@
 """boto3 clients, made when first used and kept: each costs tens of milliseconds of reading descriptions."""
 
 import hashlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.session import get_session
 
 from dlcloud.cloud.faults import translated
 
@@ -14,6 +17,9 @@ from dlcloud.cloud.faults import translated
 _READ = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})
 # A launch is tried once: botocore would answer "no capacity" (HTTP 500) with four more tries of one pool.
 _LAUNCH = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
+IMDS_TRIES = 3
+ROLE_TRIES = 60
+ROLE_PAUSE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -23,12 +29,14 @@ class Clients:
     Args:
         region: The AWS region.
         endpoint_url: Where the local EC2 answers; empty for AWS.
-        on_instance: This runs on an instance of the local EC2: boto3 finds its role there as it does on AWS.
+        on_instance: This runs on an instance and has its role, also at the local EC2; it is waited for.
+        pause: Waits so many seconds.
     """
 
     region: str
     endpoint_url: str = ""
     on_instance: bool = False
+    pause: Callable[[float], None] = time.sleep
     _session: Any = None
     _made: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -61,12 +69,25 @@ class Clients:
         )
 
     def _session_of(self, region: str) -> Any:  # noqa: ANN401
-        if self._session is None:
+        if self._session is None and self.on_instance:
+            self._session = self._with_role(region)
+        elif self._session is None:
             self._session = boto3.Session(region_name=region, **self._local_credentials())
         return self._session
 
+    def _with_role(self, region: str) -> Any:  # noqa: ANN401
+        """Return a session once the instance has credentials: they come seconds after its profile."""
+        core = get_session()
+        core.set_config_variable("metadata_service_num_attempts", IMDS_TRIES)
+        session = boto3.Session(region_name=region, botocore_session=core)
+        for _ in range(ROLE_TRIES):
+            if session.get_credentials() is not None:
+                break
+            self.pause(ROLE_PAUSE_S)
+        return session
+
     def _local_credentials(self) -> dict[str, str]:
         """The local EC2 takes any credentials; the user's own must never be sent there."""
-        if not self.endpoint_url or self.on_instance:
+        if not self.endpoint_url:
             return {}
         return {"aws_access_key_id": "local", "aws_secret_access_key": "local"}  # pragma: allowlist secret

@@ -4,6 +4,7 @@ import json
 import secrets
 import time
 
+import asyncssh
 import boto3
 import pytest
 from botocore.exceptions import ClientError
@@ -17,6 +18,7 @@ from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CloudError, CredentialsError
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.core.ports import FleetRequest, LaunchRequest
+from dlcloud.local.sshd import SshServer
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import wait_for
@@ -95,17 +97,22 @@ def stranger(rig, owner):
     return running(rig, owner, "theirs")
 
 
-@pytest.fixture
-def controller(rig, coordinator, monkeypatch):
-    """The cloud as a program on the coordinator sees it: boto3 finds the role by itself."""
+def on_instance(rig, instance, monkeypatch):
+    """Be a program on an instance, as far as boto3 sees."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
         monkeypatch.delenv(name, raising=False)
-    entry = rig.entry(coordinator.instance_id)
+    entry = rig.entry(instance.instance_id)
     monkeypatch.setenv(
         "AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{entry['host']}:{entry['metadata_port']}"
     )
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+
+
+@pytest.fixture
+def controller(rig, coordinator, monkeypatch):
+    """The cloud as a program on the coordinator sees it: boto3 finds the role by itself."""
+    on_instance(rig, coordinator, monkeypatch)
     return cloud_of(Clients(region=REGION, endpoint_url=rig.endpoint.url, on_instance=True))
 
 
@@ -145,6 +152,27 @@ def test_the_metadata_tells_profile_and_role(rig, coordinator, stranger):
 def test_boto3_finds_the_role_and_is_told_apart_from_the_owner(owner, controller, coordinator):
     assert controller.identity().arn.endswith(f"assumed-role/dlcloud-mine/{coordinator.instance_id}")
     assert "assumed-role" not in owner.identity().arn
+
+
+def test_a_role_that_comes_only_now_is_waited_for(rig, owner, stranger, monkeypatch):
+    profile = owner.put_control_role("late", tags("late"))
+    instance = running(rig, owner, "late")
+    on_instance(rig, instance, monkeypatch)
+    waited = []
+
+    def pause(seconds):
+        waited.append(seconds)
+        if len(waited) == 2:
+            owner.attach_profile(instance.instance_id, profile)
+
+    clients = Clients(region=REGION, endpoint_url=rig.endpoint.url, on_instance=True, pause=pause)
+    assert cloud_of(clients).identity().arn.endswith(instance.instance_id)
+    assert len(waited) == 2
+    on_instance(rig, stranger, monkeypatch)
+    without = Clients(region=REGION, endpoint_url=rig.endpoint.url, on_instance=True, pause=waited.append)
+    with pytest.raises(CredentialsError, match="no AWS credentials"):
+        cloud_of(without).identity()
+    assert sum(waited[2:]) == 60
 
 
 def test_a_controller_does_for_its_cluster_all_that_a_launcher_does(rig, controller, owner):
@@ -286,3 +314,19 @@ def test_tags_are_added_to_what_runs(owner, coordinator):
     seen = {each.instance_id: each for each in owner.instances("mine")}[coordinator.instance_id]
     assert seen.tags[CONTROLLER_TAG] == "true"
     assert seen.tags[CLUSTER_TAG] == "mine"
+
+
+def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):
+    server = SshServer(
+        host_key=asyncssh.generate_private_key("ssh-ed25519"),
+        authorized=(),
+        env={},
+        home=tmp_path,
+        interpreter="",
+    )
+    key = asyncssh.import_public_key(rig.public_key)
+    assert not server._knows(key)
+    server.admit(rig.public_key, seconds=60)
+    assert server._knows(key)
+    server.admit(rig.public_key, seconds=0)
+    assert not server._knows(key)
