@@ -21,7 +21,9 @@ PREPARED = f"{FOLDER}/prepared"
 """Says with what an instance was last set up by `prepare_all`."""
 
 
-def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: Clock, emit: Emit) -> str:
+def prepare(
+    connection: Connection, setup: Setup, requirements: str, *, clock: Clock, emit: Emit, least: str = ""
+) -> str:
     """Set one instance up.
 
     Args:
@@ -30,6 +32,7 @@ def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: C
         requirements: Pinned packages, a line each; the environment is keyed by their digest, and reused.
         clock: Times the stages.
         emit: Is told of each stage.
+        least: The oldest Python that will do (`3.11.4`), where the image's own may be too old.
 
     Returns:
         The path of the environment's Python interpreter on the instance.
@@ -48,7 +51,8 @@ def prepare(connection: Connection, setup: Setup, requirements: str, *, clock: C
         return "python3"
     key = environment_key(requirements)
     with stage(emit, clock, "building the environment, or finding it built", instance_id=instance_id):
-        told = connection.check(f"python3 {FOLDER}/environment.py {key}", stdin=requirements.encode())
+        build = f"python3 {FOLDER}/environment.py {key} {least}".rstrip()
+        told = connection.check(build, stdin=requirements.encode())
     try:
         answer = json.loads(told.splitlines()[-1])
         python = str(answer["python"])
