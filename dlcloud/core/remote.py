@@ -55,6 +55,18 @@ class Connection(Protocol):
             UnreachableError: The connection broke before the command ended.
         """
 
+    def relay(self, command: str, *, out: Callable[[bytes], None], err: Callable[[bytes], None]) -> int:
+        """Run a shell command, handing on what it writes, as it arrives; returns its exit status.
+
+        Args:
+            command: What to run; it has no input.
+            out: Takes its standard output.
+            err: Takes its standard error.
+
+        Raises:
+            UnreachableError: The connection broke before the command ended.
+        """
+
     def send_tree(self, source: Path, target: str, *, only: Callable[[Path], bool] | None = None) -> None:
         """Copy a file or a folder's content to the folder `target` on the instance (made if missing).
 

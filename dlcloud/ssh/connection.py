@@ -12,7 +12,7 @@ from paramiko import Transport
 from dlcloud.core.errors import RemoteCommandError, UnreachableError
 from dlcloud.core.remote import Completed, Endpoint
 from dlcloud.ssh import copy
-from dlcloud.ssh.process import Feed, RemoteProcess
+from dlcloud.ssh.process import Feed, RemoteProcess, Write
 
 # sshd takes 10 sessions per connection (MaxSessions); two are left for what it counts late.
 _CHANNELS = 8
@@ -55,6 +55,13 @@ class SshConnection:
             yield from process.pieces()
             if status := process.status():
                 raise self.failure(command, status, bytes(process.stderr))
+
+    def relay(self, command: str, *, out: Write, err: Write) -> int:
+        """Run a shell command, handing on both of its streams; see `core.remote.Connection`."""
+        with self._process(command, on_stderr=err) as process:
+            for piece in process.pieces():
+                out(piece)
+            return process.status()
 
     def send_tree(self, source: Path, target: str, *, only: Callable[[Path], bool] | None = None) -> None:
         """Copy a file or a folder's content to the folder `target`; see `core.remote.Connection`."""
@@ -108,6 +115,7 @@ class SshConnection:
         stdin: bytes | Feed = b"",
         timeout_s: float | None = None,
         stderr_limit: int | None = None,
+        on_stderr: Write | None = None,
     ) -> Iterator[RemoteProcess]:
         started = time.monotonic()
         if not self._channels.acquire(timeout=timeout_s):
@@ -123,6 +131,7 @@ class SshConnection:
                 stdin=stdin,
                 timeout_s=left,
                 stderr_limit=stderr_limit,
+                on_stderr=on_stderr,
             )
             try:
                 yield process

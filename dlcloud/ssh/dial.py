@@ -13,7 +13,7 @@ from dlcloud.core.errors import HostKeyError, UnreachableError
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh.connection import SshConnection, is_loopback
 from dlcloud.ssh.handshake import log_in, read_key, shake_hands
-from dlcloud.ssh.hostproof import PROOF_COMMAND, proves
+from dlcloud.ssh.hostproof import PROOF_COMMAND, fingerprint, proves
 from dlcloud.ssh.known_hosts import KnownHosts
 from dlcloud.ssh.process import named, reason
 
@@ -51,6 +51,7 @@ class Dialer:
         known_hosts: The file of its pinned host keys.
         secret: Gives an instance's one-time secret, or None where only a pinned key may be accepted.
         clock: Waits between attempts.
+        fingerprint: Of the host key of the one instance that is dialled, where one was proven before.
         loopback_only: Refuse every address but this machine's own, before connecting (the local EC2).
         connect_timeout_s: Seconds for one TCP connection; short, as a lost SYN is repeated ever more rarely.
     """
@@ -62,6 +63,7 @@ class Dialer:
         known_hosts: Path,
         secret: Callable[[str], str | None],
         clock: Clock,
+        fingerprint: str = "",
         loopback_only: bool = False,
         connect_timeout_s: float = 5.0,
     ) -> None:
@@ -70,6 +72,7 @@ class Dialer:
         self._pins = KnownHosts(known_hosts)
         self._secret = secret
         self._clock = clock
+        self._fingerprint = fingerprint
         self._loopback_only = loopback_only
         self._connect_timeout_s = connect_timeout_s
         self._lock = threading.Lock()
@@ -146,6 +149,14 @@ class Dialer:
         if pinned is not None:
             raise HostKeyError(
                 f"{named(endpoint)} shows another host key than the one pinned for it; nothing was sent",
+                hint="another machine answers at this address, or someone stands in between",
+            )
+        if self._fingerprint:
+            if fingerprint(host_key) == self._fingerprint:
+                self._pins.pin(endpoint.instance_id, host_key)
+                return None
+            raise HostKeyError(
+                f"{named(endpoint)} shows another host key than the one its tag tells of; nothing was sent",
                 hint="another machine answers at this address, or someone stands in between",
             )
         secret = self._secret(endpoint.instance_id)

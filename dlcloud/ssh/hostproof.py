@@ -8,6 +8,7 @@ The instance computes it with
 `printf '%s\0%s' "$IID" "$KEY" | openssl dgst -sha256 -mac HMAC -macopt hexkey:$SECRET`.
 """
 
+import base64
 import hashlib
 import hmac
 import secrets
@@ -27,6 +28,12 @@ def host_proof(secret_hex: str, instance_id: str, host_key_base64: str) -> str:
     """Compute the proof, as hexadecimal digits, that the instance with this host key must show."""
     message = f"{instance_id}\0{host_key_base64}".encode()
     return hmac.new(bytes.fromhex(secret_hex), message, hashlib.sha256).hexdigest()
+
+
+def fingerprint(host_key_base64: str) -> str:
+    """Return a host key's SHA256 fingerprint as `ssh-keygen -l` prints it."""
+    digest = hashlib.sha256(base64.b64decode(host_key_base64)).digest()
+    return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
 
 
 def proves(shown: bytes, secret_hex: str, instance_id: str, host_key_base64: str) -> bool:

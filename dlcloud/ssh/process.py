@@ -55,6 +55,7 @@ class RemoteProcess:
         stdin: All of its input, or a function that writes it.
         timeout_s: Seconds from now until the command must have ended.
         stderr_limit: Keep only this many bytes from the end of stderr.
+        on_stderr: Takes stderr as it arrives; then none of it is kept.
 
     Raises:
         UnreachableError: The session is broken, or the server refuses one more channel.
@@ -69,12 +70,14 @@ class RemoteProcess:
         stdin: bytes | Feed = b"",
         timeout_s: float | None = None,
         stderr_limit: int | None = None,
+        on_stderr: Write | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._transport = transport
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._stderr_limit = stderr_limit
+        self._on_stderr = on_stderr
         self._feeder: threading.Thread | None = None
         self._feed_error: Exception | None = None
         self.stderr = bytearray()
@@ -175,6 +178,9 @@ class RemoteProcess:
             self._channel.close()
 
     def _keep_stderr(self, data: bytes) -> None:
+        if self._on_stderr is not None:
+            self._on_stderr(data)
+            return
         self.stderr += data
         if self._stderr_limit is not None and len(self.stderr) > self._stderr_limit:
             del self.stderr[: -self._stderr_limit]
