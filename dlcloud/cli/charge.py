@@ -7,12 +7,14 @@ from dlcloud.bench.abreast import StoppedError
 from dlcloud.cli.context import Context
 from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster, ClusterState
-from dlcloud.core.errors import DlcloudError, StoreError
+from dlcloud.core.errors import DlcloudError, RecipeError, StoreError
 from dlcloud.core.events import Emit, Notice, Warned
 from dlcloud.core.plan import Plan
 from dlcloud.core.ports import Clock, Cloud
 from dlcloud.core.remote import Dial
 from dlcloud.launch.claim import Claim, RecipeFile, claim_existing, claim_for, first_boot
+from dlcloud.launch.living import living
+from dlcloud.launch.shrink import shrink
 from dlcloud.launch.up import Reached, bring_up
 
 
@@ -23,6 +25,10 @@ def take_charge(context: Context, file: RecipeFile, *, name: str = "") -> Claim:
         StoreError, RecipeError: As `claim_for`.
     """
     claim = claim_for(file, name=name, clusters=context.clusters, paths=context.paths, clock=context.clock)
+    controller = context.clusters.controller(claim.cluster.cluster_id)
+    if controller is not None:
+        claim.lock.release()
+        raise handed_over(claim.cluster, controller)
     if claim.cluster.state is ClusterState.STOPPING:
         end_cluster(context, claim.cluster)
         claim.lock.release()
@@ -31,6 +37,14 @@ def take_charge(context: Context, file: RecipeFile, *, name: str = "") -> Claim:
         message = f"going on with {claim.cluster.name}, which an earlier {context.command} left unfinished"
         context.emit(Notice(message=message))
     return claim
+
+
+def handed_over(cluster: Cluster, controller: str) -> RecipeError:
+    """Return the error that says that a cluster is not to be controlled from here."""
+    return RecipeError(
+        f"{cluster.name} is controlled by its own instance {controller}",
+        f"dlcloud status {cluster.name}; dlcloud down {cluster.name} brings its results home and ends it",
+    )
 
 
 def end_unfinished(context: Context, file: RecipeFile) -> None:
@@ -88,6 +102,19 @@ def brought_up(
 def taken_down_after(context: Context, claim: Claim, *, keep: bool) -> Iterator[None]:
     """Take the cluster down when the block ends or fails; keep it only where that is wanted."""
     cluster = claim.cluster
+    with taken_down_on_failure(context, claim):
+        yield
+    if keep:
+        context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
+        context.emit(Notice(message=f"{cluster.name} is kept up: dlcloud down {cluster.name} ends it"))
+    else:
+        end_cluster(context, cluster)
+
+
+@contextmanager
+def taken_down_on_failure(context: Context, claim: Claim) -> Iterator[None]:
+    """Take the cluster down when the block fails; one that was kept up before stays."""
+    cluster = claim.cluster
     try:
         yield
     except BaseException as error:
@@ -100,11 +127,35 @@ def taken_down_after(context: Context, claim: Claim, *, keep: bool) -> Iterator[
         context.emit(Warned(message=f"{reason}: taking {cluster.name} down, so that nothing is left running"))
         _down_or_say(context, cluster)
         raise
-    if keep:
-        context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
-        context.emit(Notice(message=f"{cluster.name} is kept up: dlcloud down {cluster.name} ends it"))
-    else:
-        end_cluster(context, cluster)
+
+
+@contextmanager
+def others_ended_after(context: Context, claim: Claim, *, keep: bool) -> Iterator[None]:
+    """End all instances but this one when the block ends or fails: it holds the results for whoever comes.
+
+    For the `up` that an instance runs of its own cluster. Who interrupts it takes the cluster down.
+    """
+    cluster = claim.cluster
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        context.emit(Warned(message=f"failed ({error}): ending all instances but this one"))
+        _end_others(context, cluster)
+        raise
+    if not keep:
+        _end_others(context, cluster)
+    context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
+    context.emit(Notice(message=f"the results wait here: dlcloud down {cluster.name} brings them home"))
+
+
+def _end_others(context: Context, cluster: Cluster) -> None:
+    cloud = context.cloud(cluster.cloud, cluster.region)
+    members = living(cluster, cloud=cloud, clusters=context.clusters, clock=context.clock)
+    others = [member for member in members if member.instance.instance_id != context.controller]
+    shrink(cluster, others, cloud=cloud, clusters=context.clusters, clock=context.clock, emit=context.emit)
+    context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
 
 
 def _down_or_say(context: Context, cluster: Cluster) -> None:

@@ -84,6 +84,11 @@ class Context:
         """Close what was opened."""
         self._open.close()
 
+    @property
+    def controller(self) -> str:
+        """Return the id of the instance that this is, where it controls its own cluster; else nothing."""
+        return os.environ.get("DLCLOUD_CONTROLLER", "")
+
     @cached_property
     def paths(self) -> Paths:
         """Every path."""
@@ -178,6 +183,7 @@ class Context:
             own_cidr=(lambda: LOCAL_CIDR) if local else _own_cidr,
             control_policy=control_policy,
             pause=self.clock.sleep,
+            inside=bool(self.controller),
         )
 
     def account(self, name: str, region: str) -> "Account":
@@ -214,6 +220,53 @@ class Context:
         self._open.callback(dialer.close)
         return dialer
 
+    def handed_variables(self, cluster: "Cluster", *, rehearsal: bool) -> dict[str, str]:
+        """Return what the environment of an instance's own dlcloud must hold to find the cluster's cloud.
+
+        Args:
+            cluster: Which it controls.
+            rehearsal: Whether it is to let things happen to the local EC2.
+        """
+        from dlcloud.local.shared_site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
+
+        if cluster.cloud != "local":
+            return {}
+        endpoint = self.local_endpoint()
+        token = {TOKEN_VARIABLE: endpoint.control.token} if rehearsal else {}
+        return {ENDPOINT_VARIABLE: endpoint.url, **token}
+
+    def copy_store(self, path: Path, cluster: "Cluster") -> None:
+        """Write a store that knows one cluster only, as it is given."""
+        from dlcloud.store.handover import copy_cluster
+
+        database = Database(path)
+        try:
+            copy_cluster(self._database, database, cluster)
+        finally:
+            database.close()
+
+    def runs_in(self, path: Path, cluster_id: str) -> list[str]:
+        """Return the ids of a cluster's runs that a copy of another store knows."""
+        from dlcloud.store.handover import run_ids
+
+        database = Database(path)
+        try:
+            return run_ids(database, cluster_id)
+        finally:
+            database.close()
+
+    def take_store_home(self, path: Path, cluster_id: str, controller: str) -> "Cluster":
+        """Store what a copy of another store knows of a cluster, and return it as it is known here."""
+        from dlcloud.store.handover import take_home
+
+        database = Database(path)
+        try:
+            return take_home(
+                database, self._database, cluster_id, controller=controller, now=self.clock.now()
+            )
+        finally:
+            database.close()
+
     def find_cluster(self, name: str) -> "Cluster":
         """Return the active cluster of that name or id; without a name, the only one there is.
 
@@ -235,6 +288,9 @@ class Context:
         """Return the clients of a region; one set, so that each is made once."""
         from dlcloud.cloud.clients import Clients
 
+        known = next((each for (cloud, _), each in self._made_clients.items() if cloud == name), None)
+        if (name, region) not in self._made_clients and known is not None:
+            self._made_clients[name, region] = known.in_region(region)
         if (name, region) not in self._made_clients:
             url = self.local_site.start().url if name == "local" else ""
             self._made_clients[name, region] = Clients(

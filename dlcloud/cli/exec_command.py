@@ -15,13 +15,17 @@ from dlcloud.cli.options import output_option, verbose_option
 @click.option("-i", "--instance", default="", help="Only this instance: its id, or its number from 1.")
 @output_option
 @verbose_option
-def command(*, cluster: str, words: tuple[str, ...], instance: str, output: str, verbose: bool) -> None:
+def command(*, cluster: str, words: tuple[str, ...], instance: str, output: str, verbose: bool) -> int | None:
     """Run COMMAND on every instance of CLUSTER at once; what it prints comes back, instance by instance.
 
     Ends with 4 if it failed everywhere, 5 if it failed somewhere.
     """
     from dlcloud.cli.context import Context
+    from dlcloud.cli.elsewhere import passed_on
     from dlcloud.cli.remote_flow import run_everywhere
 
     with Context("exec", verbose=verbose) as context:
-        run_everywhere(context, cluster, words, instance, output=output)
+        status = passed_on(context, cluster)
+        if status is None:
+            run_everywhere(context, cluster, words, instance, output=output)
+    return status

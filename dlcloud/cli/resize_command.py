@@ -17,7 +17,7 @@ from dlcloud.cli.options import output_option, verbose_option
 @verbose_option
 def command(
     *, cluster: str, size: int, dry_run: bool, yes: bool, cidr: str, output: str, verbose: bool
-) -> None:
+) -> int | None:
     """Let CLUSTER have SIZE instances: launch and set up what is missing, or end what is too many.
 
     New ones come from the pools of the cluster's recipe, as with `up`. Ended are first on-demand instances
@@ -25,11 +25,16 @@ def command(
     A resize that was cut off is finished by the next one, or by `up`.
     """
     from dlcloud.cli.context import Context
+    from dlcloud.cli.elsewhere import passed_on
     from dlcloud.cli.resize_flow import Resizer
 
     with Context("resize", verbose=verbose) as context:
+        status = passed_on(context, cluster)
+        if status is not None:
+            return status
         flow = Resizer(context=context, name=cluster, size=size, cidr=cidr, output=output)
         if dry_run:
             flow.show()
         else:
             flow.go(yes=yes)
+    return None

@@ -7,18 +7,23 @@ from decimal import Decimal
 from itertools import groupby
 
 from dlcloud.cli.context import Context
-from dlcloud.core.cluster import CLUSTER_TAG, Cluster, Member
+from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.core.cost import billed_seconds, instance_usd, rounded, volume_usd
 from dlcloud.core.instance import Instance, InstanceState, Market
+from dlcloud.core.whereabouts import Controlled, controlled
 from dlcloud.report.table import Report, Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceLine:
-    """One instance; `member` is None for a cluster without instances, `cluster` for an unknown instance."""
+    """One instance; `member` is None for a cluster without instances, `cluster` for an unknown instance.
+
+    `controlled` is set where an instance of the cluster itself controls it: it knows more than this home.
+    """
 
     cluster: Cluster | None
     member: Member | None
+    controlled: Controlled | None = None
 
     def usd(self, now: datetime) -> Decimal | None:
         """Return what the instance and its disk have cost until now or their end."""
@@ -28,36 +33,69 @@ class InstanceLine:
         return instance_usd(self.member.hourly_usd, seconds) + volume_usd(self.cluster.disk_gib, seconds)
 
 
-def instance_lines(context: Context, *, everything: bool) -> list[InstanceLine]:
-    """Return a line for each instance of each cluster, and for managed ones that no cluster here knows."""
+def instance_lines(
+    context: Context, name: str = "", *, everything: bool, everywhere: bool = False
+) -> list[InstanceLine]:
+    """Return a line for each instance of each cluster, and for managed ones that no cluster here knows.
+
+    Args:
+        context: The collaborators.
+        name: Only of this cluster; of all if it is empty.
+        everything: Also of clusters that are down.
+        everywhere: Also of clusters that other machines left to instances of their own.
+
+    Raises:
+        RecipeError: There is no cluster of that name.
+    """
+    if name:
+        return _lines_of_one(context, context.clusters.find(name) or context.find_cluster(name))
     clusters = context.clusters.all() if everything else context.clusters.active()
     places = {(cluster.cloud, cluster.region) for cluster in context.clusters.active()}
+    if everywhere:
+        from dlcloud.cli.elsewhere import everywhere as find_everywhere
+
+        places |= {(each.cloud, each.region) for each in find_everywhere(context)}
     seen = {place: _seen(context, *place) for place in sorted(places)}
+    controllers = {
+        found.cluster_id: found
+        for (cloud, region), instances in seen.items()
+        for found in controlled(instances, cloud=cloud, region=region)
+    }
     lines: list[InstanceLine] = []
     for cluster in clusters:
         now = seen.get((cluster.cloud, cluster.region), [])
-        lines += _lines_of(cluster, context.clusters.members(cluster.cluster_id), now)
+        members = context.clusters.members(cluster.cluster_id)
+        lines += _lines_of(cluster, members, now, controllers.get(cluster.cluster_id))
     known = {cluster.cluster_id for cluster in context.clusters.all()}
     strays = [each for found in seen.values() for each in found if each.tags.get(CLUSTER_TAG) not in known]
-    return lines + [InstanceLine(cluster=None, member=_member(each)) for each in strays if each.alive]
+    # One cluster after the other, and last those that nobody controls.
+    strays.sort(
+        key=lambda each: (each.tags.get(CLUSTER_TAG) not in controllers, each.tags.get(CLUSTER_TAG, ""))
+    )
+    return lines + [
+        InstanceLine(
+            cluster=None, member=_member(each), controlled=controllers.get(each.tags.get(CLUSTER_TAG, ""))
+        )
+        for each in strays
+        if each.alive
+    ]
 
 
 def status_report(lines: Sequence[InstanceLine], *, now: datetime) -> Report:
     """Return a table for each cluster: its instances, where they are, for how long, for how much."""
-    grouped = groupby(lines, key=lambda line: line.cluster)
+    grouped = groupby(lines, key=lambda line: (line.cluster, line.controlled))
     return Report(
         command="status",
         records=[_record(line, now) for line in lines],
-        sections=[_section(cluster, list(of_cluster), now) for cluster, of_cluster in grouped],
+        sections=[_section(*of_whom, list(of_cluster), now) for of_whom, of_cluster in grouped],
         empty="nothing is up",
     )
 
 
-def _section(cluster: Cluster | None, lines: Sequence[InstanceLine], now: datetime) -> Section:
-    if cluster is None:
-        heading = "instances with dlcloud's tag that this home does not know: another machine made them"
-    else:
-        heading = f"{cluster.name}: {cluster.state}, {cluster.cloud} {cluster.region}"
+def _section(
+    cluster: Cluster | None, found: Controlled | None, lines: Sequence[InstanceLine], now: datetime
+) -> Section:
+    heading = _heading(cluster, found)
     rows = [_row(line.member, line.usd(now), now, cluster) for line in lines if line.member]
     local = cluster is not None and cluster.cloud == "local"
     return Section(
@@ -69,20 +107,37 @@ def _section(cluster: Cluster | None, lines: Sequence[InstanceLine], now: dateti
     )
 
 
+def _heading(cluster: Cluster | None, found: Controlled | None) -> str:
+    if found is not None:
+        where = f"detached, {found.cloud} {found.region}, controlled by {found.instance.instance_id}"
+        return f"{found.name}: {where}; dlcloud status {found.name} asks it"
+    if cluster is None:
+        return "instances with dlcloud's tag that this home does not know: another machine made them"
+    return f"{cluster.name}: {cluster.state}, {cluster.cloud} {cluster.region}"
+
+
+def _lines_of_one(context: Context, cluster: Cluster) -> list[InstanceLine]:
+    members = context.clusters.members(cluster.cluster_id)
+    down = cluster.state is ClusterState.DOWN
+    return _lines_of(cluster, members, [] if down else _seen(context, cluster.cloud, cluster.region), None)
+
+
 def _seen(context: Context, cloud: str, region: str) -> list[Instance]:
     if cloud == "local" and context.local_site.find() is None:
         return []  # its instances ended with it; looking must not start another
     return context.cloud(cloud, region).instances()
 
 
-def _lines_of(cluster: Cluster, members: Sequence[Member], seen: Iterable[Instance]) -> list[InstanceLine]:
+def _lines_of(
+    cluster: Cluster, members: Sequence[Member], seen: Iterable[Instance], found: Controlled | None
+) -> list[InstanceLine]:
     """Join what was remembered of a cluster with what is seen of it."""
     now = {each.instance_id: each for each in seen if each.tags.get(CLUSTER_TAG) == cluster.cluster_id}
     remembered = {member.instance.instance_id: member for member in members}
     joined = [_current(member, now.get(name)) for name, member in remembered.items()]
     joined += [_member(each) for name, each in now.items() if name not in remembered]
-    return [InstanceLine(cluster=cluster, member=member) for member in joined] or [
-        InstanceLine(cluster=cluster, member=None)
+    return [InstanceLine(cluster=cluster, member=member, controlled=found) for member in joined] or [
+        InstanceLine(cluster=cluster, member=None, controlled=found)
     ]
 
 
@@ -115,13 +170,15 @@ def _address(instance: Instance) -> str:
 
 def _record(line: InstanceLine, now: datetime) -> dict[str, str | int | bool | Decimal | datetime | None]:
     cluster, member = line.cluster, line.member
+    known = cluster or line.controlled
     return {
-        "cluster": cluster.name if cluster else None,
-        "cluster_id": cluster.cluster_id if cluster else None,
-        "cluster_state": str(cluster.state) if cluster else None,
-        "cloud": cluster.cloud if cluster else None,
-        "region": cluster.region if cluster else None,
-        "rehearsal": cluster.cloud == "local" if cluster else None,
+        "cluster": known.name if known else None,
+        "cluster_id": known.cluster_id if known else None,
+        "cluster_state": "detached" if line.controlled else str(cluster.state) if cluster else None,
+        "controller": line.controlled.instance.instance_id if line.controlled else None,
+        "cloud": known.cloud if known else None,
+        "region": known.region if known else None,
+        "rehearsal": known.cloud == "local" if known else None,
         "instance_id": member.instance.instance_id if member else None,
         "instance_type": member.instance.instance_type if member else None,
         "market": str(member.instance.market) if member else None,

@@ -9,14 +9,18 @@ from dlcloud.cli.options import output_option, verbose_option
 @click.argument("name", required=False, default="")
 @output_option
 @verbose_option
-def command(*, name: str, output: str, verbose: bool) -> None:
+def command(*, name: str, output: str, verbose: bool) -> int | None:
     """Tell what the elastic run of cluster NAME (default: the newest) came to.
 
     Its steps and samples, the number of workers over time with the pause of each change, what happened and
     why, what each instance cost, and what the same steps would have cost on demand and fixed.
     """
     from dlcloud.cli.context import Context
+    from dlcloud.cli.elsewhere import passed_on
     from dlcloud.cli.training_flow import print_training
 
     with Context("training", verbose=verbose) as context:
-        print_training(context, name, output)
+        status = passed_on(context, name)
+        if status is None:
+            print_training(context, name, output)
+    return status

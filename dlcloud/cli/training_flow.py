@@ -12,7 +12,7 @@ from dlcloud.core.recipe import read_recipe
 from dlcloud.core.result import Run
 from dlcloud.core.timeline import timelines_of
 from dlcloud.core.training import training_of
-from dlcloud.report.table import Format, render
+from dlcloud.report.table import Format, Report, render
 from dlcloud.report.training import training_report
 
 
@@ -28,7 +28,16 @@ def print_training(context: Context, name: str, output: str, *, command: str = "
     Raises:
         RecipeError: There is no such cluster, or it has not committed a step.
     """
-    cluster = _find(context, name)
+    report = training_of_cluster(context, _find(context, name), command=command)
+    click.echo(render(report, Format(output)))
+
+
+def training_of_cluster(context: Context, cluster: Cluster, *, command: str) -> Report:
+    """Return what the elastic run of a cluster came to.
+
+    Raises:
+        RecipeError: It has not committed a step.
+    """
     runs = {run.run_id: run for run in context.runs.of_cluster(cluster.cluster_id)}
     timelines = timelines_of(_records(context, runs))
     if not timelines:
@@ -46,10 +55,9 @@ def print_training(context: Context, name: str, output: str, *, command: str = "
         disk_gib=cluster.disk_gib,
         now=context.clock.now(),
     )
-    report = training_report(
+    return training_report(
         training, cluster=cluster.name, rehearsal=cluster.cloud == "local", command=command
     )
-    click.echo(render(report, Format(output)))
 
 
 def _find(context: Context, name: str) -> Cluster:

@@ -10,14 +10,17 @@ import click
 
 from dlcloud.bench.program import Program, program_of
 from dlcloud.bench.run import Runner
-from dlcloud.cli.charge import brought_up, take_charge, taken_down_after
+from dlcloud.cli.charge import brought_up, handed_over, others_ended_after, take_charge, taken_down_after
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import lines_of_runs
+from dlcloud.cli.detach_flow import Detacher, print_detached
+from dlcloud.cli.elsewhere import find
 from dlcloud.cli.train_flow import Training
 from dlcloud.cli.training_flow import print_training
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.core.events import stage
+from dlcloud.core.handover import refuse_detached
 from dlcloud.core.plan import NOTHING, Plan, make_plan
 from dlcloud.core.ports import Cloud
 from dlcloud.core.recipe import read_recipe
@@ -43,6 +46,7 @@ class Up:
         cidr: The network that may reach the instances; empty for the caller's own.
         output: How the result is written.
         fresh: Measure again what an interrupted run had measured.
+        detach: Leave the controller on the coordinator.
     """
 
     context: Context
@@ -52,6 +56,7 @@ class Up:
     cidr: str
     output: str
     fresh: bool = False
+    detach: bool = False
 
     @cached_property
     def file(self) -> RecipeFile:
@@ -80,6 +85,7 @@ class Up:
         """Check everything that can be checked before anything is created, and decide."""
         network = network_of(self.cidr)
         self._refuse_faults()
+        self._refuse_handed_over()
         with stage(
             self.context.emit, self.context.clock, "looking at credentials, types, image, prices, network"
         ):
@@ -87,22 +93,50 @@ class Up:
 
     def _refuse_faults(self) -> None:
         """Refuse what is wrong with the program before anything is asked of a cloud."""
+        if self.detach:
+            refuse_detached(self.file.recipe)
         if self.file.recipe.workload.elastic is not None:
             training_of(self.file.recipe, self._folder, run="")
         else:
             _ = self.program
 
+    def detached_already(self) -> bool:
+        """Print what an earlier `up --detach` of this recipe has handed over; tell whether one has."""
+        cluster = earlier_cluster(self.file, name=self.name, clusters=self.context.clusters)
+        if not self.detach or cluster is None:
+            return False
+        if self.context.clusters.controller(cluster.cluster_id) is None:
+            return False
+        find(self.context, cluster.cluster_id)  # raises where the instance is gone
+        print_detached(self.context, cluster, self.output)
+        return True
+
+    def _refuse_handed_over(self) -> None:
+        cluster = earlier_cluster(self.file, name=self.name, clusters=self.context.clusters)
+        controller = None if cluster is None else self.context.clusters.controller(cluster.cluster_id)
+        if cluster is not None and controller is not None:
+            raise handed_over(cluster, controller)
+
     def show(self, plan: Plan) -> None:
         """Print the plan as the result."""
-        click.echo(render(plan_report(plan), Format(self.output)))
+        click.echo(render(plan_report(plan, detached=self.detach), Format(self.output)))
 
     def go(self, plan: Plan, *, yes: bool) -> None:
         """Carry the plan out, print the result, and take down what was launched, whatever happens."""
-        click.echo(render(plan_report(plan), Format.TABLE) + "\n", err=True)
+        click.echo(render(plan_report(plan, detached=self.detach), Format.TABLE) + "\n", err=True)
         ask_to_spend(plan, yes=yes)
         claim = take_charge(self.context, self.file, name=self.name)
+        after = others_ended_after if self.context.controller else taken_down_after
         try:
-            with taken_down_after(self.context, claim, keep=plan.keep or claim.kept):
+            detacher = Detacher(
+                context=self.context, claim=claim, file=self.file, cloud=self.cloud, plan=plan
+            )
+            if self.detach:
+                detacher.go()
+                print_detached(self.context, claim.cluster, self.output)
+                return
+            detacher.refuse_detached()
+            with after(self.context, claim, keep=plan.keep or claim.kept):
                 self._run(claim.cluster, plan)
         finally:
             claim.lock.release()
@@ -116,6 +150,8 @@ class Up:
         reached = brought_up(
             context, cluster, plan, cloud=self.cloud, dial=dial, clock=context.clock, emit=context.emit
         )
+        if context.controller:
+            context.paths.in_charge(cluster.cluster_id).touch()
         if self.file.recipe.workload.elastic is not None:
             Training(
                 context=context,

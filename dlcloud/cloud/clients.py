@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
@@ -55,6 +55,12 @@ class Clients:
             found = self._session_of(self.region).get_credentials()
             name = found.get_frozen_credentials().access_key if found else ""
         return hashlib.sha256(f"{name} {self.endpoint_url}".encode()).hexdigest()[:16]
+
+    def in_region(self, region: str) -> "Clients":
+        """Return the clients of another region, which share what is costly to load."""
+        with self._lock, translated(f"using AWS in {region}"):
+            self._session_of(self.region)
+            return replace(self, region=region, _made={})
 
     def _client(self, service: str, region: str, config: Config, kind: str) -> Any:  # noqa: ANN401
         with self._lock, translated(f"using {service} in {region}"):

@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -47,6 +48,7 @@ class Ec2Cloud:
         prices: What they cost.
         own_cidr: Tells the caller's own network.
         control_policy: Returns what the role of a cluster may do, by the cluster's id and the region.
+        inside: Whether the caller is one of the instances, which reaches the others by private addresses.
         pause: Waits so many seconds before a refused call is repeated.
     """
 
@@ -59,6 +61,7 @@ class Ec2Cloud:
         own_cidr: Callable[[], str],
         control_policy: Callable[[str, str], str],
         pause: Callable[[float], None],
+        inside: bool = False,
     ) -> None:
         self._clients = clients
         self._catalog = catalog
@@ -66,6 +69,7 @@ class Ec2Cloud:
         self._own_cidr = own_cidr
         self._control_policy = control_policy
         self._pause = pause
+        self._inside = inside
         self.region = clients.region
 
     def identity(self) -> Identity:
@@ -125,7 +129,8 @@ class Ec2Cloud:
                 for each in reservation["Instances"]
             ]
         return sorted(
-            (instance(answer) for answer in found), key=lambda each: (each.launched_at, each.instance_id)
+            (self._addressed(instance(answer)) for answer in found),
+            key=lambda each: (each.launched_at, each.instance_id),
         )
 
     def create_security_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
@@ -333,6 +338,10 @@ class Ec2Cloud:
                 SSHPublicKey=public_key,
                 AvailabilityZone=instance.zone,
             )
+
+    def _addressed(self, seen: Instance) -> Instance:
+        """A security group's rule for its own instances holds for their private addresses only."""
+        return replace(seen, host=seen.private_host) if self._inside else seen
 
     def _allow(self, security_group_id: str, permission: dict[str, Any], what: str) -> None:
         with translated(f"allowing {what} (ec2:AuthorizeSecurityGroupIngress)"):

@@ -14,7 +14,7 @@ NAME_TAG = "Name"
 SSH_PORT_TAG = "dlcloud:ssh-port"
 """Where an instance's SSH server listens, if not on 22."""
 CONTROLLER_TAG = "dlcloud:controller"
-"""On the instance that controls its cluster itself; "true", whoever launched it."""
+"""On the instance that controls its cluster itself, whoever launched it; its value is who logs in there."""
 HOST_KEY_TAG = "dlcloud:host-key"
 """The SHA256 fingerprint of an instance's host key, put there by the launcher that had it proven."""
 

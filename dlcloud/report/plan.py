@@ -5,18 +5,18 @@ from dlcloud.core.plan import Plan, Pool
 from dlcloud.report.table import Cell, Report, Section
 
 
-def plan_report(plan: Plan, *, command: str = "up") -> Report:
+def plan_report(plan: Plan, *, command: str = "up", detached: bool = False) -> Report:
     """Return the plan: the pools in the order in which they are tried, with prices, totals and reasons."""
     return Report(
         command=command,
         records=[_record(plan, pool) for pool in plan.pools],
-        sections=[_section(plan)],
+        sections=[_section(plan, _afterwards(plan, detached=detached))],
         empty="",
-        extra={"plan": _whole(plan)},
+        extra={"plan": _whole(plan) | {"detached": detached}},
     )
 
 
-def _section(plan: Plan) -> Section:
+def _section(plan: Plan, afterwards: str) -> Section:
     count = (
         str(plan.max_count) if plan.min_count == plan.max_count else f"{plan.min_count} to {plan.max_count}"
     )
@@ -26,7 +26,7 @@ def _section(plan: Plan) -> Section:
         f"SSH from {plan.cidr} only; account {plan.account}, {plan.region}",
         _money(plan),
         *_conditions(plan),
-        "kept up afterwards: dlcloud down ends it" if plan.keep else "terminated when the workload has ended",
+        afterwards,
         *plan.reasons,
     ]
     if plan.rehearsal:
@@ -38,6 +38,24 @@ def _section(plan: Plan) -> Section:
         notes=notes,
         numeric=frozenset({4}),
     )
+
+
+def _afterwards(plan: Plan, *, detached: bool) -> str:
+    """Return what becomes of the instances when the workload has ended."""
+    if detached:
+        return (
+            "detached: the coordinator controls the others; when the training has ended it\n"
+            f"ends them, and waits with the results for dlcloud down until {waits_until(plan)}"
+        )
+    return (
+        "kept up afterwards: dlcloud down ends it" if plan.keep else "terminated when the workload has ended"
+    )
+
+
+def waits_until(plan: Plan) -> str:
+    """Return when a coordinator that nobody fetches results from ends itself, by the recipe's budget."""
+    latest = f"{plan.life_minutes} minutes after its launch"
+    return latest if plan.idle_minutes is None else f"{plan.idle_minutes} minutes without work, or {latest}"
 
 
 def _money(plan: Plan) -> str:

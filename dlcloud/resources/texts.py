@@ -74,6 +74,16 @@ def control_policy(cluster_id: str, region: str) -> str:
     return text.replace("@CLUSTER@", cluster_id).replace("@REGION@", region)
 
 
+def outside_package() -> dict[str, Path]:
+    """Return the folders of texts that do not lie in the package, by their names: those of a checkout."""
+    names = ("templates", "recipes")
+    return {name: Path(str(found)) for name in names if not _within(found := _folder(name))}
+
+
+def _within(folder: Traversable) -> bool:
+    return Path(str(folder)).is_relative_to(Path(__file__).parent)
+
+
 def _folder(name: str) -> Traversable:
     packaged = files("dlcloud.resources").joinpath(name)
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / name

@@ -86,9 +86,18 @@ class Paths:
         """Return the file that the one command in charge of a cluster holds locked."""
         return self.cluster(cluster_id) / "lock"
 
+    def in_charge(self, cluster_id: str) -> Path:
+        """Return the file by which the controller on an instance tells that it is in charge."""
+        return self.cluster(cluster_id) / "in-charge"
+
+    @property
+    def runs(self) -> Path:
+        """The folder with a folder for each run."""
+        return self.home / "runs"
+
     def run(self, run_id: str) -> Path:
         """Return the folder of what a run brought home."""
-        return self.home / "runs" / run_id
+        return self.runs / run_id
 
     def run_records(self, run_id: str) -> Path:
         """Return the records of a run, byte by byte as its program wrote them."""
