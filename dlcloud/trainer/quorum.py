@@ -5,11 +5,8 @@ Source: torchft 0.2.0, manager.py. Private names of it are used where it has no 
 
 import contextlib
 import logging
-import queue
 import threading
 import warnings
-from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, cast
 
@@ -84,7 +81,6 @@ class QuorumEngine:
             # As in `begin`: every kind comes through.
             transport.shutdown(wait=False)
             raise NoQuorumError(f"no lighthouse at {lighthouse}: {_line(error)}") from error
-        self._manager._executor = _Aside()  # noqa: SLF001
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
         self._works: list[Any] = []
         self._healed = False
@@ -166,6 +162,9 @@ class QuorumEngine:
         with contextlib.suppress(Exception):
             self._group.abort()
         self._manager.shutdown(wait=False)
+        # A request that nobody answers ends with the server that it goes through, not with its time-out: no
+        # process could end before.
+        self._manager._manager = None  # noqa: SLF001
 
     def _give_up(self) -> None:
         log.warning("a sum has not ended in time: a peer hangs")
@@ -174,39 +173,6 @@ class QuorumEngine:
     def _heal(self, load: Load, state: State) -> None:
         load(state)
         self._healed = True
-
-
-class _Aside:
-    """Runs one thing after the other in a thread that no process waits for at its end.
-
-    A worker that leaves while nobody answers would otherwise live on until its last request has timed out.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="quorum", daemon=True).start()
-
-    def submit(self, act: Callable[..., Any], /, *given: Any, **named: Any) -> "Future[Any]":  # noqa: ANN401
-        """Run something soon."""
-        outcome: Future[Any] = Future()
-
-        def carry_out() -> None:
-            try:
-                outcome.set_result(act(*given, **named))
-            except BaseException as error:  # noqa: BLE001 - as executors do: whoever asks for it gets it
-                outcome.set_exception(error)
-
-        self._waiting.put(carry_out)
-        return outcome
-
-    def shutdown(self, *, wait: bool) -> None:
-        """End when all is done; nothing waits for it."""
-        del wait
-        self._waiting.put(None)
-
-    def _work(self) -> None:
-        while (act := self._waiting.get()) is not None:
-            act()
 
 
 def _line(error: Exception) -> str:

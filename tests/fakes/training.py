@@ -76,7 +76,7 @@ class Cluster:
     def replace_lighthouse(self, step):
         """Start one that knows nothing but how far the run was, as on another machine."""
         self.port = free_pair()
-        self.lighthouse_arguments += ["--step", str(step)]
+        self.lighthouse_arguments = ["--step", str(step)]
         self.start_lighthouse()
 
     def tell(self, name, **wanted):
@@ -86,7 +86,7 @@ class Cluster:
         unfinished.write_text(json.dumps(wanted))
         unfinished.rename(path)
 
-    def start(self, name, *, environment=(), **settings):
+    def start(self, name, *, environment=(), script=None, **settings):
         values = {
             "run": RUN,
             "worker": name,
@@ -99,7 +99,7 @@ class Cluster:
         }
         settings = {**values, **settings}
         extra = {"DLCLOUD_TRAINER": json.dumps(settings), **dict(environment)}
-        self.workers[name] = self._spawn(name, [self.python, *self.script], extra)
+        self.workers[name] = self._spawn(name, [self.python, *(script or self.script)], extra)
         return self.workers[name]
 
     def signal(self, name, number):
