@@ -153,7 +153,7 @@ BENCHMARKS = {
             },
             lists=("network", "engine", "precision", "batch", "isa"),
             files=("model", "data"),
-            selecting=("network", "batch", "isa"),
+            selecting=("network", "precision", "batch", "isa"),
             needs=(
                 Need(memory_gib=4),
                 Need(setting="bf16", flags=("avx512_bf16", "amx_bf16"), called="AVX512_BF16 or AMX"),

@@ -13,6 +13,7 @@ from dlcloud.benchmarks.harness.load import ProcLoad, Reading, disturbance
 from dlcloud.benchmarks.harness.process import ArmFailedError
 from dlcloud.benchmarks.harness.protocol import Case, Limits, Session, measure
 from dlcloud.benchmarks.harness.records import Metric, Recorder
+from dlcloud.benchmarks.harness.table import render
 
 
 @dataclass
@@ -190,6 +191,9 @@ def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
     _, of_clear, of_noisy = recorder.results
     assert (of_clear.warnings, of_clear.stable) == ((), True)
     assert of_noisy.warnings[0].startswith("time was up with the interval")
+    shown = {line.split()[1]: line for line in render(recorder).splitlines() if line.startswith("case ")}
+    assert ", time was up" in shown["noisy"]
+    assert ", time was up" not in shown["clear"]
     told = [record["message"] for record in bench.records("progress")]
     assert any(message.endswith("still measured: noisy") for message in told)
 

@@ -54,10 +54,12 @@ def test_the_users_own_model_is_judged_by_their_own_data(made, openvino_python):
     assert skipped["bigdl"] == "bigdl does not read ONNX files here"
     assert "random" not in done.stdout
 
-    unlabelled = run(openvino_python, made, "--model", "mine.onnx", "--batch", "1", "--data", "plain.npy")
+    of_int8 = ["--model", "mine.onnx", "--batch", "1", "--precision", "int8"]
+    unlabelled = run(openvino_python, made, *of_int8, "--data", "plain.npy")
     assert unlabelled.returncode == 0, unlabelled.stderr
     assert "cosine to baseline" in unlabelled.stdout
     assert "accuracy (%)" not in unlabelled.stdout
+    assert [line.split()[3] for line in unlabelled.stdout.splitlines()[2:4]] == ["fp32", "int8"]
 
     wrong = run(openvino_python, made, "--model", "mine.onnx", "--data", "wrong.npy")
     assert wrong.returncode == 1

@@ -103,11 +103,9 @@ def speed(python: str, folder: Path, rest: list[str]) -> None:
     for each in told:
         if each["record"] == "comparison" and each["candidate"] == "bigdl int8":
             smaller = facts["bigdl int8"]["times_smaller"]
-            print(
-                f"{each['case']}: BigDL int8 {shown(each)} times its fp32, goal {FASTER}"
-                f" {'met' if each['ratio'] >= FASTER else 'MISSED'}; {smaller:.2f} times smaller,"
-                f" goal {SMALLER} {'met' if smaller >= SMALLER else 'MISSED'}"
-            )
+            faster = f"{shown(each)} times its fp32{judged(each, each['ratio'], FASTER)}"
+            smaller_too = f"{smaller:.2f} times smaller{judged(each, smaller, SMALLER)}"
+            print(f"{each['case']}: BigDL int8 {faster}; {smaller_too}")
         if each["record"] == "overall" and each["candidate"].startswith("bigdl"):
             print(
                 f"{each['case']}: {each['candidate']} {shown(each)} times {each['baseline']}, the best fp32"
@@ -133,6 +131,13 @@ def accuracy(python: str, folder: Path) -> None:
     )
     rule = json.loads(done.stdout)
     print(f"digits: the rule in NumPy {rule['rule']:.2f} %, fp32 in NumPy {rule['fp32']:.2f} %")
+
+
+def judged(comparison: dict[str, str], value: float, goal: float) -> str:
+    """Return the goal and whether it is met; nothing for another network than the article's."""
+    if not comparison["case"].startswith("vgg16 "):
+        return ""
+    return f", goal {goal} {'met' if value >= goal else 'MISSED'}"
 
 
 def shown(comparison: dict[str, float]) -> str:

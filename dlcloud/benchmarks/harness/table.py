@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from .records import Comparison, Measured, Metric, Recorder, Result
+from .verdicts import TIME_WAS_UP
 
 MIB = 1 << 20
 
@@ -37,6 +38,8 @@ def _row(result: Result, compared: _Compared, overall: _Compared) -> dict[str, s
         row["accuracy (%)"] = f"{result.facts['accuracy_percent']:.2f}"
         row["drop (points)"] = f"{result.facts['accuracy_drop_points']:.2f}"
     row["speed-up"] = _speed_up(comparison) if comparison else ("baseline" if result.baseline else "")
+    if comparison and any(warning.startswith(TIME_WAS_UP) for warning in result.warnings):
+        row["speed-up"] += f", {TIME_WAS_UP}"
     if any(case == result.case for case, _ in overall):
         best = overall.get((result.case, result.setting))
         row["over the best baseline"] = _speed_up(best) if best else "the best"

@@ -22,6 +22,9 @@ DIGITS = 6
 
 SMALLEST_LEFT = 0.01
 
+TIME_WAS_UP = "time was up"
+"""How the warning begins that a speed-up is not known to the width that was asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
@@ -249,7 +252,7 @@ def _warnings(track: Track) -> list[str]:
 def _width_warnings(width: float, wanted: float, fixed: bool) -> list[str]:  # noqa: FBT001 - a limit, passed on
     if fixed or width <= wanted:
         return []
-    return [f"time was up with the interval {100 * width:.1f} % wide, not {100 * wanted:g} %"]
+    return [f"{TIME_WAS_UP} with the interval {100 * width:.1f} % wide, not {100 * wanted:g} %"]
 
 
 def _rounded(value: float) -> float:
