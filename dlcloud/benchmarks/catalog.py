@@ -253,6 +253,7 @@ BENCHMARKS = {
                 "layout, xla, host-threads; all unless given",
                 "search-batch": "search at this batch only and use what was found at every one",
                 "search-rounds": "rounds of each case of the search at least",
+                "search-total-seconds": "seconds after which the search turns no further knob",
                 "search-seconds": "seconds after which a case of the search begins no further round",
             },
             lists=("network", "batch", "settings", "knobs"),

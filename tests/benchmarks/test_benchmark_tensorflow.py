@@ -87,6 +87,7 @@ class Laboratory:
     diverging: tuple = ()
     at_once: int = 8
     knobs: tuple = NAMES
+    most_s: float | None = None
     clock: list = field(default_factory=lambda: [0.0])
     messages: io.StringIO = field(default_factory=io.StringIO)
     arms: list = field(default_factory=list)
@@ -110,7 +111,7 @@ class Laboratory:
         found = Search(
             name="net batch 8", knobs=self.all_knobs, searched=self.knobs,
             limits=Limits(rounds=3, max_s=5.0, width=0.1), session=session, at_once=self.at_once,
-            arm=self.arm, progress=Progress(left=9),
+            arm=self.arm, progress=Progress(left=9), most_s=self.most_s,
         ).run()  # fmt: skip
         assert all(arm.closed for arm in self.arms)
         return found
@@ -177,6 +178,16 @@ def test_too_little_memory_for_all_values_at_once_makes_more_cases():
         "net batch 8 search precision 1": ["precision=fp32", "precision=bf16-rewrite"],
         "net batch 8 search precision 2": ["precision=bf16-rewrite", "precision=bf16-policy"],
     }
+
+
+def test_a_search_whose_time_is_up_says_which_knobs_it_did_not_turn():
+    # A knob of two values takes 6 s here: three rounds of a second each.
+    laboratory = Laboratory({("onednn", "on"): 2.0, ("xla", "on"): 3.0}, most_s=10.0)
+    found = laboratory.search()
+    assert describe(found.setting, laboratory.all_knobs) == "onednn=on"
+    reasons = {skip.setting: skip.reason for skip in laboratory.recorder.skips}
+    assert reasons["xla"] == "the 10 s for the search were up"
+    assert "onednn" not in reasons
 
 
 def test_a_machine_says_why_it_lacks_a_value():

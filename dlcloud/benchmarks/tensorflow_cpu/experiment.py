@@ -107,6 +107,7 @@ class Experiments:
             at_once=self.machine.at_once(self._training_gib(network, batch)),
             arm=lambda name, setting: self._arm(name, setting, network, batch),
             progress=self.progress,
+            most_s=self.arguments.search_total_seconds,
         )
         return search.run()
 

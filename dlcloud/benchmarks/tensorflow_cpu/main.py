@@ -85,6 +85,10 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         "--search-seconds", type=program.positive_float, default=SEARCH.max_s, metavar="S",
         help="begin no round of one of its cases after this long (default: %(default)s)",
     )  # fmt: skip
+    group.add_argument(
+        "--search-total-seconds", type=program.positive_float, default=None, metavar="S",
+        help="turn no further knob after this long (default: every knob is turned)",
+    )  # fmt: skip
 
 
 def _work(arguments: argparse.Namespace, session: Session) -> None:

@@ -67,6 +67,7 @@ class Search:
         at_once: How many processes fit into memory, at least 2.
         arm: Makes a worker of a setting, under a name.
         progress: Counts the cases.
+        most_s: Seconds after which no further knob is turned; None: every knob is.
     """
 
     name: str
@@ -77,14 +78,18 @@ class Search:
     at_once: int
     arm: Callable[[str, Setting], Arm]
     progress: Progress
+    most_s: float | None = None
     _best: Setting = field(init=False)
     _earned: list[Comparison] = field(init=False, default_factory=list)
 
     def run(self) -> Found:
         """Turn each knob once."""
         self._best = stock(self.knobs)
-        for knob in self.knobs:
-            if knob.name in self.searched:
+        began = self.session.clock()
+        for knob in (knob for knob in self.knobs if knob.name in self.searched):
+            if self.most_s is not None and self.session.clock() - began >= self.most_s:
+                self._leave(knob)
+            else:
                 self._turn(knob)
         found = Found(setting=self._best, earned=tuple(self._earned))
         best = f"{self.name}: best found is {describe(self._best, self.knobs)}; earned: {found.told()}"
@@ -94,6 +99,13 @@ class Search:
     @property
     def _total(self) -> int:
         return self.progress.done + self.progress.left
+
+    def _leave(self, knob: Knob) -> None:
+        """Record that there is no time for a knob."""
+        self.progress.left -= _counted(knob)
+        reason = f"the {self.most_s:.0f} s for the search were up"
+        skip = Skip(case=f"{self.name} search {knob.name}", setting=knob.name, reason=reason)
+        self.session.recorder.skip(skip)
 
     def _turn(self, knob: Knob) -> None:
         """Measure a knob's other values, as many at once as there is memory for, and take the best."""
