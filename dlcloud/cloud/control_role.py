@@ -4,8 +4,9 @@ IAM knows no regions: the region stands in the role's path, so that leftovers ar
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -20,6 +21,7 @@ PAUSE_S = 1.0
 EXISTS = "EntityAlreadyExists"
 FULL = "LimitExceeded"  # a profile holds one role
 GONE = "NoSuchEntity"
+HELD = "DeleteConflict"
 # What EC2 answers before it knows of a new profile, and before an instance runs.
 NOT_YET = {"InvalidParameterValue", "IncorrectInstanceState"}
 OCCUPIED = "IncorrectState"
@@ -30,11 +32,14 @@ TRUST = {
     ],
 }
 
+Pause = Callable[[float], None]
 
-def put_role(clients: Clients, cluster_id: str, policy: str, tags: Mapping[str, str]) -> str:
+
+def put_role(clients: Clients, cluster_id: str, policy: str, tags: Mapping[str, str], *, pause: Pause) -> str:
     """Make role, policy and instance profile, as far as they are missing; return the profile's name.
 
-    The role is made first and deleted last: where anything of it is, there is a role to find it by.
+    The role is made first and deleted last: where anything of it is, there is a role to find it by. What was
+    made a moment ago may not be known everywhere in IAM yet.
     """
     name, path = _name(cluster_id), _path(clients.region)
     labels = [{"Key": key, "Value": value} for key, value in tags.items()]
@@ -43,41 +48,33 @@ def put_role(clients: Clients, cluster_id: str, policy: str, tags: Mapping[str, 
             RoleName=name, Path=path, AssumeRolePolicyDocument=json.dumps(TRUST), Tags=labels
         )
     with translated(f"giving the role {name} its policy (iam:PutRolePolicy)"):
-        clients.read("iam").put_role_policy(RoleName=name, PolicyName=POLICY_NAME, PolicyDocument=policy)
+        given = {"RoleName": name, "PolicyName": POLICY_NAME, "PolicyDocument": policy}
+        _repeat(clients.read("iam").put_role_policy, given, {GONE}, pause=pause)
     with _unless(EXISTS, f"creating the instance profile {name} (iam:CreateInstanceProfile)"):
         clients.read("iam").create_instance_profile(InstanceProfileName=name, Path=path, Tags=labels)
     with _unless(FULL, f"putting the role {name} into its profile (iam:AddRoleToInstanceProfile)"):
-        clients.read("iam").add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+        joined = {"InstanceProfileName": name, "RoleName": name}
+        _repeat(clients.read("iam").add_role_to_instance_profile, joined, {GONE}, pause=pause)
     return name
 
 
-def attach_profile(
-    clients: Clients, instance_id: str, profile: str, *, pause: Callable[[float], None]
-) -> None:
+def attach_profile(clients: Clients, instance_id: str, profile: str, *, pause: Pause) -> None:
     """Give an instance the profile; a new one takes EC2 some seconds to learn of.
 
     Raises:
         CloudError: The instance has another profile, or EC2 has not learned of it within a minute.
     """
-    with translated(f"giving {instance_id} the profile {profile} (ec2:AssociateIamInstanceProfile)"):
-        for attempt in range(TRIES):
-            try:
-                clients.read("ec2").associate_iam_instance_profile(
-                    InstanceId=instance_id, IamInstanceProfile={"Name": profile}
-                )
-            except ClientError as error:
-                if error_code(error) == OCCUPIED:
-                    break
-                if error_code(error) not in NOT_YET or attempt == TRIES - 1:
-                    raise
-                pause(PAUSE_S)
-            else:
-                return
-    _insist(clients, instance_id, profile)
+    given = {"InstanceId": instance_id, "IamInstanceProfile": {"Name": profile}}
+    attached = False
+    with _unless(OCCUPIED, f"giving {instance_id} the profile {profile} (ec2:AssociateIamInstanceProfile)"):
+        _repeat(clients.read("ec2").associate_iam_instance_profile, given, NOT_YET, pause=pause)
+        attached = True
+    if not attached:
+        _insist(clients, instance_id, profile)
 
 
-def delete_role(clients: Clients, cluster_id: str) -> None:
-    """Delete profile, policy and role, each where it is there."""
+def delete_role(clients: Clients, cluster_id: str, *, pause: Pause) -> None:
+    """Delete profile, policy and role, each where it is there; IAM may hold what was just let go."""
     name = _name(cluster_id)
     held = _held(clients, name)
     if held:
@@ -85,11 +82,12 @@ def delete_role(clients: Clients, cluster_id: str) -> None:
             clients.read("iam").remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
     if held is not None:
         with _unless(GONE, f"deleting the instance profile {name} (iam:DeleteInstanceProfile)"):
-            clients.read("iam").delete_instance_profile(InstanceProfileName=name)
+            profile = {"InstanceProfileName": name}
+            _repeat(clients.read("iam").delete_instance_profile, profile, {HELD}, pause=pause)
     with _unless(GONE, f"deleting the policy of the role {name} (iam:DeleteRolePolicy)"):
         clients.read("iam").delete_role_policy(RoleName=name, PolicyName=POLICY_NAME)
     with _unless(GONE, f"deleting the role {name} (iam:DeleteRole)"):
-        clients.read("iam").delete_role(RoleName=name)
+        _repeat(clients.read("iam").delete_role, {"RoleName": name}, {HELD}, pause=pause)
 
 
 def find_roles(clients: Clients) -> Iterator[Leftover]:
@@ -128,6 +126,22 @@ def _insist(clients: Clients, instance_id: str, profile: str) -> None:
             f"{instance_id} has another instance profile already: {', '.join(arns) or 'unknown'}",
             "take it off the instance, then run it again",
         )
+
+
+def _repeat(
+    call: Callable[..., Any], arguments: Mapping[str, Any], codes: Collection[str], *, pause: Pause
+) -> None:
+    """Make a call, again and again for a minute where what it needs is not there, or not gone, yet."""
+    for _ in range(TRIES - 1):
+        try:
+            call(**arguments)
+        except ClientError as error:
+            if error_code(error) not in codes:
+                raise
+            pause(PAUSE_S)
+        else:
+            return
+    call(**arguments)
 
 
 @contextmanager

@@ -312,7 +312,7 @@ class Ec2Cloud:
     def put_control_role(self, cluster_id: str, tags: Mapping[str, str]) -> str:
         """Make the cluster's role with its instance profile, or what is missing of it."""
         policy = self._control_policy(cluster_id, self.region)
-        return control_role.put_role(self._clients, cluster_id, policy, tags)
+        return control_role.put_role(self._clients, cluster_id, policy, tags, pause=self._pause)
 
     def attach_profile(self, instance_id: str, profile: str) -> None:
         """Give an instance the profile, as soon as EC2 knows of it."""
@@ -320,7 +320,7 @@ class Ec2Cloud:
 
     def delete_control_role(self, cluster_id: str) -> None:
         """Delete the cluster's role with its instance profile."""
-        control_role.delete_role(self._clients, cluster_id)
+        control_role.delete_role(self._clients, cluster_id, pause=self._pause)
 
     def put_tags(self, resource_ids: Sequence[str], tags: Mapping[str, str]) -> None:
         """Add tags, all in one call."""

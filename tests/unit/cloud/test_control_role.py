@@ -14,6 +14,7 @@ REGION = "us-east-1"
 TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "c0ffee"}
 MADE_IN = 4
 DELETED_IN = 5
+AFTER = {"create_role": "put_role_policy", "create_instance_profile": "add_role_to_instance_profile"}
 
 
 class Mortal:
@@ -43,8 +44,12 @@ def iam(account):
     return account.read("iam")
 
 
+def never(seconds):
+    raise AssertionError(f"waited for {seconds} s")
+
+
 def put(clients):
-    return control_role.put_role(clients, "c0ffee", control_policy("c0ffee", REGION), TAGS)
+    return control_role.put_role(clients, "c0ffee", control_policy("c0ffee", REGION), TAGS, pause=never)
 
 
 def left(iam):
@@ -70,7 +75,7 @@ def test_one_that_was_being_made_is_found_completed_and_deleted(account, iam, ca
     assert found == (["c0ffee"] if calls else [])
     put(Mortal(account, MADE_IN))
     assert_whole(iam)
-    control_role.delete_role(account, "c0ffee")
+    control_role.delete_role(account, "c0ffee", pause=never)
     assert left(iam) == []
 
 
@@ -78,7 +83,7 @@ def test_one_that_was_being_made_is_found_completed_and_deleted(account, iam, ca
 def test_one_that_was_being_made_is_deleted(account, iam, calls):
     with pytest.raises(Killed):
         put(Mortal(account, calls))
-    control_role.delete_role(account, "c0ffee")
+    control_role.delete_role(account, "c0ffee", pause=never)
     assert left(iam) == []
 
 
@@ -86,9 +91,9 @@ def test_one_that_was_being_made_is_deleted(account, iam, calls):
 def test_one_that_was_being_deleted_is_found_and_deleted(account, iam, calls):
     put(account)
     with pytest.raises(Killed):
-        control_role.delete_role(Mortal(account, calls), "c0ffee")
+        control_role.delete_role(Mortal(account, calls), "c0ffee", pause=never)
     assert [each.resource_id for each in control_role.find_roles(account)] == ["dlcloud-c0ffee"]
-    control_role.delete_role(Mortal(account, DELETED_IN), "c0ffee")
+    control_role.delete_role(Mortal(account, DELETED_IN), "c0ffee", pause=never)
     assert left(iam) == []
 
 
@@ -116,3 +121,31 @@ def test_a_profile_that_ec2_never_learns_of_is_told_after_a_minute(clients, stub
     with pytest.raises(CloudError, match="InvalidParameterValue"):
         control_role.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
     assert 50 <= sum(pauses) <= 60
+
+
+def test_what_iam_does_not_know_yet_or_holds_still_is_tried_again(clients, stub):
+    iam, pauses = stub(clients.read("iam")), []
+    for name in ("create_role", "create_instance_profile"):
+        iam.add_client_error(name, "EntityAlreadyExists")
+        for _ in range(2):
+            iam.add_client_error(AFTER[name], "NoSuchEntity")
+        iam.add_response(AFTER[name], {})
+    policy = control_policy("c0ffee", REGION)
+    control_role.put_role(clients, "c0ffee", policy, TAGS, pause=pauses.append)
+    assert len(pauses) == 4
+    iam.add_client_error("get_instance_profile", "NoSuchEntity")
+    iam.add_response("delete_role_policy", {})
+    iam.add_client_error("delete_role", "DeleteConflict")
+    iam.add_response("delete_role", {})
+    control_role.delete_role(clients, "c0ffee", pause=pauses.append)
+    assert len(pauses) == 5
+
+
+def test_a_role_that_somebody_holds_is_named(clients, stub):
+    iam = stub(clients.read("iam"))
+    iam.add_client_error("get_instance_profile", "NoSuchEntity")
+    iam.add_client_error("delete_role_policy", "NoSuchEntity")
+    for _ in range(control_role.TRIES):
+        iam.add_client_error("delete_role", "DeleteConflict")
+    with pytest.raises(CloudError, match=r"dlcloud-c0ffee .iam:DeleteRole.*DeleteConflict"):
+        control_role.delete_role(clients, "c0ffee", pause=lambda _: None)
