@@ -77,6 +77,7 @@ class Resizer:
     def show(self) -> None:
         """Print what would be done, as the result."""
         if not self._trains:
+            self._refuse_ended()
             _refuse_state(self.cluster)
         members = self._look()
         decision = self._decide(members)
@@ -92,6 +93,7 @@ class Resizer:
         if self._trains:
             self._tell_controller()
             return
+        self._refuse_ended()
         _refuse_state(self.cluster)
         _ = self.recipe, self.requirements  # their faults come before anything is touched
         claim = claim_existing(self.cluster, paths=self.context.paths)
@@ -114,6 +116,14 @@ class Resizer:
         """Tell whether an elastic job runs, whose controller does the resizing, at a step of the training."""
         elastic = self.recipe.workload.elastic is not None
         return elastic and self.cluster.state is ClusterState.RUNNING
+
+    def _refuse_ended(self) -> None:
+        """Refuse the cluster that this very instance controls: nothing is left to do on it."""
+        if self.context.controller:
+            raise RecipeError(
+                f"the training of {self.cluster.name} has ended",
+                f"dlcloud down {self.cluster.name} brings its results home",
+            )
 
     def _tell_controller(self) -> None:
         """Store the size; the `up` that trains looks at it, and so does the next one after a crash."""

@@ -139,3 +139,9 @@ def test_a_program_outlives_the_connection(connection, host):
             break
         time.sleep(0.01)
     assert result.read_text() == "done\n"
+
+
+def test_both_streams_are_relayed_as_they_come_with_the_exit_status(connection):
+    out, err = bytearray(), bytearray()
+    status = connection.relay("echo one; echo two >&2; exit 5", out=out.extend, err=err.extend)
+    assert (status, bytes(out), bytes(err)) == (5, b"one\n", b"two\n")

@@ -223,3 +223,17 @@ def test_sixty_four_hosts_at_once(make_host, make_dialer):
     dialer = make_dialer(*hosts)
     outcomes = fan_out(lambda host: dialer.dial(host.endpoint, wait_s=10).check("echo $DLCLOUD_ROOT"), hosts)
     assert all_or_raise(outcomes) == [f"{host.root}\n".encode() for host in hosts]
+
+
+def test_a_host_whose_fingerprint_is_known_is_let_in_and_pinned(host, make_dialer, key_path):
+    known = hostproof.fingerprint(host.host_key)
+    assert make_dialer(fingerprint=known).dial(host.endpoint).check("echo known") == b"known\n"
+    assert host.commands == ["echo known"]
+    assert pins(key_path) == f"i-0abc ssh-ed25519 {host.host_key}\n"
+
+
+def test_a_host_with_another_fingerprint_is_refused_before_login(host, make_dialer, key_path):
+    other = hostproof.fingerprint("AAAAC3NzaC1lZDI1NTE5AAAAIA==")
+    with pytest.raises(HostKeyError, match="another host key than the one its tag tells of"):
+        make_dialer(fingerprint=other).dial(host.endpoint, wait_s=5)
+    assert (host.logins, pins(key_path)) == (0, "")

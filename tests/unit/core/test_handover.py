@@ -1,0 +1,80 @@
+"""What an instance is told of the cluster that it controls, and how it is found again."""
+
+import pytest
+
+from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.handover import FILES, recipe_there, refuse_detached
+from dlcloud.core.instance import InstanceState
+from dlcloud.core.recipe import read_recipe
+from dlcloud.core.whereabouts import controlled
+from dlcloud.resources.texts import recipe_names, recipe_text
+from tests.fakes.samples import cluster, instance, recipe
+
+ELASTIC = """\
+name: mine
+instances:
+  types: [g6.xlarge]
+  count: {min: 1, max: 4}
+  market: spot
+  on_demand_base: 1
+setup:
+  commands: |
+    echo 'no: yes'
+  requirements: [scipy==1.10]
+workload:
+  command: python3 train.py --name "1.10"
+  files: ../../src
+  elastic: {}
+budget:
+  max_usd: 5.50
+keep:
+  files: ['*.pt']
+"""
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_bundled_recipe_says_there_what_it_says_here(name):
+    here = read_recipe(recipe_text(name)[0], name)
+    there = read_recipe(recipe_there(here), "recipe.yaml")
+    files = here.workload.files and FILES
+    assert there == here.model_copy(update={"workload": here.workload.model_copy(update={"files": files})})
+
+
+def test_files_lie_beside_the_recipe_wherever_they_lay(tmp_path):
+    here = read_recipe(ELASTIC.replace("../../src", str(tmp_path)), "mine.yaml")
+    there = read_recipe(recipe_there(here), "recipe.yaml")
+    assert there.workload.files == FILES
+    assert there.workload.elastic == here.workload.elastic
+    assert (there.setup, there.budget, there.keep) == (here.setup, here.budget, here.keep)
+
+
+def test_what_is_measured_is_not_left_alone():
+    refuse_detached(recipe(ELASTIC))
+    with pytest.raises(RecipeError, match="only an elastic training"):
+        refuse_detached(recipe())
+
+
+def test_a_rehearsal_that_ends_its_own_controller_is_refused():
+    ends = (
+        ELASTIC.replace("name: mine", "name: mine\ncloud: local")
+        + "rehearsal: [{after: 3, kill: coordinator}]\n"
+    )
+    with pytest.raises(RecipeError, match="controller would end with it"):
+        refuse_detached(recipe(ends))
+
+
+def test_a_controlled_cluster_is_known_by_the_tags_of_its_instance():
+    tags = cluster("digits").tags | {CONTROLLER_TAG: "ubuntu", HOST_KEY_TAG: "SHA256:abc"}
+    ended = instance("i-0002", tags=tags, state=InstanceState.TERMINATED)
+    seen = [instance("i-0001", tags=tags), ended, instance("i-0003", tags=cluster().tags)]
+    (found,) = controlled(seen, cloud="aws", region="eu-west-1")
+    assert (found.name, found.cluster_id, found.user, found.host_key) == (
+        "digits",
+        "c0ffee",
+        "ubuntu",
+        "SHA256:abc",
+    )
+    assert found.tags == cluster("digits").tags
+    meant = ["digits", "c0ffee", "i-0001", "digits-0a1b2c3d"]
+    assert [name for name in [*meant, "digit", "digits-2", "i-0003"] if found.called(name)] == meant

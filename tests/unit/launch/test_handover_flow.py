@@ -1,0 +1,197 @@
+"""A cluster handed over: whatever moment the launcher died at, one is in charge, or nobody is."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
+from dlcloud.core.errors import InstanceError, UnreachableError
+from dlcloud.core.resize import coordinator
+from dlcloud.launch.handover import GIVEN_UP, HandOver
+from dlcloud.launch.installed import OLDEST_PYTHON, RUNTIME
+from dlcloud.ssh.hostproof import fingerprint
+from dlcloud.ssh.keys import create_key
+from dlcloud.ssh.known_hosts import KnownHosts
+from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.handover import copy_cluster
+from tests.fakes.machine import FakeMachine
+from tests.fakes.samples import recipe
+
+ROOT = Path(__file__).parents[3]
+HOST_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIA=="
+ELASTIC = """\
+name: sample
+instances:
+  types: [c7i.xlarge]
+workload:
+  command: python3 train.py
+  files: src
+  elastic: {}
+"""
+NOT_YET = {"in-charge": (1, b"")}
+
+
+class Handing:
+    """A cluster that is up, and a hand-over of it to its coordinator."""
+
+    def __init__(self, world, folder):
+        self.world = world
+        (self.member,) = world.provision(ELASTIC)
+        world.clock.advance(10)
+        self.name = self.member.instance.instance_id
+        create_key(world.paths.key("c0ffee"))
+        KnownHosts(world.paths.known_hosts("c0ffee")).pin(self.name, HOST_KEY)
+        self.machine = FakeMachine(self.name)
+        self.machine.answers = {
+            "environment.py": b'{"python": "/env/bin/python"}\n',
+            "pwd": b"/home/ubuntu/dlcloud/control\n",
+        }
+        world.dial.machines[self.name] = self.machine
+        self.folder = folder
+        (folder / "src").mkdir()
+        self.over = HandOver(
+            cluster=world.cluster,
+            cloud=world.cloud,
+            dial=world.dial,
+            clusters=world.clusters,
+            paths=world.paths,
+            clock=world.clock,
+            emit=world.told.append,
+        )
+
+    def go(self):
+        self.over.go(
+            coordinator([self.member]),
+            recipe(ELASTIC),
+            self.folder,
+            cidr="203.0.113.7/32",
+            variables={"A": "b c"},
+            copy_store=self.copy_store,
+        )
+
+    def copy_store(self, path, cluster):
+        database = Database(path)
+        copy_cluster(self.world.database, database, cluster)
+        self.sent = Clusters(database).all()
+        database.close()
+
+    def stands(self, state, *, in_charge):
+        """Let the controller's job stand so."""
+        self.machine.answers["pid ||"] = json.dumps({"state": state}).encode() if state != "new" else b""
+        self.machine.failing = {} if in_charge else dict(NOT_YET)
+
+    def cut_off(self):
+        self.world.clusters.begin_intent("c0ffee", HAND_OVER, self.name, self.world.clock.now())
+
+    @property
+    def outcome(self):
+        return self.world.clusters.hand_over("c0ffee").outcome
+
+    def ran(self, words):
+        return [command for command in self.machine.commands if words in command]
+
+
+@pytest.fixture
+def handing(world, tmp_path):
+    return Handing(world, tmp_path)
+
+
+def test_the_instance_gets_its_role_dlcloud_the_recipe_and_this_cluster_only(handing):
+    handing.stands("running", in_charge=True)
+    handing.go()
+    cloud, files = handing.world.cloud, handing.machine.files
+    assert cloud.profiles == {handing.name: "dlcloud-c0ffee"}
+    assert ("sg-c0ffee", "sg-c0ffee") in cloud.rules
+    (seen,) = cloud.instances("c0ffee")
+    assert (seen.tags[CONTROLLER_TAG], seen.tags[HOST_KEY_TAG]) == ("ubuntu", fingerprint(HOST_KEY))
+    script, mode = files["dlcloud/control/dlcloud"]
+    assert mode == 0o700
+    assert b"DLCLOUD_CONTROLLER=" + handing.name.encode() in script
+    assert b"A='b c'" in script
+    command = files["dlcloud/runs/control/command"][0]
+    assert b"up /home/ubuntu/dlcloud/control/recipe/recipe.yaml --name sample-1a2b --yes" in command
+    assert b"files: files" in files["dlcloud/control/recipe/recipe.yaml"][0]
+    (sent,) = handing.sent
+    assert (sent.state, sent.recipe_path) == (
+        ClusterState.RUNNING,
+        "/home/ubuntu/dlcloud/control/recipe/recipe.yaml",
+    )
+    assert handing.outcome == IN_CHARGE
+
+
+def test_it_can_be_found_before_it_begins(handing):
+    handing.stands("running", in_charge=True)
+    handing.machine.failing = {"job.py start": (1, b"no room")}
+    with pytest.raises(InstanceError):
+        handing.go()
+    assert CONTROLLER_TAG in handing.world.cloud.instances("c0ffee")[0].tags
+    assert handing.outcome is None
+
+
+def test_a_controller_that_does_not_come_up_is_stopped_and_its_log_is_told(handing):
+    handing.stands("ended", in_charge=False)
+    handing.machine.answers["tail"] = b"error: no credentials\n"
+    with pytest.raises(InstanceError, match="no credentials"):
+        handing.go()
+    assert handing.ran("job.py stop")
+    assert handing.outcome is None
+
+
+def test_one_that_is_never_in_charge_is_not_waited_for_for_ever(handing):
+    handing.stands("running", in_charge=False)
+    with pytest.raises(InstanceError, match="was not in charge after 300 s"):
+        handing.go()
+    assert handing.ran("job.py stop")
+
+
+def test_nothing_begun_is_nothing_to_finish(handing):
+    assert handing.over.finish() is False
+    assert handing.machine.commands == []
+
+
+def test_a_hand_over_that_was_cut_off_before_the_start_is_given_up_so_that_no_late_start_can_run(handing):
+    handing.cut_off()
+    handing.stands("new", in_charge=False)
+    assert handing.over.finish() is False
+    assert handing.outcome == GIVEN_UP
+    assert handing.ran("rm -rf dlcloud/runs/control")
+
+
+@pytest.mark.parametrize("state", ["running", "ended"])
+def test_one_whose_controller_is_or_was_in_charge_is_complete(handing, state):
+    handing.cut_off()
+    handing.stands(state, in_charge=True)
+    assert handing.over.finish() is True
+    assert handing.world.clusters.controller("c0ffee") == handing.name
+    assert handing.over.finish() is True
+
+
+def test_one_whose_controller_failed_before_it_was_in_charge_is_given_up(handing):
+    handing.cut_off()
+    handing.stands("ended", in_charge=False)
+    assert handing.over.finish() is False
+    assert handing.outcome == GIVEN_UP
+
+
+def test_one_whose_instance_is_gone_is_given_up(handing):
+    handing.cut_off()
+    handing.world.cloud.terminate([handing.name])
+    assert handing.over.finish() is False
+    assert handing.outcome == GIVEN_UP
+
+
+def test_one_whose_instance_lives_and_does_not_answer_stays_open(handing):
+    handing.cut_off()
+    handing.machine.gone = True
+    with pytest.raises(UnreachableError):
+        handing.over.finish()
+    assert handing.outcome is None
+
+
+def test_the_instance_is_given_what_the_package_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sorted(RUNTIME) == sorted(each.partition(">")[0] for each in project["dependencies"])
+    assert project["requires-python"] == f">={OLDEST_PYTHON}"

@@ -1,0 +1,132 @@
+"""One cluster out of a store, to whoever controls it next, and home again: whole, and nothing untrue."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from dlcloud.core.cluster import ClusterState, Member
+from dlcloud.core.errors import StoreError
+from dlcloud.core.result import RunState
+from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.handover import copy_cluster, take_home
+from dlcloud.store.runs import Runs
+from tests.fakes.samples import THEN, cluster, instance, price, run
+
+LINES = b"".join(json.dumps({"record": "step", "step": step}).encode() + b"\n" for step in (1, 2))
+LATER = THEN + timedelta(hours=1)
+
+
+@pytest.fixture
+def home(database):
+    """A home with a cluster that trains, and another one."""
+    clusters, runs = Clusters(database), Runs(database)
+    for each in (cluster(), cluster("other-1a2b", cluster_id="0ther")):
+        clusters.add(each)
+    clusters.put_members("c0ffee", [member("i-0001")])
+    clusters.begin_intent("c0ffee", HAND_OVER, "i-0001", THEN)
+    clusters.end_intent(clusters.begin_intent("c0ffee", "launch", "{}", THEN), "fleet-1", THEN)
+    runs.add(run(state=RunState.RUNNING))
+    runs.put_prices("sample-1a2b-0001", [price()])
+    runs.add_records("sample-1a2b-0001", 0, LINES)
+    runs.add(run("other-1a2b-0001", cluster_id="0ther", cluster_name="other-1a2b", instance_id="i-0009"))
+    return database
+
+
+@pytest.fixture
+def there(home, tmp_path):
+    """The store of the instance that was handed the cluster over."""
+    opened = Database(tmp_path / "there.sqlite")
+    copy_cluster(home, opened, replace(cluster(), recipe_path="/there/recipe.yaml"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    opened = Database(tmp_path / "elsewhere.sqlite")
+    yield opened
+    opened.close()
+
+
+def member(instance_id, **other):
+    return Member(
+        instance=instance(instance_id, **other),
+        hourly_usd=price().hourly_usd,
+        price_source="",
+        price_as_of=THEN,
+    )
+
+
+def taken(brought, home):
+    return take_home(brought, home, "c0ffee", controller="i-0001", now=LATER)
+
+
+def test_what_is_handed_over_is_this_cluster_only_and_no_hand_over_of_it(there):
+    assert [each.recipe_path for each in Clusters(there).all()] == ["/there/recipe.yaml"]
+    assert [each.instance.instance_id for each in Clusters(there).members("c0ffee")] == ["i-0001"]
+    assert [each.outcome for each in Clusters(there).intents("c0ffee", "launch")] == ["fleet-1"]
+    assert Clusters(there).hand_over("c0ffee") is None
+    assert [each.run_id for each in Runs(there).all()] == ["sample-1a2b-0001"]
+
+
+def test_a_run_is_followed_on_from_the_very_byte(there):
+    assert Runs(there).stored_bytes("sample-1a2b-0001") == len(LINES)
+    assert len(Runs(there).all_lines("sample-1a2b-0001")) == 2
+
+
+def test_what_was_learned_there_comes_home_and_what_still_ran_counts_as_cut_off(there, home):
+    clusters, runs = Clusters(there), Runs(there)
+    clusters.put_members("c0ffee", [member("i-0002")])
+    clusters.end_intent(clusters.begin_intent("c0ffee", RESIZE, "2", LATER), "done", LATER)
+    runs.add_records("sample-1a2b-0001", len(LINES), b'{"record": "step", "step": 3}\n')
+    runs.add(run("sample-1a2b-0002", instance_id="i-0002", ended_at=LATER))
+    assert taken(there, home).recipe_path == "recipe.yaml"
+    assert [each.instance.instance_id for each in Clusters(home).members("c0ffee")] == ["i-0001", "i-0002"]
+    assert Clusters(home).size("c0ffee") == 2
+    states = {each.run_id: each.state for each in Runs(home).of_cluster("c0ffee")}
+    assert states == {"sample-1a2b-0001": RunState.LOST, "sample-1a2b-0002": RunState.DONE}
+    assert [json.loads(line)["step"] for line in Runs(home).lines("sample-1a2b-0001", "step")] == [1, 2, 3]
+
+
+def test_a_home_that_never_knew_the_cluster_knows_it_then_and_that_it_has_a_role(there, elsewhere):
+    assert taken(there, elsewhere).cluster_id == "c0ffee"
+    assert Clusters(elsewhere).controller("c0ffee") == "i-0001"
+    assert [each.cluster_id for each in Runs(elsewhere).own()] == ["c0ffee"]
+
+
+def test_brought_home_twice_is_there_once(there, home):
+    taken(there, home)
+    taken(there, home)
+    assert len(Runs(home).of_cluster("c0ffee")) == 1
+    assert len(Clusters(home).intents("c0ffee", "launch")) == 1
+    assert all(each.outcome for each in Clusters(home).intents("c0ffee", FETCH))
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("clusters", "cluster_id", "another"),
+        ("clusters", "name", "sample\x1b[2J"),
+        ("members", "instance_id", "i-0001; rm"),
+        ("runs", "run_id", "../../../.ssh/authorized_keys"),
+    ],
+)
+def test_what_cannot_be_true_is_refused_and_nothing_of_it_is_stored(there, elsewhere, table, column, value):
+    there.write("PRAGMA foreign_keys = OFF")
+    for other in ("records", "run_prices"):
+        there.write(f"DELETE FROM {other}")
+    there.write(f"UPDATE {table} SET {column} = ?", value)
+    with pytest.raises(StoreError):
+        taken(there, elsewhere)
+    assert Clusters(elsewhere).all() == []
+
+
+def test_a_cluster_is_controlled_elsewhere_only_once_its_hand_over_is_complete(clusters):
+    clusters.add(cluster(state=ClusterState.RUNNING))
+    begun = clusters.begin_intent("c0ffee", HAND_OVER, "i-0001", THEN)
+    assert clusters.controller("c0ffee") is None
+    clusters.end_intent(begun, IN_CHARGE, THEN)
+    assert clusters.controller("c0ffee") == "i-0001"
