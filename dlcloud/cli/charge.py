@@ -142,7 +142,10 @@ def others_ended_after(context: Context, claim: Claim, *, keep: bool) -> Iterato
         raise
     except BaseException as error:
         context.emit(Warned(message=f"failed ({error}): ending all instances but this one"))
-        _end_others(context, cluster)
+        try:
+            _end_others(context, cluster)
+        except DlcloudError as second:
+            context.emit(Warned(message=f"others may still be up: {second.message}"))
         raise
     if not keep:
         _end_others(context, cluster)

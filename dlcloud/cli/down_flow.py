@@ -10,7 +10,7 @@ from dlcloud.cli.elsewhere import find, of_cluster
 from dlcloud.cli.ending import end_cluster
 from dlcloud.cli.training_flow import training_of_cluster
 from dlcloud.core.cluster import Cluster
-from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
+from dlcloud.core.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
 from dlcloud.core.events import Warned
 from dlcloud.core.whereabouts import Controlled
 from dlcloud.launch.claim import claim_existing, sweep_folders
@@ -117,7 +117,8 @@ class Downer:
         try:
             return fetch(self.context, found)
         except DlcloudError as error:
-            if sure:
+            # Who was reached and has no store was never in charge.
+            if sure or not isinstance(error, RemoteCommandError):
                 self._lose(found.name, error)
             return None
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 DLCLOUD = Path(sys.executable).with_name("dlcloud")
@@ -31,6 +31,7 @@ class User:
 
     home: Path
     command: tuple[str, ...] = (str(DLCLOUD),)
+    variables: dict[str, str] = field(default_factory=dict)
 
     def run(
         self, *arguments: str, expect: int | None = 0, text: str = ""
@@ -105,7 +106,8 @@ class User:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "DLCLOUD_"))
         }
-        return kept | {"HOME": str(self.home), "DLCLOUD_HOME": str(self.home / ".dlcloud"), "COLUMNS": "80"}
+        own = {"HOME": str(self.home), "DLCLOUD_HOME": str(self.home / ".dlcloud"), "COLUMNS": "80"}
+        return kept | own | self.variables
 
 
 def wait_until(true, *, seconds: float = 60.0) -> None:

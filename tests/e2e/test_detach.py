@@ -1,0 +1,141 @@
+"""A training left to its own coordinator: its launcher killed at each moment, then watched from elsewhere."""
+
+import json
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from terminal import User, wait_until
+
+from dlcloud.elastic.program import PACKAGE
+from dlcloud.local.shared_site import ENDPOINT_VARIABLE
+from tests.environments import python_with
+
+NAME = "left"
+RECIPE = """\
+name: detached
+cloud: local
+instances:
+  types: [c7i.xlarge, c6i.xlarge]
+  count: {min: 1, max: 2}
+  market: spot
+  on_demand_base: 1
+workload:
+  command: python3 -m trainer.examples.digits --epochs 10 --delay-ms 150 --save model.pt
+  elastic: {checkpoint_seconds: 10, leave_seconds: 4}
+keep:
+  files: ['*.pt']
+"""
+
+
+def killed_when(user: User, words: str, *arguments: str) -> str:
+    """Run dlcloud, kill it as soon as it tells of something, and return what it had told."""
+    begun = user.begin(*arguments)
+    told = ""
+    for line in begun.stderr:
+        told += line
+        if words in line:
+            break
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    assert words in told, told
+    return told
+
+
+def processes_of(folder: Path, *, word: str, inside: bool) -> list[str]:
+    """Return the command lines of processes with a word in them, of instances or of the home itself."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        known = any(each.startswith(b"DLCLOUD_HOME=" + os.fsencode(folder)) for each in environment)
+        instance = any(each.startswith(b"DLCLOUD_ROOT=") for each in environment)
+        if known and instance is inside and word in line:
+            found.append(line)
+    return found
+
+
+def known_here(user: User) -> list[tuple[str, str]]:
+    with sqlite3.connect(user.home / ".dlcloud" / "store.sqlite") as store:
+        return store.execute("SELECT action, outcome FROM intents WHERE action = 'hand-over'").fetchall()
+
+
+@pytest.fixture(scope="module")
+def left(user: User) -> User:
+    """Someone who has left a training to its coordinator, killed three times on the way."""
+    recipe = user.home / "elastic.yaml"
+    recipe.write_text(RECIPE)
+    python_with(PACKAGE / "requirements" / "elastic.txt")  # the instances find it built
+    up = ("up", str(recipe), "--detach", "--name", NAME)
+    killed_when(user, "sending dlcloud itself ...", *up)
+    killed_when(user, "waiting until it is in charge ...", *up)
+    told = killed_when(user, ": waiting until it is in charge", *up)
+    assert "goes on with the hand-over that was cut off" in told
+    printed = user.run(*up).stdout
+    assert "this machine may be off" in " ".join(printed.split())
+    return user
+
+
+@pytest.fixture(scope="module")
+def elsewhere(left: User, tmp_path_factory: pytest.TempPathFactory) -> User:
+    """Another machine: it shares the local EC2's address, as it would share AWS, and nothing else."""
+    url = left.json("local", "status")["result"]["url"]
+    return User(tmp_path_factory.mktemp("elsewhere"), variables={ENDPOINT_VARIABLE: url})
+
+
+@pytest.mark.timeout(600)
+def test_a_launcher_that_is_killed_leaves_one_controller_and_no_process(left: User):
+    home = left.home / ".dlcloud"
+    (controller,) = processes_of(home, word="recipe.yaml --name left", inside=True)
+    assert "--detach" not in controller
+    assert processes_of(home, word="dlcloud up", inside=False) == []
+    assert [outcome for _, outcome in known_here(left)].count("in charge") == 1
+    refused = left.run("up", str(left.home / "elastic.yaml"), "--name", NAME, expect=2)
+    assert "is controlled by its own instance" in refused.stderr
+
+
+@pytest.mark.timeout(600)
+def test_another_machine_watches_resizes_and_brings_the_results_home(left: User, elsewhere: User):
+    for path in (left.home / ".dlcloud").iterdir():
+        if path.name != "local":
+            path.rename(path.with_name(f"{path.name}-off"))
+    assert elsewhere.run("status").stdout == "nothing is up\n"
+    found = elsewhere.json("status", "--everywhere")["result"]["records"]
+    assert {(each["cluster"], each["cluster_state"]) for each in found} == {(NAME, "detached")}
+    wait_until(lambda: sizes(elsewhere) >= {2}, seconds=120)
+    assert elsewhere.json("resize", NAME, "1")["result"]["records"]
+    assert "worker" in elsewhere.run("logs", NAME).stdout
+    wait_until(lambda: state(elsewhere) == "ready", seconds=240)
+    ended = [each["state"] for each in elsewhere.json("status", NAME)["result"]["records"]]
+    assert sorted(ended) == ["running", "terminated"]
+    down = elsewhere.json("down", NAME)["result"]
+    (training,) = down["trainings"][0]["records"]
+    assert training["steps"] == 150
+    assert {each["world_size"] for each in down["trainings"][0]["world_sizes"]} == {1, 2}
+    assert elsewhere.json("training", NAME)["result"]["records"][0]["steps"] == 150
+    assert list((elsewhere.home / ".dlcloud" / "runs").glob("*/files/model.pt"))
+    assert elsewhere.json("status")["result"]["records"] == []
+    assert left.alive() == []
+    assert left.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []
+    assert (
+        elsewhere.json("gc", "--cloud", "local", "--region", "us-east-1", "--dry-run")["result"]["records"]
+        == []
+    )
+
+
+def sizes(user: User) -> set[int]:
+    """Return the numbers of workers that there have been; none before the first step."""
+    time.sleep(0.5)  # whoever asks takes a processor from those that train
+    told = json.loads(user.run("training", NAME, "--output", "json", expect=None).stdout)
+    return {each["world_size"] for each in told.get("result", {}).get("world_sizes", ())}
+
+
+def state(user: User) -> str:
+    time.sleep(1)
+    return user.json("status", NAME)["result"]["records"][0]["cluster_state"]
