@@ -236,8 +236,11 @@ class Loop:
 
     def _may_commit(self, engine: Engine, member: Member, wanted: Control) -> bool:
         judged = judge_size(member.size, wanted.minimum)
-        if judged.verdict is Verdict.GO and not self._proven:
-            judged = judge_history(engine.step, self.posting.read(), wanted.least)
+        if judged.verdict is not Verdict.GO or not self._proven:
+            history = judge_history(engine.step, self.posting.read(), wanted.least)
+            # Where the others have ended the run, nobody will come any more.
+            if judged.verdict is Verdict.GO or history.verdict is Verdict.END:
+                judged = history
         if judged.verdict is Verdict.GO:
             self._proven, self._told = True, ""
             return True

@@ -327,8 +327,11 @@ def restless_run(python, seed, interruptions):
     chance, gone = random.Random(seed), []
     script = [*DIGITS, "--seed", str(seed), "--delay-ms", "60"]
     with workplace() as folder, Nursery(python, folder, script) as cluster:
-        for number in range(4):
-            cluster.start("a" if not number else f"w{number}", hash_every=0)
+        for name in ["a", *(f"w{number}" for number in range(1, 4 + interruptions))]:
+            # One alone waits for others: a busy machine must not end the run before its time.
+            cluster.tell(name, minimum=2)
+        for name in ["a", "w1", "w2", "w3"]:
+            cluster.start(name, hash_every=0)
         wait_until(lambda: cluster.steps("a"), "a step")
         while cluster.workers["a"].poll() is None:
             done = cluster.steps("a")[-1]["step"]

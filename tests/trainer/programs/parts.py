@@ -279,7 +279,7 @@ def test_a_checkpoint_cannot_bring_code(tmp_path):
     assert not (tmp_path / "evil").exists()
 
 
-def loop_of(job, tmp_path, *, entry=None, drain=None, run="r"):
+def loop_of(job, tmp_path, *, entry=None, drain=None, run="r", control=None):
     class Known(Posting):
         def read(self):
             return entry
@@ -287,7 +287,7 @@ def loop_of(job, tmp_path, *, entry=None, drain=None, run="r"):
     path = tmp_path / "records.jsonl"
     return Loop(
         job=job,
-        settings=Settings(run=run, checkpoints=tmp_path / "c", checkpoint_s=1e-9),
+        settings=Settings(run=run, checkpoints=tmp_path / "c", checkpoint_s=1e-9, control=control),
         records=Records(path=path, run=run, worker="w"),
         connect=lambda step, _load, _save: Solo(step),
         posting=Known(None) if entry else Posting(None),
@@ -318,6 +318,15 @@ def test_a_phantom_holds_and_a_latecomer_ends(tmp_path):
     with pytest.raises(AlreadyDoneError) as ended:
         loop_of(job_of(), tmp_path, entry=Entry(run="r", step=5, done=True)).run()
     assert ended.value.code == 0
+
+
+def test_one_below_the_minimum_waits_unless_the_others_have_ended_the_run(tmp_path):
+    control = tmp_path / "control.json"
+    control.write_text('{"minimum": 2}')
+    with pytest.raises(TimeoutError, match="holds"):
+        loop_of(job_of(), tmp_path, control=control).run()
+    with pytest.raises(AlreadyDoneError):
+        loop_of(job_of(), tmp_path, entry=Entry(run="r", step=3, done=True), control=control).run()
 
 
 def test_a_script_that_no_agent_started_trains_alone(monkeypatch):
