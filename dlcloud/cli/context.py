@@ -294,7 +294,7 @@ class Context:
         if (name, region) not in self._made_clients:
             url = self.local_site.start().url if name == "local" else ""
             self._made_clients[name, region] = Clients(
-                region=region, endpoint_url=url, on_instance=_on_local_instance()
+                region=region, endpoint_url=url, on_instance=bool(self.controller)
             )
         return self._made_clients[name, region]
 
@@ -318,19 +318,6 @@ class Context:
         # botocore and paramiko tell of requests, with headers and keys, below this level.
         for library in ("botocore", "boto3", "urllib3", "paramiko"):
             logging.getLogger(library).setLevel(logging.WARNING)
-
-
-def _on_local_instance() -> bool:
-    """Tell whether this runs on an instance that controls its cluster, or on any of the local EC2."""
-    if os.environ.get("DLCLOUD_CONTROLLER"):
-        return True
-    from dlcloud.local.shared_site import ENDPOINT_VARIABLE
-
-    if ENDPOINT_VARIABLE not in os.environ:
-        return False
-    from dlcloud.local.processes import ROOT_VARIABLE
-
-    return ROOT_VARIABLE in os.environ
 
 
 def _own_cidr() -> str:
