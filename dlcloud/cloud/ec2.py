@@ -3,11 +3,10 @@
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud import control_role, images
+from dlcloud.cloud import control_role, images, security_groups
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, translated
@@ -15,7 +14,6 @@ from dlcloud.cloud.leftovers import find_leftovers
 from dlcloud.cloud.patience import patiently
 from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.requests import (
-    SSH_PORT,
     by_tag,
     fleet,
     instance,
@@ -27,7 +25,6 @@ from dlcloud.cloud.requests import (
     template_name,
 )
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, Leftover
-from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
 from dlcloud.core.ports import FleetRequest, Identity, Launched, LaunchRequest
 
@@ -135,40 +132,23 @@ class Ec2Cloud:
 
     def create_security_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
         """Make the cluster's security group in the default VPC, or find it."""
-        with translated("creating the security group (ec2:CreateSecurityGroup)"):
-            try:
-                answer = self._clients.read("ec2").create_security_group(
-                    GroupName=_group_name(cluster_id),
-                    Description="SSH from where dlcloud runs",
-                    TagSpecifications=[tagged("security-group", tags)],
-                )
-                return str(answer["GroupId"])
-            except ClientError as error:
-                if error_code(error) != "InvalidGroup.Duplicate":
-                    raise
-        for group in self._security_groups(cluster_id):
-            return str(group["GroupId"])
-        raise CloudError(
-            f"there is a security group {_group_name(cluster_id)} without dlcloud's tags", "delete it by hand"
-        )
+        return security_groups.create(self._clients, cluster_id, tags)
 
     def allow_ssh(self, security_group_id: str, cidr: str) -> None:
         """Open port 22 to one network."""
-        version = "Ipv6Ranges" if ":" in cidr else "IpRanges"
-        key = "CidrIpv6" if ":" in cidr else "CidrIp"
-        permission = {
-            "IpProtocol": "tcp",
-            "FromPort": SSH_PORT,
-            "ToPort": SSH_PORT,
-            version: [{key: cidr, "Description": "dlcloud"}],
-        }
-        self._allow(security_group_id, permission, "SSH")
+        security_groups.allow_ssh(self._clients, security_group_id, cidr)
 
     def allow_peers(self, security_group_id: str) -> None:
         """Open every TCP port to the group itself."""
-        peers = [{"GroupId": security_group_id, "Description": "dlcloud"}]
-        permission = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535, "UserIdGroupPairs": peers}
-        self._allow(security_group_id, permission, "instances to reach each other")
+        security_groups.allow_peers(self._clients, security_group_id)
+
+    def revoke_ssh(self, cluster_id: str) -> None:
+        """Take every ingress rule out of the cluster's groups."""
+        security_groups.close(self._clients, cluster_id)
+
+    def delete_security_groups(self, cluster_id: str) -> list[str]:
+        """Delete the cluster's groups; return those that are still in use."""
+        return security_groups.delete(self._clients, cluster_id)
 
     def launch(self, request: LaunchRequest) -> list[Instance]:
         """Make one RunInstances call; its token makes a repeated one harmless."""
@@ -234,21 +214,6 @@ class Ec2Cloud:
                     if error_code(error) not in NO_TEMPLATE:
                         raise
 
-    def revoke_ssh(self, cluster_id: str) -> None:
-        """Take every ingress rule out of the cluster's groups."""
-        for group in self._security_groups(cluster_id):
-            rules = group["IpPermissions"]
-            if not rules:
-                continue
-            with translated("ending access over SSH (ec2:RevokeSecurityGroupIngress)"):
-                try:
-                    self._clients.read("ec2").revoke_security_group_ingress(
-                        GroupId=group["GroupId"], IpPermissions=rules
-                    )
-                except ClientError as error:
-                    if error_code(error) not in {"InvalidPermission.NotFound", "InvalidGroup.NotFound"}:
-                        raise
-
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """Terminate instances."""
         if not instance_ids:
@@ -263,21 +228,6 @@ class Ec2Cloud:
                 if len(instance_ids) > 1:
                     for instance_id in instance_ids:
                         self.terminate([instance_id])
-
-    def delete_security_groups(self, cluster_id: str) -> list[str]:
-        """Delete the cluster's groups; return those that are still in use."""
-        in_use = []
-        for group in self._security_groups(cluster_id):
-            group_id = str(group["GroupId"])
-            with translated(f"deleting {group_id} (ec2:DeleteSecurityGroup)"):
-                try:
-                    self._clients.read("ec2").delete_security_group(GroupId=group_id)
-                except ClientError as error:
-                    if error_code(error) == "DependencyViolation":
-                        in_use.append(group_id)
-                    elif error_code(error) != "InvalidGroup.NotFound":
-                        raise
-        return in_use
 
     def regions(self) -> list[str]:
         """Return the account's enabled regions."""
@@ -342,23 +292,3 @@ class Ec2Cloud:
     def _addressed(self, seen: Instance) -> Instance:
         """A security group's rule for its own instances holds for their private addresses only."""
         return replace(seen, host=seen.private_host) if self._inside else seen
-
-    def _allow(self, security_group_id: str, permission: dict[str, Any], what: str) -> None:
-        with translated(f"allowing {what} (ec2:AuthorizeSecurityGroupIngress)"):
-            try:
-                self._clients.read("ec2").authorize_security_group_ingress(
-                    GroupId=security_group_id, IpPermissions=[permission]
-                )
-            except ClientError as error:
-                if error_code(error) != "InvalidPermission.Duplicate":
-                    raise
-
-    def _security_groups(self, cluster_id: str) -> list[dict[str, Any]]:
-        with translated("listing security groups (ec2:DescribeSecurityGroups)"):
-            answer = self._clients.read("ec2").describe_security_groups(Filters=of_cluster(cluster_id))
-        found: list[dict[str, Any]] = answer["SecurityGroups"]
-        return found
-
-
-def _group_name(cluster_id: str) -> str:
-    return f"dlcloud-{cluster_id}"
