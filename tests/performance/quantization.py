@@ -48,9 +48,9 @@ PARTS = {
 }  # fmt: skip
 DEFAULT = ("networks", "masked", "layers", "accuracy")
 
-# By case and setting: how many times as fast as the same engine's fp32. An instruction of VNNI multiplies four
-# times as many numbers as one of fp32's FMA, and int8 weights are a quarter of the bytes: where fp32 runs at its
-# own peak, 4.0 is about all there is to be had.
+# By case and setting: how many times as fast as the same engine's fp32. An instruction of VNNI multiplies
+# four times as many numbers as one of fp32's FMA, and int8 weights are a quarter of the bytes: where fp32 is
+# at its own peak, 4.0 is about all there is to be had.
 FASTER = {
     ("vgg16 batch 1", "openvino int8"): 4.0,
     ("vgg19 batch 1", "openvino int8"): 4.0,

@@ -87,10 +87,9 @@ class Search:
         self._best = stock(self.knobs)
         began = self.session.clock()
         for knob in (knob for knob in self.knobs if knob.name in self.searched):
-            if self.most_s is not None and self.session.clock() - began >= self.most_s:
-                self._leave(knob)
-            else:
-                self._turn(knob)
+            over = self.most_s is not None and self.session.clock() - began >= self.most_s
+            # A knob without a value to try takes no time, and has reasons of its own.
+            (self._leave if over and _counted(knob) else self._turn)(knob)
         found = Found(setting=self._best, earned=tuple(self._earned))
         best = f"{self.name}: best found is {describe(self._best, self.knobs)}; earned: {found.told()}"
         self.session.recorder.progress(best, done=self.progress.done, total=self._total)
