@@ -50,11 +50,14 @@ def questions(call: Call, account: str) -> list[Question]:
 
 
 def _resources_of_json(call: Call) -> list[str]:
-    """Return the parameters that a call of the parameter store names."""
+    """Return the parameters that a call of the parameter store names; none where it cannot be read."""
     if call.service != "ssm":
         return []
-    asked = json.loads(call.body or b"{}")
-    names = asked.get("Names") or [asked.get("Name") or ""]
+    try:
+        asked = json.loads(call.body or b"{}")
+        names = asked.get("Names") or [asked.get("Name") or ""]
+    except (ValueError, AttributeError):
+        return []
     return [f"arn:aws:ssm:{call.region}::parameter/{str(name).lstrip('/')}" for name in names]
 
 
