@@ -7,12 +7,14 @@ import click
 
 from dlcloud.cli.charge import brought_up, handed_over, taken_down_on_failure
 from dlcloud.cli.context import Context
+from dlcloud.cli.elsewhere import find
+from dlcloud.cli.login import reached
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import InstanceError
 from dlcloud.core.plan import Plan
 from dlcloud.core.ports import Cloud
 from dlcloud.core.resize import coordinator
-from dlcloud.launch.claim import Claim, RecipeFile
+from dlcloud.launch.claim import Claim, RecipeFile, claim_existing
 from dlcloud.launch.handover import HandOver
 from dlcloud.report.table import Format, Report, Section, render
 
@@ -57,16 +59,7 @@ class Detacher:
 
     @property
     def _hand_over(self) -> HandOver:
-        context, cluster = self.context, self.claim.cluster
-        return HandOver(
-            cluster=cluster,
-            cloud=self.cloud,
-            dial=context.dialer(cluster),
-            clusters=context.clusters,
-            paths=context.paths,
-            clock=context.clock,
-            emit=context.emit,
-        )
+        return _hand_over(self.context, self.claim.cluster, self.cloud)
 
     def _go(self) -> None:
         context, cluster = self.context, self.claim.cluster
@@ -90,6 +83,37 @@ class Detacher:
             variables=context.handed_variables(cluster, rehearsal=bool(self.file.recipe.rehearsal)),
             copy_store=context.copy_store,
         )
+
+
+def look_after(context: Context, cluster: Cluster, output: str) -> None:
+    """Start the controller of a cluster that was handed over again, if it has died; print who is in charge.
+
+    Raises:
+        UnreachableError: The instance is gone, or does not answer.
+        InstanceError: Its controller does not come up any more.
+    """
+    found = find(context, cluster.cluster_id)
+    if found is not None:
+        claim = claim_existing(cluster, paths=context.paths)
+        try:
+            with reached(context, found) as connection:
+                cloud = context.cloud(cluster.cloud, cluster.region)
+                _hand_over(context, cluster, cloud).revive(connection)
+        finally:
+            claim.lock.release()
+    print_detached(context, cluster, output)
+
+
+def _hand_over(context: Context, cluster: Cluster, cloud: Cloud) -> HandOver:
+    return HandOver(
+        cluster=cluster,
+        cloud=cloud,
+        dial=context.dialer(cluster),
+        clusters=context.clusters,
+        paths=context.paths,
+        clock=context.clock,
+        emit=context.emit,
+    )
 
 
 def print_detached(context: Context, cluster: Cluster, output: str) -> None:

@@ -13,8 +13,7 @@ from dlcloud.bench.run import Runner
 from dlcloud.cli.charge import brought_up, handed_over, others_ended_after, take_charge, taken_down_after
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import lines_of_runs
-from dlcloud.cli.detach_flow import Detacher, print_detached
-from dlcloud.cli.elsewhere import find
+from dlcloud.cli.detach_flow import Detacher, look_after, print_detached
 from dlcloud.cli.train_flow import Training
 from dlcloud.cli.training_flow import print_training
 from dlcloud.core.cluster import Cluster
@@ -101,14 +100,13 @@ class Up:
             _ = self.program
 
     def detached_already(self) -> bool:
-        """Print what an earlier `up --detach` of this recipe has handed over; tell whether one has."""
+        """Look after what an earlier `up --detach` of this recipe has handed over; tell whether one has."""
         cluster = earlier_cluster(self.file, name=self.name, clusters=self.context.clusters)
         if not self.detach or cluster is None:
             return False
         if self.context.clusters.controller(cluster.cluster_id) is None:
             return False
-        find(self.context, cluster.cluster_id)  # raises where the instance is gone
-        print_detached(self.context, cluster, self.output)
+        look_after(self.context, cluster, self.output)
         return True
 
     def _refuse_handed_over(self) -> None:

@@ -139,6 +139,18 @@ class HandOver:
         self.clusters.end_intent(begun.intent_id, outcome, self.clock.now())
         return outcome == IN_CHARGE
 
+    def revive(self, connection: Connection) -> None:
+        """Start the controller again where it has died, without a word of how it ended.
+
+        Raises:
+            InstanceError: It did not come up.
+        """
+        if job_state(connection) != "lost":
+            return
+        connection.check(f"rm -f {JOB_FOLDER}/pid {CONTROL}/home/{self._mark}")
+        connection.check(f"{JOB} start {JOB_FOLDER}")
+        self._await_charge(connection)
+
     def _send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:
         connection.check(f"rm -rf {CONTROL}/recipe {CONTROL}/home {JOB_FOLDER}")
         connection.send_bytes(recipe_there(recipe).encode(), f"{CONTROL}/recipe/recipe.yaml")
@@ -187,8 +199,11 @@ class HandOver:
                 self.clock.sleep(POLL_S)
 
     def _says_in_charge(self, connection: Connection) -> bool:
-        mark = self.paths.in_charge(self.cluster.cluster_id).relative_to(self.paths.home)
-        return connection.run(f"test -e {CONTROL}/home/{mark}").exit_status == 0
+        return connection.run(f"test -e {CONTROL}/home/{self._mark}").exit_status == 0
+
+    @property
+    def _mark(self) -> Path:
+        return self.paths.in_charge(self.cluster.cluster_id).relative_to(self.paths.home)
 
 
 def job_state(connection: Connection) -> str:

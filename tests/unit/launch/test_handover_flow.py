@@ -191,6 +191,17 @@ def test_one_whose_instance_lives_and_does_not_answer_stays_open(handing):
     assert handing.outcome is None
 
 
+def test_a_controller_that_has_died_is_started_again_and_one_that_has_not_is_left_alone(handing):
+    connection = handing.over.dial.dial(handing.member.instance.endpoint("ubuntu"))
+    handing.stands("running", in_charge=True)
+    handing.over.revive(connection)
+    assert not handing.ran("job.py start")
+    handing.stands("lost", in_charge=True)
+    handing.over.revive(connection)
+    assert handing.ran("rm -f dlcloud/runs/control/pid")
+    assert handing.ran("job.py start")
+
+
 def test_the_instance_is_given_what_the_package_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert sorted(RUNTIME) == sorted(each.partition(">")[0] for each in project["dependencies"])
