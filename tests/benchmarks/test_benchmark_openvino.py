@@ -169,6 +169,13 @@ def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
     assert not recorder.failures
 
 
+def test_only_the_precisions_that_are_asked_for_are_run_and_spoken_of():
+    only = settings._asked_for(ENGINES["pytorch"], ["int8"])
+    assert only.precisions == (Precision.FP32, Precision.INT8)
+    assert only.gpu_precisions == (Precision.FP32, Precision.INT8)
+    assert settings._asked_for(ENGINES["openvino"], []).gpu_precisions == ()
+
+
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
 def test_bf16_runs_where_the_processor_has_it(flag):
     recorder = Recorder(output=None, messages=StringIO())

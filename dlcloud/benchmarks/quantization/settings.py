@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -51,18 +51,25 @@ def settings_of(
     if network in engine.unable:
         recorder.skip(Skip(case=network, setting=engine.name, reason=f"{engine.name} has no form of it"))
         return []
+    if arguments.precision is not None:
+        engine = _asked_for(engine, arguments.precision)
     if arguments.device == "cuda":
         precisions = possible_on_gpu(network, engine, recorder, hardware.gpus())
     else:
         precisions = possible(network, engine, isa, recorder, hardware.cpu_flags())
     if not precisions:
         return []
-    if arguments.precision is not None:
-        precisions = [
-            each for each in precisions if each is precisions[0] or each.value in arguments.precision
-        ]
     python = _interpreter(engine, recorder)
     return [_setting(network, engine, precision, isa, arguments, python) for precision in precisions]
+
+
+def _asked_for(engine: Engine, wanted: Collection[str]) -> Engine:
+    """Return the engine as one that knows its baseline and the wanted precisions only."""
+
+    def kept(known: tuple[Precision, ...]) -> tuple[Precision, ...]:
+        return (*known[:1], *(each for each in known[1:] if each.value in wanted))
+
+    return replace(engine, precisions=kept(engine.precisions), gpu_precisions=kept(engine.gpu_precisions))
 
 
 def _interpreter(engine: Engine, recorder: Recorder) -> str:
