@@ -135,5 +135,9 @@ def _drain(
     members = [worker.member for worker in staying]
     surplus = decide_size(members, target, base=base, rounds=rounds).end if len(members) > target else ()
     too_many = [member.instance.instance_id for member in surplus]
+    trains = {worker.instance_id for worker in training}
+    if trains <= set(too_many):
+        # Who stays still arrives: until it trains, nobody but these has the state.
+        too_many = [name for name in too_many if name not in trains]
     reasons += [f"{name} leaves: {target} workers are wanted" for name in too_many]
     return (*replaced, *too_many), tuple(reasons)

@@ -54,6 +54,13 @@ def test_who_is_at_risk_leaves_when_its_successor_trains_and_not_before():
     assert (after.launch, after.drain) == (0, ("i-0002",))
 
 
+def test_who_trains_does_not_leave_before_somebody_who_stays_does():
+    arriving = worker(0, ARRIVING, market=Market.ON_DEMAND)
+    assert move([arriving, worker(1)], target=1).drain == ()
+    assert move([arriving, worker(1), worker(2, ARRIVING)], target=1).drain == ("i-0002",)
+    assert move([worker(0, market=Market.ON_DEMAND), worker(1)], target=1).drain == ("i-0001",)
+
+
 def test_a_smaller_target_lets_the_newest_spot_instances_go_and_never_the_coordinator():
     assert move(team(TRAINING, TRAINING), target=1).drain == ("i-0002", "i-0001")
     assert move(team(TRAINING, TRAINING), target=2).drain == ("i-0002",)
