@@ -19,7 +19,7 @@ def samples(step):
 
 def together(cluster, name, size):
     """Wait until a worker takes steps with so many."""
-    wait_until(lambda: (s := cluster.steps(name)) and s[-1]["world_size"] == size, f"{size} workers", 60)
+    wait_until(lambda: (s := cluster.steps(name)) and s[-1]["world_size"] == size, f"{size} workers")
 
 
 def newest(cluster, name):
@@ -100,7 +100,7 @@ def test_below_its_minimum_a_run_waits_on_a_checkpoint_and_goes_on_when_others_c
         cluster.kill("b")
         wait_until(lambda: cluster.events("a", "hold"), "the survivor to wait")
         held = newest(cluster, "a")
-        wait_until(lambda: cluster.events("a", "checkpoint")[-1]["step"] == held, "its checkpoint", 20)
+        wait_until(lambda: cluster.events("a", "checkpoint")[-1]["step"] == held, "its checkpoint")
         cluster.start("c")
         together(cluster, "c", 2)
         some_steps(cluster, "a")
@@ -117,8 +117,8 @@ def test_an_agent_takes_lighthouse_and_ledger_over_from_one_that_is_lost(trainer
     with agents:
         agents.start("a", "--lighthouse", "--minimum", "2")
         agents.start("b")
-        wait_until(lambda: (s := agents.steps("b")) and s[-1]["world_size"] == 2, "both", 100)
-        wait_until(lambda: agents.steps("b")[-1]["step"] >= 10, "ten steps", 60)
+        wait_until(lambda: (s := agents.steps("b")) and s[-1]["world_size"] == 2, "both")
+        wait_until(lambda: agents.steps("b")[-1]["step"] >= 10, "ten steps")
         agents.kill("a")
         reached = agents.steps("b")[-1]["step"]
         agents.promote("b", step=reached)
