@@ -17,7 +17,7 @@ class Member:
     Attributes:
         rank: From 0.
         size: Workers in this step.
-        quorum: Grows with every change of membership.
+        quorum: Grows with every change of membership, and begins anew with the lighthouse.
         healed: The state has just been taken from a live peer.
     """
 

@@ -4,7 +4,7 @@ A phantom (a worker that comes up alone and starts over), a stale state, a run t
 was split off are all refused by what the ledger and the controller say.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from .ledger import Entry
@@ -27,6 +27,41 @@ class Judgement:
 
 
 GO = Judgement(Verdict.GO)
+
+GATHER_S = 3.0
+"""How long those whom a lighthouse that began anew has heard of wait for those whom it has not."""
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Keeps a part of the workers from going on alone after a restart of the lighthouse.
+
+    A lighthouse that begins anew counts its agreements from 1 again, and knows of nobody: who asks it first
+    is alone, for all that it knows. Within a few heartbeats it has heard of the others.
+    """
+
+    _size: int = field(default=0, init=False)
+    _until: float = field(default=0.0, init=False)
+
+    def note(self, before: tuple[int, int], after: tuple[int, int], now: float) -> bool:
+        """Learn of an agreement; tell whether it is of a lighthouse that began anew and has fewer workers.
+
+        Args:
+            before: Number of the agreement before, and how many workers it had.
+            after: The same of this one.
+            now: Seconds.
+        """
+        anew = after[0] <= before[0] and after[1] < before[1]
+        if anew:
+            self._size, self._until = before[1], now + GATHER_S
+        return anew
+
+    def judge(self, size: int, now: float) -> Judgement:
+        """Judge an agreement of so many workers."""
+        if size >= self._size or now >= self._until:
+            self._size = 0
+            return GO
+        return Judgement(Verdict.HOLD, f"the lighthouse began anew: {size} of {self._size} workers are back")
 
 
 def judge_size(size: int, minimum: int) -> Judgement:

@@ -17,7 +17,7 @@ from .drain import Drain, DrainedError
 from .engine import Connect, Engine, Member, State
 from .errors import NoQuorumError, StrangerError
 from .exchange import Sums
-from .fence import Judgement, Verdict, judge_history, judge_size
+from .fence import Gathering, Judgement, Verdict, judge_history, judge_size
 from .job import Job
 from .ports import ledger_beside
 from .posting import Posting
@@ -108,6 +108,7 @@ class Loop:
     _pace: _Pace = field(default_factory=_Pace, init=False)
     _writer: checkpoint.Writer | None = field(default=None, init=False)
     _rates: list[float] = field(default_factory=list, init=False)
+    _gathering: Gathering = field(default_factory=Gathering, init=False)
     _proven: bool = field(default=False, init=False)
     _leaving: bool = field(default=False, init=False)
     _announced: int = field(default=0, init=False)
@@ -210,7 +211,10 @@ class Loop:
             # Returns nothing where it is broken off: then nobody came for a while.
             with self.drain.waiting(self._has_moved):
                 member = engine.begin()
-                if member is not None:
+                if member is None:
+                    # Perhaps the others went on without this worker, even to the end.
+                    self._proven = False
+                else:
                     self._note_change(member, engine.step, self.clock() - began)
                 return member
         except NoQuorumError as error:
@@ -228,6 +232,8 @@ class Loop:
             )
         if before is None:
             self.records.event(Event.JOINED, "agreed with the others", step=step, size=member.size)
+        elif self._gathering.note((before.quorum, before.size), (member.quorum, member.size), self.clock()):
+            self._proven = False
         elif (gone := before.size - member.size) > self._announced:
             lost = gone - self._announced
             self.records.event(Event.LOST, "no sign of life", step=step, workers=lost, size=member.size)
@@ -236,6 +242,8 @@ class Loop:
 
     def _may_commit(self, engine: Engine, member: Member, wanted: Control) -> bool:
         judged = judge_size(member.size, wanted.minimum)
+        if judged.verdict is Verdict.GO:
+            judged = self._gathering.judge(member.size, self.clock())
         if judged.verdict is not Verdict.GO or not self._proven:
             history = judge_history(engine.step, self.posting.read(), wanted.least)
             # Where the others have ended the run, nobody will come any more.

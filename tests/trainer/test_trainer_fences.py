@@ -7,7 +7,7 @@ import pytest
 
 from dlcloud.trainer.control import Control, ControlError, ControlFile, parse, write
 from dlcloud.trainer.errors import StrangerError
-from dlcloud.trainer.fence import Verdict, judge_history, judge_size
+from dlcloud.trainer.fence import GATHER_S, GO, Gathering, Verdict, judge_history, judge_size
 from dlcloud.trainer.ledger import Entry, Ledger, LedgerClient, LedgerError, LedgerServer
 
 
@@ -34,6 +34,23 @@ def test_a_state_older_than_a_peer_is_known_to_have_is_not_trained_on():
     assert held.verdict is Verdict.HOLD
     assert "a peer has the state of step 41" in held.reason
     assert judge_history(41, Entry(run="r", step=41), least=41).verdict is Verdict.GO
+
+
+def test_who_asks_a_lighthouse_that_began_anew_first_waits_for_the_others():
+    gathering = Gathering()
+    assert gathering.judge(2, 10.0) == GO
+    assert not gathering.note((3, 3), (4, 2), 10.0)  # one is gone: nothing to wait for
+    assert gathering.judge(2, 10.0) == GO
+    assert gathering.note((4, 2), (1, 1), 20.0)
+    assert gathering.judge(1, 20.5).verdict is Verdict.HOLD
+    assert gathering.judge(2, 21.0) == GO
+    assert gathering.judge(1, 21.5) == GO  # it left later
+
+
+def test_who_is_waited_for_in_vain_is_gone():
+    gathering = Gathering()
+    assert gathering.note((9, 3), (1, 1), 20.0)
+    assert gathering.judge(1, 20.0 + GATHER_S) == GO
 
 
 def test_too_few_workers_hold():
