@@ -4,7 +4,6 @@ A setting is a precision and any number of knobs, joined by `+`: `fp32`, `bf16+c
 """
 
 import shutil
-import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from ..harness import hardware
+from ..harness.heap import HEAP_VARIABLES, NOT_GLIBC, is_glibc
 
 MIB = 1 << 20
 
@@ -68,13 +68,6 @@ CPU_KNOBS = frozenset({Knob.DEPTHWISE, Knob.HEAP, Knob.FLUSH, Knob.PINNED})
 PYTORCH_KNOBS = frozenset({Knob.DEPTHWISE, Knob.FUSED})
 """What Keras has no word for."""
 
-# Source: mallopt(3), M_MMAP_MAX and the others; glibc manual, "Memory Allocation Tunables", hugetlb (2.35).
-HEAP_VARIABLES = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "MALLOC_TOP_PAD_": str(1 << 26),
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
 # Source: OpenMP 5.0, 6.4 and 6.5.
 PINNED_VARIABLES = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
 
@@ -157,7 +150,7 @@ class Machine:
         if setting.precision is Precision.BF16 and not CPU_BF16_FLAGS & self.cpu_flags:
             return "this processor has neither AVX512_BF16 nor AMX"
         if Knob.HEAP in setting.knobs and not self.glibc:
-            return "only glibc's allocator can be told to keep freed memory"
+            return NOT_GLIBC
         return None
 
     def _lacking_on_gpu(self, setting: Setting) -> str | None:
@@ -186,7 +179,7 @@ def this_machine(device: str) -> Machine:
         gpu=gpus[0]["name"] if gpus else None,
         compute_capability=(int(major), int(minor)),
         compiler=shutil.which("g++") is not None and Path(sysconfig.get_path("include"), "Python.h").exists(),
-        glibc=sys.platform == "linux" and _is_glibc(),
+        glibc=is_glibc(),
     )
 
 
@@ -237,12 +230,6 @@ GPU_DEFAULTS = {
     ),
     "keras": ("fp32", "tf32", "bf16", "fp16", "bf16+channels_last", "fp16+channels_last"),
 }
-
-
-def _is_glibc() -> bool:
-    import platform  # noqa: PLC0415 - asked once
-
-    return platform.libc_ver()[0] == "glibc"
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..harness.heap import HEAP_VARIABLES, NOT_GLIBC
 from .machine import ALLOCATORS, Machine
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -92,7 +93,7 @@ def _cpu_knobs(machine: Machine) -> tuple[Knob, ...]:
     return (
         Knob(name="onednn", values=tuple(_onednn(name) for name in ("off", "on"))),
         Knob(name="precision", values=_cpu_precisions(machine.flags)),
-        Knob(name="allocator", values=_allocators(machine.allocators)),
+        Knob(name="allocator", values=_allocators(machine)),
         Knob(name="cpus", values=(Value(name="all"), _one_per_core(machine))),
         Knob(name="intra", values=_intra(machine)),
         Knob(name="inter", values=_inter(machine)),
@@ -117,7 +118,9 @@ def _precision(name: str, lacking: str | None = None, needs: Mapping[str, str] |
     return Value(name=name, arguments={"precision": name}, lacking=lacking, needs=needs or {})
 
 
-def _allocators(installed: Mapping[str, str]) -> tuple[Value, ...]:
+def _allocators(machine: Machine) -> tuple[Value, ...]:
+    installed = machine.allocators
+    kept = Value(name="glibc-heap", environment=HEAP_VARIABLES, lacking=None if machine.glibc else NOT_GLIBC)
     others = [
         Value(
             name=name,
@@ -126,7 +129,7 @@ def _allocators(installed: Mapping[str, str]) -> tuple[Value, ...]:
         )
         for name in ALLOCATORS
     ]
-    return (Value(name="glibc"), *others)
+    return (Value(name="glibc"), kept, *others)
 
 
 def _one_per_core(machine: Machine) -> Value:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..harness import hardware
+from ..harness.heap import is_glibc
 from .sizes import GIB
 
 ALLOCATORS: Mapping[str, str] = {"tcmalloc": "libtcmalloc*.so.4", "jemalloc": "libjemalloc.so.2"}
@@ -29,6 +30,7 @@ class Machine:
         logical: How many logical CPUs may be used, hyper-threads counted.
         flags: The processor's, as hardware.FLAGS names them.
         allocators: Shared libraries that can replace malloc, by name.
+        glibc: Whether the C library is glibc.
         free_gib: Memory that processes can still take; the first GPU's where the benchmark runs on it.
         gpu: The first GPU's name; None without one.
         compute_capability: Of that GPU, such as 7.5.
@@ -38,6 +40,7 @@ class Machine:
     logical: int
     flags: Sequence[str]
     allocators: Mapping[str, str] = field(default_factory=dict)
+    glibc: bool = True
     free_gib: float
     gpu: str | None = None
     compute_capability: float = 0.0
@@ -60,6 +63,7 @@ def look(device: str) -> Machine:
         logical=len(hardware.usable_cpus()),
         flags=hardware.cpu_flags(),
         allocators=_allocators(),
+        glibc=is_glibc(),
         free_gib=memory_gib if name else _free_gib(),
         gpu=name,
         compute_capability=capability,
