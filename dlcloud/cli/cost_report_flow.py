@@ -1,5 +1,6 @@
 """The walk of `dlcloud cost-report`: select, price, rank, show."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
@@ -43,6 +44,8 @@ def show(context: Context, selection: Selection, view: View) -> None:
 
         refuse_bad(view.plot)
     lines = cost_lines(context, selection, newest=view.newest)
+    # A training without results still has a timeline, where it is named.
+    named = context.measurements.run_ids(selection) if selection.bound_to_runs else []
     report = cost_report(
         lines,
         by=view.by,
@@ -50,7 +53,7 @@ def show(context: Context, selection: Selection, view: View) -> None:
         group=view.group,
         details=view.details,
         wide=view.wide,
-        empty=_empty(context) if not lines else "",
+        empty=_empty(context, named) if not lines else "",
     )
     if view.billed:
         from dlcloud.cli.billed import with_bills
@@ -59,8 +62,6 @@ def show(context: Context, selection: Selection, view: View) -> None:
     if view.html or view.plot:
         from dlcloud.cli.pictures import Pictures
 
-        # A training without results still has a timeline, where it is named.
-        named = context.measurements.run_ids(selection) if selection.bound_to_runs else []
         runs = [*dict.fromkeys([*(line.run.run_id for line in lines), *named])]
         Pictures(context=context, html=view.html, plot=view.plot, timeline=view.timeline, runs=runs).draw(
             lines, report, view.market
@@ -76,8 +77,10 @@ def refuse_unknown(context: Context, selection: Selection) -> None:
         raise RecipeError(f"no run or cluster {', '.join(sorted(missing))} is stored", "dlcloud cost-report")
 
 
-def _empty(context: Context) -> str:
+def _empty(context: Context, named: Sequence[str]) -> str:
     """Say what there is, where nothing of it was selected."""
+    if named:
+        return "no benchmark ran there: dlcloud training shows what a training came to"
     kinds = context.measurements.kinds()
     if not kinds:
         return EMPTY

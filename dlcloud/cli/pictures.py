@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,11 @@ class Pictures:
         Raises:
             RecipeError: What draws is not installed, or a file cannot be read or written.
         """
-        charts = cost_charts(lines, market)
-        for place, timeline in enumerate(self._timelines()):
+        charts, timelines = cost_charts(lines, market), self._timelines()
+        for place, timeline in enumerate(timelines):
             charts += timeline_charts(timeline, place)
         if self.html:
-            text = self._page(report, charts, lines)
+            text = self._page(report, charts, lines, len(timelines))
             written(Path(self.html), lambda path: _write(path, text.encode()))
             self._tell(self.html)
         if self.plot:
@@ -73,10 +73,12 @@ class Pictures:
             written(Path(self.plot), lambda path: _write(path, drawn))
             self._tell(self.plot)
 
-    def _page(self, report: Report, charts: Sequence[Chart], lines: Sequence[Line]) -> str:
+    def _page(self, report: Report, charts: Sequence[Chart], lines: Sequence[Line], trainings: int) -> str:
         paths = self.context.paths
         runs = {line.run.run_id for line in lines}
-        told = f"{len(lines)} results of {len(runs)} runs, {self.context.clock.now():%Y-%m-%d %H:%M} UTC"
+        counted = [f"{len(lines)} results of {len(runs)} runs"] if lines or not trainings else []
+        counted += [f"{trainings} training(s)"] if trainings else []
+        told = f"{', '.join(counted)}, {self.context.clock.now():%Y-%m-%d %H:%M} UTC"
         return page(
             template("report.html"),
             bundle(paths.made(paths.cache)),
@@ -98,7 +100,7 @@ class Pictures:
         ]
         for run, records in told:
             clusters.setdefault(run.cluster_name, []).extend(records)
-        found = [each for records in clusters.values() for each in timelines_of(records)]
+        found = [each for name, records in clusters.items() for each in _called(name, timelines_of(records))]
         for file in self.timeline:
             read = timelines_of(_records(file))
             if not read:
@@ -108,6 +110,12 @@ class Pictures:
 
     def _tell(self, file: str) -> None:
         self.context.emit(Notice(message=f"written: {file}"))
+
+
+def _called(name: str, timelines: Sequence[Timeline]) -> list[Timeline]:
+    """Return the timelines of a cluster under its name: workers know their run by another one."""
+    several = len(timelines) > 1
+    return [replace(each, run=f"{name} {each.run}" if several else name) for each in timelines]
 
 
 def _records(file: str) -> Iterator[dict[str, Any]]:
