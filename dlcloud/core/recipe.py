@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -110,12 +111,23 @@ class Instances(_Part):
         return self.rounds
 
 
+def _lines(value: object) -> object:
+    """Return the lines of a text, without comments; a list as it is."""
+    if not isinstance(value, str):
+        return value
+    return [line for text in value.splitlines() if (line := text.partition("#")[0].strip())]
+
+
+Lines = Annotated[list[str], BeforeValidator(_lines, json_schema_input_type=str | list[str])]
+
+
 class Setup(_Part):
     """What an instance needs before the workload: commands, then pinned packages of its own environment."""
 
     commands: str = Field(default="", description="Shell commands, run once per instance, before anything.")
-    requirements: list[str] = Field(
-        default_factory=list, description="Pinned Python packages (name==version) for the user's command."
+    requirements: Lines = Field(
+        default_factory=list,
+        description="Pinned Python packages (name==version) for the user's command; a list, or one a line.",
     )
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import venv
 
 import pytest
 
@@ -137,6 +138,30 @@ def test_settings_may_come_from_a_file(job):
     done = run(job, "--run", "echo ${HOME-unset}", "--repeats", "1", "--settings", "@settings.json")
     assert done.returncode == 0, done.stderr
     assert "unset" in done.stderr
+
+
+def test_the_command_finds_the_programs_of_the_environment_that_measures_it(job):
+    venv.create(job / "environment", symlinks=True)
+    folder = job / "environment" / "bin"
+    measure = [folder / "python", "-m", "benchmarks.command", "--output", "records.jsonl"]
+    measure += [
+        "--repeats",
+        "1",
+        "--settings",
+        '[{"name": "own"}, {"name": "given", "environment": {"PATH": "/bin"}}]',
+    ]
+    done = subprocess.run(
+        [*measure, "--run", "echo python3 is $(command -v python3), PATH is $PATH"],
+        cwd=job,
+        env={**os.environ, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"python3 is {folder}/python3, PATH is {folder}:/usr/bin:/bin" in done.stderr
+    assert "PATH is /bin\n" in done.stderr
 
 
 def test_every_fault_of_the_settings_is_told_at_once():

@@ -192,7 +192,7 @@ class CommandArm:
 
     def _started(self, variables: Mapping[str, str]) -> subprocess.Popen[str]:
         """Start the command in a process group of its own, so that all of it can be ended."""
-        changed = {**self.environment, **self.setting.environment, **variables}
+        changed = {**_activated(self.environment), **self.setting.environment, **variables}
         return subprocess.Popen(
             [shutil.which("bash") or "/bin/sh", "-c", self._line()],
             stdin=subprocess.DEVNULL,
@@ -216,3 +216,11 @@ class CommandArm:
 
     def _line(self) -> str:
         return " ".join([self.command, *map(shlex.quote, self.setting.arguments)])
+
+
+def _activated(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with the programs of this virtual environment, if it is one, first on PATH."""
+    if sys.prefix == sys.base_prefix:
+        return dict(environment)
+    programs = filter(None, (str(Path(sys.executable).parent), environment.get("PATH")))
+    return {**environment, "PATH": os.pathsep.join(programs)}

@@ -164,6 +164,7 @@ def test_what_yaml_cannot_hold_is_a_fault(escape):
         ("name: good", "name: good\nregion: mars", "2: region", "pattern"),
         ("name: good", "name: good\ncloud: azure", "2: cloud", "'azure'"),
         ("name: good", "name: good\nsetup:\n  requirements: [torch]", "2: setup", "'torch' is not pinned"),
+        ("name: good", "name: good\nsetup:\n  requirements: torch", "2: setup", "'torch' is not pinned"),
         ("name: good", "name: good\nbudget:\n  max_usd: 0", "3: budget.max_usd", "greater than 0"),
         ("name: good", "name: good\nbudget:\n  max_usd: nan", "3: budget.max_usd", "finite"),
         ("name: good", "name: good\nbudget:\n  max_usd: 1e99999", "3: budget.max_usd", "less than"),

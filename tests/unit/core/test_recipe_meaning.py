@@ -62,6 +62,17 @@ def test_declared_types_convert_them():
     assert recipe.setup.commands == "echo hello\n"
 
 
+@pytest.mark.parametrize(
+    "written", ["[torch==2.4.1]", "torch==2.4.1", "|\n    # of the network\n    torch==2.4.1  # CPU\n"]
+)
+def test_requirements_are_a_list_or_one_a_line(written):
+    text = FULL.replace('[torch==2.4.1, "numpy[x]==1.26"]', written)
+    assert read(text).setup.requirements == ["torch==2.4.1"]
+    jsonschema.validate(
+        yaml.safe_load(text)["setup"], {"$defs": recipe_schema()["$defs"], "$ref": "#/$defs/Setup"}
+    )
+
+
 def test_one_number_is_both_bounds():
     recipe = read(FULL.replace("{min: 1, max: 4}", "3"))
     assert (recipe.instances.minimum, recipe.instances.maximum) == (3, 3)
