@@ -5,7 +5,7 @@ import shlex
 
 from dlcloud.bench.program import Program, travels
 from dlcloud.core.errors import RemoteCommandError
-from dlcloud.core.fit import Machine, found
+from dlcloud.core.fit import Machine, machine_of_probe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import hardware_of
 from dlcloud.launch.setup import FOLDER
@@ -31,4 +31,4 @@ def look(connection: Connection, program: Program, *, instance_type: str) -> Mac
         hardware = hardware_of({"hardware": json.loads(told)})
     except (ValueError, AttributeError, TypeError) as error:
         raise RemoteCommandError(f"{instance_id} did not tell what it has, but {told[-200:]!r}") from error
-    return found(f"{instance_id} ({instance_type})", hardware)
+    return machine_of_probe(f"{instance_id} ({instance_type})", hardware)

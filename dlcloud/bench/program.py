@@ -12,7 +12,7 @@ import dlcloud.benchmarks
 from dlcloud.benchmarks.catalog import BENCHMARKS, Benchmark
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload
-from dlcloud.launch.detached import RECORDS
+from dlcloud.launch.remote_jobs import RECORDS
 
 EARLIER = "earlier.jsonl"
 """Records of cases that an interrupted run had measured; they are not measured again."""

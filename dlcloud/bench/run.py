@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlcloud.bench.program import EARLIER, Program, travels
-from dlcloud.core.carry import finished_cases, interrupted
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.events import Emit, Notice, Progress, Warned, stage
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection, Dial
 from dlcloud.core.result import Run, RunState
-from dlcloud.launch.detached import Detached, folder_of
-from dlcloud.launch.quotes import Quotes
+from dlcloud.core.resume import finished_cases, resumable_runs
+from dlcloud.launch.quotes import PriceLookup
+from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
 from dlcloud.ssh.fanout import all_or_raise, fan_out
 from dlcloud.store.paths import Paths
@@ -49,13 +49,13 @@ class Runner:
     clock: Clock
     emit: Emit
     fresh: bool = False
-    _quotes: Quotes = field(init=False)
-    _detached: Detached = field(init=False)
+    _quotes: PriceLookup = field(init=False)
+    _detached: RemoteJobs = field(init=False)
 
     def __post_init__(self) -> None:
         """Ask for prices once, for all runs."""
-        object.__setattr__(self, "_quotes", Quotes(self.cloud))
-        detached = Detached(
+        object.__setattr__(self, "_quotes", PriceLookup(self.cloud))
+        detached = RemoteJobs(
             cluster=self.cluster,
             cloud=self.cloud,
             dial=self.dial,
@@ -121,7 +121,7 @@ class Runner:
         """Return the records of what interrupted runs had measured; the program checks what of it fits."""
         if self.fresh or not self.program.resumable:
             return b""
-        before = interrupted(self.runs.all(), run)
+        before = resumable_runs(self.runs.all(), run)
         cases = finished_cases(line for each in before for line in self.runs.all_lines(each.run_id))
         if cases:
             message = f"{len(cases)} case(s) were measured before an interruption, and are sent along"

@@ -65,7 +65,7 @@ def command(
     """
     from pathlib import Path
 
-    from dlcloud.bench.order import bundled_order, recipe_order
+    from dlcloud.bench.matrix import bundled_order, recipe_order
     from dlcloud.cli.bench_flow import Bench
     from dlcloud.cli.context import Context
     from dlcloud.cli.up_flow import network_of

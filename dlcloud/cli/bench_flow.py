@@ -10,17 +10,17 @@ from pathlib import Path
 
 import click
 
-from dlcloud.bench.abreast import Turns, abreast
+from dlcloud.bench.parallel import ExclusiveSlot, run_parallel
 from dlcloud.bench.program import Program, program_of
 from dlcloud.cli.bench_type import Shared, TypeRun, labelled, recipe_file
-from dlcloud.cli.charge import end_unfinished
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import lines_of_runs
-from dlcloud.cli.up_flow import planned
-from dlcloud.core.bench import TAKEN_UP_FOR, Order, Outcome, done_before, fault_of, fits
+from dlcloud.cli.lifecycle import end_unfinished
+from dlcloud.cli.up_flow import make_up_plan
+from dlcloud.core.bench import RESUME_WINDOW, BenchmarkMatrix, TypeResult, done_before, fault_of, fits
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
 from dlcloud.core.events import Notice, stage
-from dlcloud.core.ports import Cloud
+from dlcloud.core.protocols import Cloud
 from dlcloud.report.bench import TypePlan, left_out_records, left_out_sections, plan_report
 from dlcloud.report.cost import cost_report
 from dlcloud.report.table import Format, render
@@ -41,7 +41,7 @@ class Bench:
     """
 
     context: Context
-    order: Order
+    order: BenchmarkMatrix
     folder: Path
     network: str
     output: str
@@ -63,7 +63,7 @@ class Bench:
         """The bench that this one takes up again: of the same order, and cut off or not complete."""
         if self.fresh:
             return None
-        since = self.context.clock.now() - TAKEN_UP_FOR
+        since = self.context.clock.now() - RESUME_WINDOW
         return self.context.benches.incomplete(self.order.digest, since)
 
     def plan(self) -> list[TypePlan]:
@@ -106,7 +106,7 @@ class Bench:
             self.context.benches.put_left_out(bench_id, each.instance_type, each.fit.left_out)
         shared = self._shared(bench_id)
         try:
-            outcomes = abreast(
+            outcomes = run_parallel(
                 lambda each: self._measure(each, shared), plans, stop=shared.stop, on_stop=shared.hang_up
             )
         except KeyboardInterrupt:
@@ -129,7 +129,7 @@ class Bench:
         if not waiting:
             return TypePlan(instance_type=name, fit=fit, waiting=())
         try:
-            plan = planned(self.context, recipe_file(self.order, name), name="", network=self.network)
+            plan = make_up_plan(self.context, recipe_file(self.order, name), name="", network=self.network)
         except CloudError as error:
             return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
@@ -160,24 +160,24 @@ class Bench:
             fresh=self.fresh,
             stop=stop,
             # On this machine they would take each other's time.
-            turns=Turns(stop, alone=self.order.base.cloud == "local"),
+            turns=ExclusiveSlot(stop, alone=self.order.base.cloud == "local"),
         )
 
-    def _measure(self, planned: TypePlan, shared: Shared) -> Outcome:
+    def _measure(self, make_up_plan: TypePlan, shared: Shared) -> TypeResult:
         """Do all that is to be done on one type, and terminate its instance."""
-        name = planned.instance_type
-        done = [work for work in planned.fit.benchmarks if work not in planned.waiting]
+        name = make_up_plan.instance_type
+        done = [work for work in make_up_plan.fit.benchmarks if work not in make_up_plan.waiting]
         context = self.context.telling(labelled(self.context.emit, name))
-        if planned.plan is None:
+        if make_up_plan.plan is None:
             try:
                 end_unfinished(context, recipe_file(self.order, name))
             except DlcloudError as error:
-                return Outcome(instance_type=name, done=tuple(done), failed={"its end": error.message})
-            return Outcome(instance_type=name, done=tuple(done), refused=planned.refused)
-        run = TypeRun(shared=shared, context=context, planned=planned, plan=planned.plan, done=done)
+                return TypeResult(instance_type=name, done=tuple(done), failed={"its end": error.message})
+            return TypeResult(instance_type=name, done=tuple(done), refused=make_up_plan.refused)
+        run = TypeRun(shared=shared, context=context, planned=make_up_plan, plan=make_up_plan.plan, done=done)
         return run.outcome()
 
-    def _print_results(self, bench_id: str, outcomes: Sequence[Outcome], *, complete: bool) -> bool:
+    def _print_results(self, bench_id: str, outcomes: Sequence[TypeResult], *, complete: bool) -> bool:
         """Print what was measured, by this command or before it; tell whether there was anything to print."""
         context = self.context
         lines = lines_of_runs(context, [run.run_id for run in context.benches.runs(bench_id)])

@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dlcloud.bench.abreast import StoppableClock, StoppedError, Turns, stoppable
+from dlcloud.bench.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
 from dlcloud.bench.probe import look
 from dlcloud.bench.program import Program
 from dlcloud.bench.run import Runner
-from dlcloud.cli.charge import brought_up, take_charge, taken_down_after
 from dlcloud.cli.context import Context
-from dlcloud.core.bench import Order, Outcome, Work, fits
+from dlcloud.cli.lifecycle import acquire_for_command, brought_up, taken_down_after
+from dlcloud.core.bench import BenchmarkMatrix, Job, TypeResult, fits
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Event, Notice, Warned
 from dlcloud.core.plan import Plan
-from dlcloud.core.ports import Cloud
+from dlcloud.core.protocols import Cloud
 from dlcloud.core.remote import Dial
-from dlcloud.launch.claim import RecipeFile
-from dlcloud.launch.up import Reached
+from dlcloud.launch.lock import RecipeFile
+from dlcloud.launch.up import ConnectedMembers
 from dlcloud.report.bench import TypePlan
 
 
@@ -40,12 +40,12 @@ class Shared:
     """
 
     bench_id: str
-    order: Order
+    order: BenchmarkMatrix
     programs: Mapping[str, Program]
     cloud: Cloud
     fresh: bool
     stop: threading.Event
-    turns: Turns
+    turns: ExclusiveSlot
     dials: list[Dial] = field(default_factory=list)
 
     def hang_up(self) -> None:
@@ -54,7 +54,7 @@ class Shared:
             dial.close()
 
 
-def recipe_file(order: Order, name: str) -> RecipeFile:
+def recipe_file(order: BenchmarkMatrix, name: str) -> RecipeFile:
     """Return the recipe of one type's cluster, as the store remembers it."""
     recipe = order.of_type(name)
     said = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
@@ -89,14 +89,14 @@ class TypeRun:
     @cached_property
     def emit(self) -> Emit:
         """Where its steps are told, until all are stopped."""
-        return stoppable(self.context.emit, self.shared.stop)
+        return stop_emitting(self.context.emit, self.shared.stop)
 
     @cached_property
     def clock(self) -> StoppableClock:
         """The clock of its steps."""
         return StoppableClock(self.context.clock, self.shared.stop)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TypeResult:
         """Bring the instance up, run, terminate it, and say what became of it."""
         refused: CloudError | None = None
         try:
@@ -108,12 +108,12 @@ class TypeRun:
             self.failed |= dict.fromkeys(left or ["the end"], error.message)
         if self.shared.stop.is_set():
             raise StoppedError
-        return Outcome(instance_type=self.name, done=tuple(self.done), failed=self.failed, refused=refused)
+        return TypeResult(instance_type=self.name, done=tuple(self.done), failed=self.failed, refused=refused)
 
     def _in_charge(self) -> None:
         if self.shared.stop.is_set():
             return
-        claim = take_charge(self.context, recipe_file(self.shared.order, self.name))
+        claim = acquire_for_command(self.context, recipe_file(self.shared.order, self.name))
         try:
             self.context.benches.add_cluster(self.shared.bench_id, claim.cluster.cluster_id)
             with taken_down_after(self.context, claim, keep=False):
@@ -139,7 +139,7 @@ class TypeRun:
             with self.shared.turns:
                 self._run(work, cluster, reached, dial)
 
-    def _fitting(self, reached: Reached) -> list[Work]:
+    def _fitting(self, reached: ConnectedMembers) -> list[Job]:
         """Return the works that fit what the instance really has; store and tell why others do not."""
         waiting = [work for work in self.shared.order.works if work.name in self.planned.waiting]
         connection = next(iter(reached.connections.values()))
@@ -151,7 +151,7 @@ class TypeRun:
             self.emit(Warned(message=f"{left.benchmark} is left out: {left.reason}"))
         return [work for work in waiting if work.name in decided.benchmarks]
 
-    def _run(self, work: Work, cluster: Cluster, reached: Reached, dial: Dial) -> None:
+    def _run(self, work: Job, cluster: Cluster, reached: ConnectedMembers, dial: Dial) -> None:
         """Run one program; that it fails keeps no other from running."""
         context = self.context
         runner = Runner(

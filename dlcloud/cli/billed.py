@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from dlcloud.cli.context import Context
 from dlcloud.core.errors import CloudError
-from dlcloud.core.line import Line
-from dlcloud.core.reconciliation import Billed, reconciled
+from dlcloud.core.reconciliation import BilledCost, reconcile
+from dlcloud.core.result_row import ResultRow
 from dlcloud.report.billed import billed_records, billed_section
 from dlcloud.report.table import Report
 
@@ -14,13 +14,13 @@ ONLY_REHEARSED = "all of these were rehearsed on the local EC2, which bills noth
 ELSEWHERE = "these were measured from other homes: their owners' accounts were billed, AWS was not asked"
 
 
-def with_bills(context: Context, report: Report, lines: Sequence[Line]) -> Report:
+def with_bills(context: Context, report: Report, lines: Sequence[ResultRow]) -> Report:
     """Return the report with what AWS billed for the clusters of its lines."""
     wanted = {line.run.cluster_id for line in lines}
     known = [cluster for cluster in context.clusters.all() if cluster.cluster_id in wanted]
     own = [cluster for cluster in known if cluster.cloud != "local"]
     now = context.clock.now()
-    billed: dict[str, Billed] = {}
+    billed: dict[str, BilledCost] = {}
     unanswered = ""
     if own:
         first = min(cluster.created_at for cluster in own)
@@ -33,7 +33,7 @@ def with_bills(context: Context, report: Report, lines: Sequence[Line]) -> Repor
     elif lines:
         unanswered = ONLY_REHEARSED if all(line.rehearsal for line in lines) else ELSEWHERE
     members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in own}
-    beside = reconciled(own, members, billed, now)
+    beside = reconcile(own, members, billed, now)
     return replace(
         report,
         sections=[*report.sections, billed_section(beside, unanswered)] if lines else report.sections,

@@ -11,7 +11,7 @@ from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import cost_lines
 from dlcloud.core.compare import Pair, differences, pairs_of
 from dlcloud.core.errors import RecipeError
-from dlcloud.core.line import Line
+from dlcloud.core.result_row import ResultRow
 from dlcloud.report.compare import Sides, compare_report
 from dlcloud.report.table import Format, render
 from dlcloud.store.measurements import Measurements
@@ -132,7 +132,7 @@ def _is_day(word: str) -> bool:
     return True
 
 
-def _described(store: Measurements, lines: Sequence[Line]) -> Mapping[str, Any]:
+def _described(store: Measurements, lines: Sequence[ResultRow]) -> Mapping[str, Any]:
     """Return what is known of where and with what the newest run of a side ran."""
     run = max((line.run for line in lines), key=lambda run: (run.started_at, run.run_id))
     start = store.starts([run.run_id]).get(run.run_id, {})
@@ -154,7 +154,7 @@ def _shown(pairs: Sequence[Pair]) -> frozenset[str]:
     return _NOISE | ({"started"} if same else set())
 
 
-def _told(lines: Sequence[Line]) -> str:
+def _told(lines: Sequence[ResultRow]) -> str:
     names = dict.fromkeys(
         f"{line.run.instance_type} {line.run.workload} {line.result.case} {line.result.setting}"
         for line in lines

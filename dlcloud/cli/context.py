@@ -29,9 +29,9 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.local.site import LocalEndpoint, LocalSite
     from dlcloud.ssh.dial import Dialer
     from dlcloud.store.benches import Benches
-    from dlcloud.store.exchange import Exchange
     from dlcloud.store.measurements import Measurements
     from dlcloud.store.runs import Runs
+    from dlcloud.store.transfer import Exchange
 
 LOGS_KEPT = 50
 LOCAL_CIDR = "127.0.0.1/32"
@@ -125,7 +125,7 @@ class Context:
     @cached_property
     def exchange(self) -> "Exchange":
         """Runs out of this home, and into it."""
-        from dlcloud.store.exchange import Exchange
+        from dlcloud.store.transfer import Exchange
 
         return Exchange(self._database)
 
@@ -190,12 +190,12 @@ class Context:
         """Return what the account may and has in a region."""
         from dlcloud.cloud.account import Account
         from dlcloud.cloud.catalog import Catalog
-        from dlcloud.store.answers import StoredAnswers
+        from dlcloud.store.cache import AnswerCache
 
         return Account(
             clients=self._clients(name, region),
             catalog=Catalog(),
-            memory=StoredAnswers(self._database),
+            memory=AnswerCache(self._database),
             clock=self.clock,
         )
 

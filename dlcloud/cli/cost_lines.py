@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dlcloud.cli.context import Context
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.bill import Bill, bill_of
-from dlcloud.core.line import Line, lines_of
-from dlcloud.core.quote import Quote, peak_tflops, quote_of
+from dlcloud.core.quote import MarketPrices, peak_tflops, quote_of
 from dlcloud.core.result import Run, hardware_of
+from dlcloud.core.result_row import ResultRow, result_rows
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.selection import Selection
 
 
-def cost_lines(context: Context, selection: Selection, *, newest: bool = False) -> list[Line]:
+def cost_lines(context: Context, selection: Selection, *, newest: bool = False) -> list[ResultRow]:
     """Return the lines of what is selected, the oldest run first.
 
     Args:
@@ -24,7 +24,7 @@ def cost_lines(context: Context, selection: Selection, *, newest: bool = False) 
     chosen = store.chosen(selection, newest=newest)
     runs = store.runs(chosen)
     starts = store.starts(chosen)
-    return lines_of(
+    return result_rows(
         runs,
         store.results(chosen),
         store.comparisons(chosen),
@@ -36,12 +36,12 @@ def cost_lines(context: Context, selection: Selection, *, newest: bool = False) 
     )
 
 
-def lines_of_runs(context: Context, run_ids: Sequence[str]) -> list[Line]:
+def lines_of_runs(context: Context, run_ids: Sequence[str]) -> list[ResultRow]:
     """Return the lines of runs, everything that they measured."""
     return cost_lines(context, Selection(run_ids=run_ids)) if run_ids else []
 
 
-def _quotes(store: Measurements, runs: Sequence[Run]) -> Mapping[str, Quote]:
+def _quotes(store: Measurements, runs: Sequence[Run]) -> Mapping[str, MarketPrices]:
     stored = store.quotes([run.run_id for run in runs])
     catalog = Catalog()
     return {

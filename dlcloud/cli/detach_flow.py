@@ -5,17 +5,17 @@ from pathlib import Path
 
 import click
 
-from dlcloud.cli.charge import brought_up, handed_over, taken_down_on_failure
 from dlcloud.cli.context import Context
 from dlcloud.cli.elsewhere import find
+from dlcloud.cli.lifecycle import brought_up, handed_over, taken_down_on_failure
 from dlcloud.cli.login import reached
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import InstanceError
 from dlcloud.core.plan import Plan
-from dlcloud.core.ports import Cloud
+from dlcloud.core.protocols import Cloud
 from dlcloud.core.resize import coordinator
-from dlcloud.launch.claim import Claim, RecipeFile, claim_existing
 from dlcloud.launch.handover import HandOver
+from dlcloud.launch.lock import ClusterLock, RecipeFile, lock_existing
 from dlcloud.report.table import Format, Report, Section, render
 
 
@@ -32,7 +32,7 @@ class Detacher:
     """
 
     context: Context
-    claim: Claim
+    claim: ClusterLock
     file: RecipeFile
     cloud: Cloud
     plan: Plan
@@ -94,7 +94,7 @@ def look_after(context: Context, cluster: Cluster, output: str) -> None:
     """
     found = find(context, cluster.cluster_id)
     if found is not None:
-        claim = claim_existing(cluster, paths=context.paths)
+        claim = lock_existing(cluster, paths=context.paths)
         try:
             with reached(context, found) as connection:
                 cloud = context.cloud(cluster.cloud, cluster.region)

@@ -10,10 +10,10 @@ from dlcloud.core.errors import CloudError
 from dlcloud.core.events import stage
 from dlcloud.core.instance import Market, Price
 from dlcloud.core.plan import make_plan
-from dlcloud.core.ports import Cloud
+from dlcloud.core.protocols import Cloud
 from dlcloud.core.quota import quota_key, quotas
 from dlcloud.core.recipe import Recipe, read_recipe
-from dlcloud.launch.preflight import REQUIRED, Findings, ask, observed
+from dlcloud.launch.preflight import REQUIRED, Findings, ask, preflight_facts
 from dlcloud.report.findings import Check, findings_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import recipe_text
@@ -44,7 +44,7 @@ def examine(context: Context, target: str, *, cloud: str | None, region: str | N
     refusal = _first_refusal(findings)
     if refusal is None:
         try:
-            plan = make_plan(recipe, observed(recipe, findings, cloud=there, account=account))
+            plan = make_plan(recipe, preflight_facts(recipe, findings, cloud=there, account=account))
             checks.append(Check(name="plan", good=True, detail=f"{len(plan.pools)} pool(s) can be tried"))
         except CloudError as error:
             refusal = error

@@ -12,9 +12,9 @@ from dlcloud.cli.training_flow import training_of_cluster
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
 from dlcloud.core.events import Warned
-from dlcloud.core.whereabouts import Controlled
-from dlcloud.launch.claim import claim_existing, sweep_folders
-from dlcloud.launch.sweep import sweep
+from dlcloud.core.whereabouts import DetachedCluster
+from dlcloud.launch.lock import lock_existing, sweep_folders
+from dlcloud.launch.sweep import gc
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.store.clusters import FETCH
 
@@ -41,10 +41,10 @@ class Downer:
             PartialError: Some could not be taken down.
         """
         context = self.context
-        targets: list[Cluster | Controlled] = (
+        targets: list[Cluster | DetachedCluster] = (
             [*context.clusters.active()] if everything else [self._named(name) for name in names or [""]]
         )
-        done: list[Cluster | Controlled] = []
+        done: list[Cluster | DetachedCluster] = []
         trainings: list[Report] = []
         failed: list[DlcloudError] = []
         for target in targets:
@@ -65,7 +65,7 @@ class Downer:
             partial.result_shown = True
             raise partial
 
-    def _named(self, name: str) -> Cluster | Controlled:
+    def _named(self, name: str) -> Cluster | DetachedCluster:
         """Return a cluster of this home, or one of another that its own instance controls."""
         try:
             return self.context.find_cluster(name)
@@ -75,16 +75,16 @@ class Downer:
                 raise
             return found
 
-    def _take_down(self, target: Cluster | Controlled) -> list[Report]:
+    def _take_down(self, target: Cluster | DetachedCluster) -> list[Report]:
         """Take one down; returns what the training came to whose results were brought home for that."""
         context = self.context
-        if isinstance(target, Controlled):
+        if isinstance(target, DetachedCluster):
             brought = self._fetched(target)
             if brought is None:
                 self._sweep(target)
                 return []
             target = brought
-        claim = claim_existing(target, paths=context.paths)
+        claim = lock_existing(target, paths=context.paths)
         try:
             detached = context.clusters.hand_over(target.cluster_id) is not None
             if detached and not context.clusters.intents(target.cluster_id, FETCH):
@@ -105,7 +105,7 @@ class Downer:
             told = f"{controller}, which controlled {cluster.name}, is gone: another machine has brought its"
             context.emit(Warned(message=f"{told} results home, or they are lost with it"))
 
-    def _fetched(self, found: Controlled, *, sure: bool = True) -> Cluster | None:
+    def _fetched(self, found: DetachedCluster, *, sure: bool = True) -> Cluster | None:
         """Return the cluster with all that its instance knew; None where that was given up.
 
         Args:
@@ -129,11 +129,11 @@ class Downer:
         message = f"the results of {name} that were not at home yet are lost: {error.message}"
         self.context.emit(Warned(message=message))
 
-    def _sweep(self, found: Controlled) -> None:
+    def _sweep(self, found: DetachedCluster) -> None:
         """End by tag what belongs to a cluster of which nothing is known here."""
         context, cloud = self.context, self.context.cloud(found.cloud, found.region)
         leftovers = [each for each in cloud.leftovers() if each.cluster_id == found.cluster_id]
-        sweep(leftovers, cloud=cloud, clock=context.clock, emit=context.emit)
+        gc(leftovers, cloud=cloud, clock=context.clock, emit=context.emit)
 
     def _training(self, cluster: Cluster) -> list[Report]:
         context = self.context
@@ -146,7 +146,7 @@ class Downer:
             return []
 
 
-def _report(done: Sequence[Cluster | Controlled], trainings: Sequence[Report]) -> Report:
+def _report(done: Sequence[Cluster | DetachedCluster], trainings: Sequence[Report]) -> Report:
     section = Section(heading="", titles=("cluster", "state"), rows=[(each.name, "down") for each in done])
     told = [{"records": [*each.records], **each.extra} for each in trainings]
     return Report(

@@ -12,7 +12,7 @@ from dlcloud.cli.context import Context
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import CloudError, RecipeError, UnreachableError
 from dlcloud.core.events import Notice
-from dlcloud.core.whereabouts import Controlled, controlled, is_run_of
+from dlcloud.core.whereabouts import DetachedCluster, controlled, is_run_of
 from dlcloud.launch.installed import COMMAND
 from dlcloud.launch.setup import FOLDER
 from dlcloud.ssh.command_line import ssh_command
@@ -75,7 +75,7 @@ def shell_passed_on(context: Context, name: str, instance: str, *, only_say: boo
         return subprocess.run(command, check=False).returncode
 
 
-def find(context: Context, name: str) -> Controlled | None:
+def find(context: Context, name: str) -> DetachedCluster | None:
     """Return the cluster of that name if one of its own instances controls it; None where none does.
 
     Raises:
@@ -98,17 +98,17 @@ def find(context: Context, name: str) -> Controlled | None:
     )
 
 
-def everywhere(context: Context) -> list[Controlled]:
+def everywhere(context: Context) -> list[DetachedCluster]:
     """Return every such cluster that can be found: on the local EC2 if one runs, in every region of AWS."""
     return [*_on_local(context), *_on_aws(context)]
 
 
-def in_place(context: Context, cloud: str, region: str) -> list[Controlled]:
+def in_place(context: Context, cloud: str, region: str) -> list[DetachedCluster]:
     """Return those of one region."""
     return controlled(context.cloud(cloud, region).instances(), cloud=cloud, region=region)
 
 
-def of_cluster(context: Context, cluster: Cluster) -> Controlled | None:
+def of_cluster(context: Context, cluster: Cluster) -> DetachedCluster | None:
     """Return a cluster of this home if one of its own instances controls it, and is up."""
     there = in_place(context, cluster.cloud, cluster.region)
     return next((each for each in there if each.cluster_id == cluster.cluster_id), None)
@@ -129,16 +129,16 @@ def _known(context: Context, name: str) -> Cluster | None:
     return known
 
 
-def _called(name: str, found: Sequence[Controlled]) -> Controlled | None:
+def _called(name: str, found: Sequence[DetachedCluster]) -> DetachedCluster | None:
     return next((each for each in found if each.called(name)), None)
 
 
-def _on_local(context: Context) -> list[Controlled]:
+def _on_local(context: Context) -> list[DetachedCluster]:
     """Look in the region of recipes that name none: to ask about another costs the local EC2 a second."""
     return [] if context.local_site.find() is None else in_place(context, "local", DEFAULT_REGION)
 
 
-def _on_aws(context: Context) -> list[Controlled]:
+def _on_aws(context: Context) -> list[DetachedCluster]:
     """Look in every region at once; an account, or a region, that cannot be asked has none."""
     try:
         regions = context.cloud("aws", DEFAULT_REGION).regions()

@@ -4,8 +4,8 @@ from dlcloud.cli.context import Context
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.events import Notice
 from dlcloud.core.result import RunState
-from dlcloud.launch.claim import forget_secrets
 from dlcloud.launch.down import take_down
+from dlcloud.launch.lock import forget_secrets
 from dlcloud.report.bill import cost_of_cluster
 
 

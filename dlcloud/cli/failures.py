@@ -12,7 +12,7 @@ from dlcloud.cli.main import COMMANDS, EXIT_BUG
 from dlcloud.core.errors import DlcloudError
 
 
-def told(error: Exception, arguments: Sequence[str]) -> int:
+def report_error(error: Exception, arguments: Sequence[str]) -> int:
     """Print an error, on stdout too where JSON was asked for; return the exit code."""
     if not isinstance(error, DlcloudError):
         error = _bug(error)

@@ -9,10 +9,10 @@ from dlcloud.cli.login import reached
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.events import Warned, stage
 from dlcloud.core.remote import Connection
-from dlcloud.core.whereabouts import Controlled
-from dlcloud.launch.detached import log_tail
+from dlcloud.core.whereabouts import DetachedCluster
 from dlcloud.launch.handover import JOB_FOLDER, job_state
 from dlcloud.launch.installed import CONTROL
+from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import JOB
 
 STORE = "store.sqlite"
@@ -20,7 +20,7 @@ STORE = "store.sqlite"
 _COPY = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))"
 
 
-def fetch(context: Context, found: Controlled) -> Cluster:
+def fetch(context: Context, found: DetachedCluster) -> Cluster:
     """End the controller, and store here the cluster, its runs, their records and files; once or often.
 
     Returns:

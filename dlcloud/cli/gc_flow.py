@@ -12,7 +12,7 @@ from dlcloud.cli.context import Context
 from dlcloud.core.cluster import CONTROLLER_TAG, NAME_TAG, Leftover
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, PartialError
 from dlcloud.core.events import Notice, Warned, stage
-from dlcloud.launch.sweep import sweep
+from dlcloud.launch.sweep import gc
 from dlcloud.report.leftovers import Priced, leftovers_report, priced
 from dlcloud.report.table import Format, render
 from dlcloud.ssh.fanout import fan_out
@@ -118,7 +118,7 @@ class Sweeper:
         failed: list[DlcloudError] = []
         for region, group in groupby(sorted(found, key=lambda each: each.region), lambda each: each.region):
             try:
-                sweep(
+                gc(
                     list(group),
                     cloud=context.cloud(self.cloud, region),
                     clock=context.clock,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dlcloud.cli.context import Context
 from dlcloud.core.remote import Connection
-from dlcloud.core.whereabouts import Controlled
+from dlcloud.core.whereabouts import DetachedCluster
 from dlcloud.ssh.dial import Dialer
 from dlcloud.ssh.keys import create_key
 
@@ -24,14 +24,14 @@ class Login:
 
 
 @contextmanager
-def reached(context: Context, found: Controlled) -> Iterator[Connection]:
+def reached(context: Context, found: DetachedCluster) -> Iterator[Connection]:
     """Log in on the instance, as `logged_in`."""
     with logged_in(context, found) as (connection, _):
         yield connection
 
 
 @contextmanager
-def logged_in(context: Context, found: Controlled) -> Iterator[tuple[Connection, Login]]:
+def logged_in(context: Context, found: DetachedCluster) -> Iterator[tuple[Connection, Login]]:
     """Log in on the instance: with the cluster's key where this home has it, else with one for the moment.
 
     Raises:

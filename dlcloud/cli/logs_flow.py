@@ -9,7 +9,7 @@ from dlcloud.cli.context import Context
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.result import Run, RunState
-from dlcloud.launch.detached import log_command
+from dlcloud.launch.remote_jobs import log_command
 from dlcloud.report.table import envelope
 
 

@@ -74,7 +74,7 @@ def main() -> None:
         sys.stderr.close()
         status = 0
     except Exception as error:  # noqa: BLE001  the last place: no traceback ever reaches a user
-        from dlcloud.cli.failures import told
+        from dlcloud.cli.failures import report_error
 
-        status = told(error, sys.argv[1:])
+        status = report_error(error, sys.argv[1:])
     sys.exit(status if isinstance(status, int) else 0)

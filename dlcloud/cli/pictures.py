@@ -11,7 +11,7 @@ from dlcloud.cli.exchange_flow import written
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.events import Notice
 from dlcloud.core.instance import Market
-from dlcloud.core.line import Line
+from dlcloud.core.result_row import ResultRow
 from dlcloud.core.timeline import Timeline, timelines_of
 from dlcloud.report.charts import Chart, cost_charts
 from dlcloud.report.drawing import bundle, picture
@@ -51,7 +51,7 @@ class Pictures:
     timeline: Sequence[str]
     runs: Sequence[str]
 
-    def draw(self, lines: Sequence[Line], report: Report, market: Market) -> None:
+    def draw(self, lines: Sequence[ResultRow], report: Report, market: Market) -> None:
         """Write the files.
 
         Raises:
@@ -73,7 +73,9 @@ class Pictures:
             written(Path(self.plot), lambda path: _write(path, drawn))
             self._tell(self.plot)
 
-    def _page(self, report: Report, charts: Sequence[Chart], lines: Sequence[Line], trainings: int) -> str:
+    def _page(
+        self, report: Report, charts: Sequence[Chart], lines: Sequence[ResultRow], trainings: int
+    ) -> str:
         paths = self.context.paths
         runs = {line.run.run_id for line in lines}
         counted = [f"{len(lines)} results of {len(runs)} runs"] if lines or not trainings else []

@@ -15,13 +15,13 @@ from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
 from dlcloud.core.events import Warned, stage
 from dlcloud.core.plan import Plan, make_plan
-from dlcloud.core.ports import Cloud
+from dlcloud.core.protocols import Cloud
 from dlcloud.core.recipe import Recipe, read_recipe
 from dlcloud.core.resize import Resize, decide, refuse_size
 from dlcloud.elastic.program import program_of as training_of
-from dlcloud.launch.claim import claim_existing, first_boot
-from dlcloud.launch.grow import Grown, grow
-from dlcloud.launch.living import living, look, present, settle
+from dlcloud.launch.grow import GrowResult, grow
+from dlcloud.launch.lock import first_boot, lock_existing
+from dlcloud.launch.members import existing_capacity, list_members, reconcile_members, wait_for_consistency
 from dlcloud.launch.preflight import observe
 from dlcloud.launch.provision import Provisioned, no_capacity
 from dlcloud.launch.setup import prepare_all
@@ -96,7 +96,7 @@ class Resizer:
         self._refuse_ended()
         _refuse_state(self.cluster)
         _ = self.recipe, self.requirements  # their faults come before anything is touched
-        claim = claim_existing(self.cluster, paths=self.context.paths)
+        claim = lock_existing(self.cluster, paths=self.context.paths)
         try:
             _refuse_state(self.context.clusters.find(self.cluster.cluster_id) or self.cluster)
             members = self._look()
@@ -159,7 +159,7 @@ class Resizer:
         self._raise_for(grown, usable, before, unfit)
         return len(usable) - len(surplus)
 
-    def _set_up(self, grown: Grown) -> dict[str, DlcloudError]:
+    def _set_up(self, grown: GrowResult) -> dict[str, DlcloudError]:
         return prepare_all(
             grown.connections,
             self.recipe.setup,
@@ -170,8 +170,10 @@ class Resizer:
 
     def _shrink(self) -> int:
         context = self.context
-        settle(self.cluster, clusters=context.clusters, clock=context.clock)
-        members = living(self.cluster, cloud=self.cloud, clusters=context.clusters, clock=context.clock)
+        wait_for_consistency(self.cluster, clusters=context.clusters, clock=context.clock)
+        members = reconcile_members(
+            self.cluster, cloud=self.cloud, clusters=context.clusters, clock=context.clock
+        )
         decision = self._decide(members)
         self._end(decision.end)
         left = [member for member in members if member not in decision.end]
@@ -195,7 +197,7 @@ class Resizer:
         )
 
     def _look(self) -> list[Member]:
-        return look(self.cluster, cloud=self.cloud, clusters=self.context.clusters)
+        return list_members(self.cluster, cloud=self.cloud, clusters=self.context.clusters)
 
     def _decide(self, members: Sequence[Member]) -> Resize:
         instances = self.recipe.instances
@@ -206,7 +208,9 @@ class Resizer:
         with stage(context.emit, context.clock, "looking at credentials, types, image, prices, network"):
             account = context.account(self.cluster.cloud, self.cluster.region)
             observed = observe(self.recipe, cloud=self.cloud, account=account, cidr=network)
-        there = present(self.cluster, self.recipe, members, prices=observed.prices, clusters=context.clusters)
+        there = existing_capacity(
+            self.cluster, self.recipe, members, prices=observed.prices, clusters=context.clusters
+        )
         return make_plan(self.recipe, observed, there)
 
     def _remember(self, size: int) -> int:
@@ -236,8 +240,10 @@ class Resizer:
         old = {member.instance.instance_id for member in before}
         try:
             self._remember(len(before) or self.size)
-            settle(self.cluster, clusters=context.clusters, clock=context.clock)
-            now = living(self.cluster, cloud=self.cloud, clusters=context.clusters, clock=context.clock)
+            wait_for_consistency(self.cluster, clusters=context.clusters, clock=context.clock)
+            now = reconcile_members(
+                self.cluster, cloud=self.cloud, clusters=context.clusters, clock=context.clock
+            )
             self._end([member for member in now if member.instance.instance_id not in old])
         except (DlcloudError, KeyboardInterrupt) as error:
             told = error.message if isinstance(error, DlcloudError) else "interrupted again"
@@ -249,7 +255,7 @@ class Resizer:
 
     def _raise_for(
         self,
-        grown: Grown,
+        grown: GrowResult,
         usable: Sequence[Member],
         before: Sequence[Member],
         unfit: dict[str, DlcloudError],

@@ -12,7 +12,7 @@ import click
 @click.argument("what", type=click.Choice(["recipe", "results"]), default="recipe")
 def command(*, what: str) -> None:
     """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
-    from dlcloud.core.exchange import results_schema
     from dlcloud.core.recipe import recipe_schema
+    from dlcloud.core.transfer import results_schema
 
     click.echo(json.dumps(recipe_schema() if what == "recipe" else results_schema(), indent=2))

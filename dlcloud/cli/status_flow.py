@@ -10,7 +10,7 @@ from dlcloud.cli.context import Context
 from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.core.cost import billed_seconds, instance_usd, rounded, volume_usd
 from dlcloud.core.instance import Instance, InstanceState, Market
-from dlcloud.core.whereabouts import Controlled, controlled
+from dlcloud.core.whereabouts import DetachedCluster, controlled
 from dlcloud.report.table import Report, Section
 
 
@@ -23,7 +23,7 @@ class InstanceLine:
 
     cluster: Cluster | None
     member: Member | None
-    controlled: Controlled | None = None
+    controlled: DetachedCluster | None = None
 
     def usd(self, now: datetime) -> Decimal | None:
         """Return what the instance and its disk have cost until now or their end."""
@@ -93,7 +93,7 @@ def status_report(lines: Sequence[InstanceLine], *, now: datetime) -> Report:
 
 
 def _section(
-    cluster: Cluster | None, found: Controlled | None, lines: Sequence[InstanceLine], now: datetime
+    cluster: Cluster | None, found: DetachedCluster | None, lines: Sequence[InstanceLine], now: datetime
 ) -> Section:
     heading = _heading(cluster, found)
     rows = [_row(line.member, line.usd(now), now, cluster) for line in lines if line.member]
@@ -107,7 +107,7 @@ def _section(
     )
 
 
-def _heading(cluster: Cluster | None, found: Controlled | None) -> str:
+def _heading(cluster: Cluster | None, found: DetachedCluster | None) -> str:
     if found is not None:
         where = f"detached, {found.cloud} {found.region}, controlled by {found.instance.instance_id}"
         return f"{found.name}: {where}; dlcloud status {found.name} asks it"
@@ -129,7 +129,7 @@ def _seen(context: Context, cloud: str, region: str) -> list[Instance]:
 
 
 def _lines_of(
-    cluster: Cluster, members: Sequence[Member], seen: Iterable[Instance], found: Controlled | None
+    cluster: Cluster, members: Sequence[Member], seen: Iterable[Instance], found: DetachedCluster | None
 ) -> list[InstanceLine]:
     """Join what was remembered of a cluster with what is seen of it."""
     now = {each.instance_id: each for each in seen if each.tags.get(CLUSTER_TAG) == cluster.cluster_id}

@@ -7,20 +7,20 @@ from pathlib import Path
 from dlcloud.cli.context import Context
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.plan import Plan, make_plan
-from dlcloud.core.ports import Cloud
+from dlcloud.core.protocols import Cloud
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Dial
 from dlcloud.elastic.controller import Controller
-from dlcloud.elastic.lead import Lead
+from dlcloud.elastic.lead import Coordinator
 from dlcloud.elastic.program import Program, program_of
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.workers import Ended, Told, Workers
-from dlcloud.launch.claim import first_boot
-from dlcloud.launch.detached import Detached
-from dlcloud.launch.grow import Grown, grow
-from dlcloud.launch.living import living, present
+from dlcloud.elastic.workers import RecordsReceived, WorkerExited, Workers
+from dlcloud.launch.grow import GrowResult, grow
+from dlcloud.launch.lock import first_boot
+from dlcloud.launch.members import existing_capacity, reconcile_members
 from dlcloud.launch.preflight import observe
-from dlcloud.launch.quotes import Quotes
+from dlcloud.launch.quotes import PriceLookup
+from dlcloud.launch.remote_jobs import RemoteJobs
 from dlcloud.launch.shrink import shrink
 
 PORT = 29510
@@ -74,7 +74,9 @@ class Training:
         """Return how many workers are wanted: as `dlcloud resize` said last, else as the recipe says."""
         return self.context.clusters.size(self.cluster.cluster_id) or self.recipe.instances.maximum
 
-    def _workers(self, lead: Callable[[], Lead], post: Callable[[Told | Ended], None]) -> Workers:
+    def _workers(
+        self, lead: Callable[[], Coordinator], post: Callable[[RecordsReceived | WorkerExited], None]
+    ) -> Workers:
         context = self.context
         return Workers(
             recipe=self.recipe,
@@ -82,7 +84,7 @@ class Training:
             lead=lead,
             port=PORT,
             image_id=self.plan.image.image_id,
-            detached=Detached(
+            detached=RemoteJobs(
                 cluster=self.cluster,
                 cloud=self.cloud,
                 dial=self.dial,
@@ -92,7 +94,7 @@ class Training:
                 emit=context.emit,
             ),
             runs=context.runs,
-            quotes=Quotes(self.cloud),
+            quotes=PriceLookup(self.cloud),
             clock=context.clock,
             emit=context.emit,
             post=post,
@@ -101,14 +103,14 @@ class Training:
     def _program(self) -> Program:
         return program_of(self.recipe, self.recipe_folder, run=self.cluster.cluster_id)
 
-    def _grow(self, count: int, known: Sequence[str]) -> Grown:
+    def _grow(self, count: int, known: Sequence[str]) -> GrowResult:
         """Ask for more instances, through the same checks and the same failover as at the start."""
         context, cluster = self.context, self.cluster
-        members = living(cluster, cloud=self.cloud, clusters=context.clusters, clock=context.clock)
+        members = reconcile_members(cluster, cloud=self.cloud, clusters=context.clusters, clock=context.clock)
         recipe = self.recipe.resized(len(members) + count)
         account = context.account(cluster.cloud, cluster.region)
         observed = observe(recipe, cloud=self.cloud, account=account, cidr=self.plan.cidr)
-        there = present(cluster, recipe, members, prices=observed.prices, clusters=context.clusters)
+        there = existing_capacity(cluster, recipe, members, prices=observed.prices, clusters=context.clusters)
         return grow(
             cluster,
             make_plan(recipe, observed, there),

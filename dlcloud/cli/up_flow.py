@@ -10,22 +10,28 @@ import click
 
 from dlcloud.bench.program import Program, program_of
 from dlcloud.bench.run import Runner
-from dlcloud.cli.charge import brought_up, handed_over, others_ended_after, take_charge, taken_down_after
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import lines_of_runs
 from dlcloud.cli.detach_flow import Detacher, look_after, print_detached
+from dlcloud.cli.lifecycle import (
+    acquire_for_command,
+    brought_up,
+    handed_over,
+    others_ended_after,
+    taken_down_after,
+)
 from dlcloud.cli.train_flow import Training
 from dlcloud.cli.training_flow import print_training
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.core.events import stage
 from dlcloud.core.handover import refuse_detached
-from dlcloud.core.plan import NOTHING, Plan, make_plan
-from dlcloud.core.ports import Cloud
+from dlcloud.core.plan import NO_CAPACITY, Plan, make_plan
+from dlcloud.core.protocols import Cloud
 from dlcloud.core.recipe import read_recipe
 from dlcloud.elastic.program import program_of as training_of
-from dlcloud.launch.claim import RecipeFile, earlier_cluster
-from dlcloud.launch.living import look, present
+from dlcloud.launch.lock import RecipeFile, earlier_cluster
+from dlcloud.launch.members import existing_capacity, list_members
 from dlcloud.launch.preflight import observe
 from dlcloud.report.cost import cost_report
 from dlcloud.report.plan import plan_report
@@ -88,7 +94,7 @@ class Up:
         with stage(
             self.context.emit, self.context.clock, "looking at credentials, types, image, prices, network"
         ):
-            return planned(self.context, self.file, name=self.name, network=network)
+            return make_up_plan(self.context, self.file, name=self.name, network=network)
 
     def _refuse_faults(self) -> None:
         """Refuse what is wrong with the program before anything is asked of a cloud."""
@@ -123,7 +129,7 @@ class Up:
         """Carry the plan out, print the result, and take down what was launched, whatever happens."""
         click.echo(render(plan_report(plan, detached=self.detach), Format.TABLE) + "\n", err=True)
         ask_to_spend(plan, yes=yes)
-        claim = take_charge(self.context, self.file, name=self.name)
+        claim = acquire_for_command(self.context, self.file, name=self.name)
         after = others_ended_after if self.context.controller else taken_down_after
         try:
             detacher = Detacher(
@@ -192,7 +198,7 @@ class Up:
         return bool(lines)
 
 
-def planned(context: Context, file: RecipeFile, *, name: str, network: str) -> Plan:
+def make_up_plan(context: Context, file: RecipeFile, *, name: str, network: str) -> Plan:
     """Look at everything that can be looked at before anything is created, and decide.
 
     Args:
@@ -211,10 +217,10 @@ def planned(context: Context, file: RecipeFile, *, name: str, network: str) -> P
     size = clusters.size(earlier.cluster_id) if earlier else None
     recipe = file.recipe if size is None else file.recipe.resized(size)
     observed = observe(recipe, cloud=cloud, account=account, cidr=network)
-    there = NOTHING
+    there = NO_CAPACITY
     if earlier is not None:
-        members = look(earlier, cloud=cloud, clusters=clusters)
-        there = present(earlier, recipe, members, prices=observed.prices, clusters=clusters)
+        members = list_members(earlier, cloud=cloud, clusters=clusters)
+        there = existing_capacity(earlier, recipe, members, prices=observed.prices, clusters=clusters)
     return make_plan(recipe, observed, there)
 
 

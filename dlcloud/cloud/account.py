@@ -9,9 +9,9 @@ from botocore.exceptions import ClientError
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import error_code, translated
+from dlcloud.cloud.faults import error_code, translate_errors
 from dlcloud.core.instance import Market
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 from dlcloud.core.quota import Usage
 from dlcloud.core.successors import KnownType
 
@@ -22,10 +22,10 @@ NO_QUOTA = "NoSuchResourceException"
 class Memory(Protocol):
     """Keeps answers between commands."""
 
-    def recall(self, subject: str) -> tuple[str, datetime] | None:
+    def get(self, subject: str) -> tuple[str, datetime] | None:
         """Return what was remembered of a subject, and of when it is."""
 
-    def remember(self, subject: str, content: str, as_of: datetime) -> None:
+    def put(self, subject: str, content: str, as_of: datetime) -> None:
         """Keep an answer."""
 
 
@@ -72,7 +72,7 @@ class Account:
 
     def usage(self) -> list[Usage]:
         """Return every instance of the account that counts against its limits, whoever started it."""
-        with translated("counting the vCPUs in use (ec2:DescribeInstances)"):
+        with translate_errors("counting the vCPUs in use (ec2:DescribeInstances)"):
             pages = (
                 self._clients.read("ec2")
                 .get_paginator("describe_instances")
@@ -90,7 +90,7 @@ class Account:
         kept = None if fresh else self._kept("default subnets")
         if kept:
             return dict(kept)
-        with translated("looking up the default subnets (ec2:DescribeSubnets)"):
+        with translate_errors("looking up the default subnets (ec2:DescribeSubnets)"):
             answer = self._clients.read("ec2").describe_subnets(
                 Filters=[{"Name": "default-for-az", "Values": ["true"]}]
             )
@@ -106,7 +106,7 @@ class Account:
 
         Source: EC2 API reference, GetSpotPlacementScores.
         """
-        with translated("asking for spot placement scores (ec2:GetSpotPlacementScores)"):
+        with translate_errors("asking for spot placement scores (ec2:GetSpotPlacementScores)"):
             answer = self._clients.read("ec2").get_spot_placement_scores(
                 InstanceTypes=list(instance_types),
                 TargetCapacity=count,
@@ -116,7 +116,7 @@ class Account:
         return {each["AvailabilityZoneId"]: int(each["Score"]) for each in answer["SpotPlacementScores"]}
 
     def _limit(self, code: str) -> int | None:
-        with translated(f"looking up the limit {code} (servicequotas:GetServiceQuota)"):
+        with translate_errors(f"looking up the limit {code} (servicequotas:GetServiceQuota)"):
             try:
                 answer = self._clients.read("service-quotas").get_service_quota(
                     ServiceCode="ec2", QuotaCode=code
@@ -138,13 +138,13 @@ class Account:
         )
 
     def _kept(self, subject: str) -> Any:  # noqa: ANN401  whatever was kept
-        known = self._memory.recall(self._subject(subject))
+        known = self._memory.get(self._subject(subject))
         if known is None or self._clock.now() - known[1] > FRESH:
             return None
         return json.loads(known[0])
 
     def _keep(self, subject: str, content: object) -> None:
-        self._memory.remember(self._subject(subject), json.dumps(content), self._clock.now())
+        self._memory.put(self._subject(subject), json.dumps(content), self._clock.now())
 
     def _subject(self, subject: str) -> str:
         """Return a name that no other account, region or local EC2 shares."""

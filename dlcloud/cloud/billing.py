@@ -6,10 +6,10 @@ from decimal import Decimal
 from typing import Any
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import translated
+from dlcloud.cloud.faults import translate_errors
 from dlcloud.core.cluster import CLUSTER_TAG
 from dlcloud.core.errors import CloudError
-from dlcloud.core.reconciliation import Billed
+from dlcloud.core.reconciliation import BilledCost
 
 BILLING_REGION = "us-east-1"  # Source: Cost Explorer API reference, endpoints
 KEPT = timedelta(days=395)
@@ -30,7 +30,7 @@ class Billing:
 
     def by_cluster(
         self, cluster_ids: Collection[str], *, since: datetime, now: datetime
-    ) -> dict[str, Billed]:
+    ) -> dict[str, BilledCost]:
         """Return what was billed for clusters, by their ids; one of which nothing is billed is absent.
 
         Args:
@@ -43,20 +43,20 @@ class Billing:
         """
         first = max(since.date(), (now - KEPT).date())
         last = now.date() + timedelta(days=1)  # the end of a period is left out
-        found: dict[str, Billed] = {}
+        found: dict[str, BilledCost] = {}
         wanted = sorted(cluster_ids)
         for start in range(0, len(wanted), MOST_VALUES):
             self._ask(wanted[start : start + MOST_VALUES], first, last, found)
         return found
 
-    def _ask(self, wanted: list[str], first: date, last: date, found: dict[str, Billed]) -> None:
+    def _ask(self, wanted: list[str], first: date, last: date, found: dict[str, BilledCost]) -> None:
         """Ask page after page.
 
         Source: Cost Explorer API reference, GetCostAndUsage; read 2026-09.
         """
         token: dict[str, str] = {}
         while True:
-            with translated("asking Cost Explorer what was billed (ce:GetCostAndUsage)"):
+            with translate_errors("asking Cost Explorer what was billed (ce:GetCostAndUsage)"):
                 answer = self._clients.read("ce", BILLING_REGION).get_cost_and_usage(
                     TimePeriod={"Start": first.isoformat(), "End": last.isoformat()},
                     Granularity="MONTHLY",
@@ -72,15 +72,15 @@ class Billing:
             token = {"NextPageToken": answer["NextPageToken"]}
 
 
-def _add(period: dict[str, Any], found: dict[str, Billed]) -> None:
+def _add(period: dict[str, Any], found: dict[str, BilledCost]) -> None:
     """Add one month's groups: a group's key is `TAG$VALUE`."""
     for group in period.get("Groups", []):
         cluster_id = group["Keys"][0].partition("$")[2]
         cost = group["Metrics"]["UnblendedCost"]
         if cost.get("Unit", "USD") != "USD":
             raise CloudError(f"Cost Explorer bills in {cost['Unit']}, and dlcloud counts in USD")
-        before = found.get(cluster_id) or Billed(usd=Decimal(0), estimated=False)
-        found[cluster_id] = Billed(
+        before = found.get(cluster_id) or BilledCost(usd=Decimal(0), estimated=False)
+        found[cluster_id] = BilledCost(
             usd=before.usd + Decimal(cost["Amount"]),
             estimated=before.estimated or bool(period.get("Estimated")),
         )

@@ -11,7 +11,7 @@ import boto3
 from botocore.config import Config
 from botocore.session import get_session
 
-from dlcloud.cloud.faults import translated
+from dlcloud.cloud.faults import translate_errors
 
 # Reads are repeated for throttling and dropped connections, with growing, jittered pauses.
 _READ = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})
@@ -51,19 +51,19 @@ class Clients:
 
     def identity(self) -> str:
         """Return a digest by which answers for one set of credentials, or one local EC2, are told apart."""
-        with self._lock, translated("finding credentials"):
+        with self._lock, translate_errors("finding credentials"):
             found = self._session_of(self.region).get_credentials()
             name = found.get_frozen_credentials().access_key if found else ""
         return hashlib.sha256(f"{name} {self.endpoint_url}".encode()).hexdigest()[:16]
 
     def in_region(self, region: str) -> "Clients":
         """Return the clients of another region, which share what is costly to load."""
-        with self._lock, translated(f"using AWS in {region}"):
+        with self._lock, translate_errors(f"using AWS in {region}"):
             self._session_of(self.region)
             return replace(self, region=region, _made={})
 
     def _client(self, service: str, region: str, config: Config, kind: str) -> Any:  # noqa: ANN401
-        with self._lock, translated(f"using {service} in {region}"):
+        with self._lock, translate_errors(f"using {service} in {region}"):
             key = (f"{service}/{region}", kind)
             if key not in self._made:
                 self._made[key] = self._new(service, region, config)

@@ -11,7 +11,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import error_code, translated
+from dlcloud.cloud.faults import error_code, translate_errors
 from dlcloud.core.cluster import Leftover
 from dlcloud.core.errors import CloudError
 
@@ -47,7 +47,7 @@ def put_role(clients: Clients, cluster_id: str, policy: str, tags: Mapping[str, 
         clients.read("iam").create_role(
             RoleName=name, Path=path, AssumeRolePolicyDocument=json.dumps(TRUST), Tags=labels
         )
-    with translated(f"giving the role {name} its policy (iam:PutRolePolicy)"):
+    with translate_errors(f"giving the role {name} its policy (iam:PutRolePolicy)"):
         given = {"RoleName": name, "PolicyName": POLICY_NAME, "PolicyDocument": policy}
         _repeat(clients.read("iam").put_role_policy, given, {GONE}, pause=pause)
     with _unless(EXISTS, f"creating the instance profile {name} (iam:CreateInstanceProfile)"):
@@ -92,7 +92,7 @@ def delete_role(clients: Clients, cluster_id: str, *, pause: Pause) -> None:
 
 def find_roles(clients: Clients) -> Iterator[Leftover]:
     """Yield the roles of the region's clusters, by their path."""
-    with translated("looking for roles that dlcloud made (iam:ListRoles)"):
+    with translate_errors("looking for roles that dlcloud made (iam:ListRoles)"):
         pages = clients.read("iam").get_paginator("list_roles").paginate(PathPrefix=_path(clients.region))
         names = [role["RoleName"] for page in pages for role in page["Roles"]]
     for name in names:
@@ -116,7 +116,9 @@ def _held(clients: Clients, profile: str) -> bool | None:
 
 def _insist(clients: Clients, instance_id: str, profile: str) -> None:
     """Accept an instance that has a profile already only if it is the one."""
-    with translated(f"looking up the profile of {instance_id} (ec2:DescribeIamInstanceProfileAssociations)"):
+    with translate_errors(
+        f"looking up the profile of {instance_id} (ec2:DescribeIamInstanceProfileAssociations)"
+    ):
         answer = clients.read("ec2").describe_iam_instance_profile_associations(
             Filters=[{"Name": "instance-id", "Values": [instance_id]}]
         )
@@ -147,7 +149,7 @@ def _repeat(
 @contextmanager
 def _unless(code: str, what: str) -> Iterator[None]:
     """Translate what is raised within, except for the refusal that says that it is done already."""
-    with translated(what):
+    with translate_errors(what):
         try:
             yield
         except ClientError as error:

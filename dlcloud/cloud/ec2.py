@@ -9,9 +9,8 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud import control_role, images, security_groups
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import error_code, translated
+from dlcloud.cloud.faults import error_code, translate_errors
 from dlcloud.cloud.leftovers import find_leftovers
-from dlcloud.cloud.patience import patiently
 from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.requests import (
     by_tag,
@@ -24,9 +23,10 @@ from dlcloud.cloud.requests import (
     template_data,
     template_name,
 )
+from dlcloud.cloud.retry import retry_throttled
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, Leftover
 from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
-from dlcloud.core.ports import FleetRequest, Identity, Launched, LaunchRequest
+from dlcloud.core.protocols import FleetRequest, Identity, LaunchRequest, LaunchResult
 
 NO_TEMPLATE = {
     "InvalidLaunchTemplateId.NotFound",
@@ -71,7 +71,7 @@ class Ec2Cloud:
 
     def identity(self) -> Identity:
         """Return who is calling."""
-        with translated("checking the credentials (sts:GetCallerIdentity)"):
+        with translate_errors("checking the credentials (sts:GetCallerIdentity)"):
             answer = self._clients.read("sts").get_caller_identity()
         return Identity(account=answer["Account"], arn=answer["Arn"])
 
@@ -85,7 +85,7 @@ class Ec2Cloud:
 
     def offered_zones(self, instance_types: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return which zones offer each type."""
-        with translated("asking which zones offer the types (ec2:DescribeInstanceTypeOfferings)"):
+        with translate_errors("asking which zones offer the types (ec2:DescribeInstanceTypeOfferings)"):
             pages = (
                 self._clients.read("ec2")
                 .get_paginator("describe_instance_type_offerings")
@@ -113,7 +113,7 @@ class Ec2Cloud:
     def instances(self, cluster_id: str = "") -> list[Instance]:
         """Return a cluster's instances, terminated ones included while EC2 still tells of them."""
         tag = (CLUSTER_TAG, cluster_id) if cluster_id else (MANAGED_TAG, "true")
-        with translated("listing instances (ec2:DescribeInstances)"):
+        with translate_errors("listing instances (ec2:DescribeInstances)"):
             pages = (
                 self._clients.read("ec2")
                 .get_paginator("describe_instances")
@@ -154,8 +154,8 @@ class Ec2Cloud:
         """Make one RunInstances call; its token makes a repeated one harmless."""
         what = f"launching {request.max_count} {request.instance_type} {request.market}"
         where = f" in {request.zone}" if request.zone else ""
-        with translated(f"{what}{where} (ec2:RunInstances)"):
-            answer = patiently(
+        with translate_errors(f"{what}{where} (ec2:RunInstances)"):
+            answer = retry_throttled(
                 self._clients.launch().run_instances, run_instances(request), pause=self._pause
             )
         return [instance(each) for each in answer["Instances"]]
@@ -164,7 +164,7 @@ class Ec2Cloud:
         """Make the launch template, or find it made."""
         data = template_data(request, b64encode(request.user_data.encode()).decode())
         name = template_name(request.tags[CLUSTER_TAG], data)
-        with translated("creating the launch template (ec2:CreateLaunchTemplate)"):
+        with translate_errors("creating the launch template (ec2:CreateLaunchTemplate)"):
             try:
                 self._clients.read("ec2").create_launch_template(
                     LaunchTemplateName=name,
@@ -176,17 +176,17 @@ class Ec2Cloud:
                     raise
         return name
 
-    def launch_fleet(self, request: FleetRequest) -> Launched:
+    def launch_fleet(self, request: FleetRequest) -> LaunchResult:
         """Make one CreateFleet call; its token makes a repeated one harmless."""
         what = f"launching {request.spot_count} spot and {request.on_demand_count} on-demand instances"
-        with translated(f"{what} from {len(request.pools)} pools (ec2:CreateFleet)"):
-            answer = patiently(self._clients.launch().create_fleet, fleet(request), pause=self._pause)
+        with translate_errors(f"{what} from {len(request.pools)} pools (ec2:CreateFleet)"):
+            answer = retry_throttled(self._clients.launch().create_fleet, fleet(request), pause=self._pause)
         return launched(answer, request)
 
     def fleets(self, cluster_id: str) -> list[str]:
         """Return the cluster's fleets by their tags: EC2 lists no instant fleet unless asked for its id."""
         wanted = {"key": [CLUSTER_TAG], "value": [cluster_id], "resource-type": ["fleet"]}
-        with translated("looking for fleets (ec2:DescribeTags)"):
+        with translate_errors("looking for fleets (ec2:DescribeTags)"):
             pages = (
                 self._clients.read("ec2")
                 .get_paginator("describe_tags")
@@ -198,16 +198,16 @@ class Ec2Cloud:
         """Delete instant fleets, as many a call as EC2 takes."""
         for start in range(0, len(fleet_ids), FLEETS_A_CALL):
             some = list(fleet_ids[start : start + FLEETS_A_CALL])
-            with translated(f"deleting {', '.join(some)} (ec2:DeleteFleets)"):
+            with translate_errors(f"deleting {', '.join(some)} (ec2:DeleteFleets)"):
                 self._clients.read("ec2").delete_fleets(FleetIds=some, TerminateInstances=True)
 
     def delete_launch_templates(self, cluster_id: str) -> None:
         """Delete what carries the cluster's tag."""
-        with translated("listing launch templates (ec2:DescribeLaunchTemplates)"):
+        with translate_errors("listing launch templates (ec2:DescribeLaunchTemplates)"):
             answer = self._clients.read("ec2").describe_launch_templates(Filters=of_cluster(cluster_id))
         for template in answer["LaunchTemplates"]:
             name = template["LaunchTemplateName"]
-            with translated(f"deleting launch template {name} (ec2:DeleteLaunchTemplate)"):
+            with translate_errors(f"deleting launch template {name} (ec2:DeleteLaunchTemplate)"):
                 try:
                     self._clients.read("ec2").delete_launch_template(LaunchTemplateName=name)
                 except ClientError as error:
@@ -218,7 +218,7 @@ class Ec2Cloud:
         """Terminate instances."""
         if not instance_ids:
             return
-        with translated(f"terminating {', '.join(instance_ids)} (ec2:TerminateInstances)"):
+        with translate_errors(f"terminating {', '.join(instance_ids)} (ec2:TerminateInstances)"):
             try:
                 self._clients.read("ec2").terminate_instances(InstanceIds=list(instance_ids))
             except ClientError as error:
@@ -231,7 +231,7 @@ class Ec2Cloud:
 
     def regions(self) -> list[str]:
         """Return the account's enabled regions."""
-        with translated("listing regions (ec2:DescribeRegions)"):
+        with translate_errors("listing regions (ec2:DescribeRegions)"):
             answer = self._clients.read("ec2").describe_regions()
         return sorted(region["RegionName"] for region in answer["Regions"])
 
@@ -242,7 +242,7 @@ class Ec2Cloud:
     def delete_volumes(self, volume_ids: Sequence[str]) -> None:
         """Delete volumes, one call each."""
         for volume_id in volume_ids:
-            with translated(f"deleting {volume_id} (ec2:DeleteVolume)"):
+            with translate_errors(f"deleting {volume_id} (ec2:DeleteVolume)"):
                 try:
                     self._clients.read("ec2").delete_volume(VolumeId=volume_id)
                 except ClientError as error:
@@ -252,7 +252,7 @@ class Ec2Cloud:
     def delete_interfaces(self, interface_ids: Sequence[str]) -> None:
         """Delete network interfaces, one call each."""
         for interface_id in interface_ids:
-            with translated(f"deleting {interface_id} (ec2:DeleteNetworkInterface)"):
+            with translate_errors(f"deleting {interface_id} (ec2:DeleteNetworkInterface)"):
                 try:
                     self._clients.read("ec2").delete_network_interface(NetworkInterfaceId=interface_id)
                 except ClientError as error:
@@ -275,13 +275,13 @@ class Ec2Cloud:
     def put_tags(self, resource_ids: Sequence[str], tags: Mapping[str, str]) -> None:
         """Add tags, all in one call."""
         labels = [{"Key": key, "Value": value} for key, value in tags.items()]
-        with translated(f"tagging {', '.join(resource_ids)} (ec2:CreateTags)"):
+        with translate_errors(f"tagging {', '.join(resource_ids)} (ec2:CreateTags)"):
             self._clients.read("ec2").create_tags(Resources=list(resource_ids), Tags=labels)
 
     def admit_key(self, instance: Instance, user: str, public_key: str) -> None:
         """Send a public key to the instance (EC2 Instance Connect)."""
         what = f"asking {instance.instance_id} to let a key in (ec2-instance-connect:SendSSHPublicKey)"
-        with translated(what):
+        with translate_errors(what):
             self._clients.read("ec2-instance-connect").send_ssh_public_key(
                 InstanceId=instance.instance_id,
                 InstanceOSUser=user,

@@ -35,7 +35,7 @@ DENIED = {
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Raise what botocore raises within as a DlcloudError that says what was being done.
 
     Raises:

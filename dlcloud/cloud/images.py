@@ -3,7 +3,7 @@
 from typing import Any
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import translated
+from dlcloud.cloud.faults import translate_errors
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image
 
@@ -54,14 +54,14 @@ def _from_parameter(clients: Clients, names: tuple[str, ...]) -> Image:
 
 def _parameter(clients: Clients, names: tuple[str, ...]) -> tuple[str, str]:
     """Return the value and the name of the first parameter that exists; two empty texts if none does."""
-    with translated("looking up the machine image (ssm:GetParameters)"):
+    with translate_errors("looking up the machine image (ssm:GetParameters)"):
         answer = clients.read("ssm").get_parameters(Names=list(names))
     found = {parameter["Name"]: parameter["Value"] for parameter in answer["Parameters"]}
     return next(((found[name], name) for name in names if name in found), ("", ""))
 
 
 def _described(clients: Clients, image_id: str) -> Image:
-    with translated(f"looking up image {image_id} (ec2:DescribeImages)"):
+    with translate_errors(f"looking up image {image_id} (ec2:DescribeImages)"):
         images = clients.read("ec2").describe_images(ImageIds=[image_id])["Images"]
     if not images:
         raise CloudError(
@@ -71,7 +71,7 @@ def _described(clients: Clients, image_id: str) -> Image:
 
 
 def _newest_deep_learning(clients: Clients) -> Image:
-    with translated("looking up the Deep Learning AMI (ec2:DescribeImages)"):
+    with translate_errors("looking up the Deep Learning AMI (ec2:DescribeImages)"):
         images = clients.read("ec2").describe_images(
             Owners=[DEEP_LEARNING_OWNER], Filters=[{"Name": "name", "Values": [DEEP_LEARNING_NAME]}]
         )["Images"]

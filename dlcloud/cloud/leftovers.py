@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.control_role import find_roles
-from dlcloud.cloud.faults import translated
+from dlcloud.cloud.faults import translate_errors
 from dlcloud.cloud.requests import instance
 from dlcloud.core.cluster import CLUSTER_TAG, NAME_TAG, Leftover
 
@@ -37,7 +37,7 @@ def find_leftovers(clients: Clients) -> list[Leftover]:
 
 
 def _tagged(clients: Clients) -> _Found:
-    with translated(f"looking for what dlcloud made in {clients.region} (ec2:DescribeTags)"):
+    with translate_errors(f"looking for what dlcloud made in {clients.region} (ec2:DescribeTags)"):
         pages = (
             clients.read("ec2")
             .get_paginator("describe_tags")
@@ -53,7 +53,7 @@ def _tagged(clients: Clients) -> _Found:
 def _instances(clients: Clients, found: _Found) -> Iterable[Leftover]:
     if "instance" not in found.by_kind:
         return
-    with translated("listing instances (ec2:DescribeInstances)"):
+    with translate_errors("listing instances (ec2:DescribeInstances)"):
         pages = clients.read("ec2").get_paginator("describe_instances").paginate(Filters=TAGGED)
         every = [
             instance(each)
@@ -77,7 +77,7 @@ def _volumes(clients: Clients, found: _Found) -> Iterable[Leftover]:
     """Yield the volumes that no instance holds; the others go with theirs."""
     if "volume" not in found.by_kind:
         return
-    with translated("listing volumes (ec2:DescribeVolumes)"):
+    with translate_errors("listing volumes (ec2:DescribeVolumes)"):
         answer = clients.read("ec2").describe_volumes(
             Filters=[
                 {"Name": "tag-key", "Values": [CLUSTER_TAG]},
@@ -92,7 +92,7 @@ def _interfaces(clients: Clients, found: _Found) -> Iterable[Leftover]:
     """Yield the network interfaces that no instance holds."""
     if "network-interface" not in found.by_kind:
         return
-    with translated("listing network interfaces (ec2:DescribeNetworkInterfaces)"):
+    with translate_errors("listing network interfaces (ec2:DescribeNetworkInterfaces)"):
         answer = clients.read("ec2").describe_network_interfaces(
             Filters=[
                 {"Name": "tag-key", "Values": [CLUSTER_TAG]},
@@ -107,7 +107,7 @@ def _fleets(clients: Clients, found: _Found) -> Iterable[Leftover]:
     fleet_ids = found.by_kind.get("fleet")
     if not fleet_ids:
         return
-    with translated("listing fleets (ec2:DescribeFleets)"):
+    with translate_errors("listing fleets (ec2:DescribeFleets)"):
         # EC2 tells of an instant fleet only where it is asked for by its id.
         answer = clients.read("ec2").describe_fleets(FleetIds=fleet_ids)
     for fleet in answer["Fleets"]:
@@ -118,7 +118,7 @@ def _fleets(clients: Clients, found: _Found) -> Iterable[Leftover]:
 def _templates(clients: Clients, found: _Found) -> Iterable[Leftover]:
     if "launch-template" not in found.by_kind:
         return
-    with translated("listing launch templates (ec2:DescribeLaunchTemplates)"):
+    with translate_errors("listing launch templates (ec2:DescribeLaunchTemplates)"):
         answer = clients.read("ec2").describe_launch_templates(Filters=TAGGED)
     for template in answer["LaunchTemplates"]:
         yield _leftover(clients, found, "launch-template", template["LaunchTemplateId"])
@@ -127,7 +127,7 @@ def _templates(clients: Clients, found: _Found) -> Iterable[Leftover]:
 def _groups(clients: Clients, found: _Found) -> Iterable[Leftover]:
     if "security-group" not in found.by_kind:
         return
-    with translated("listing security groups (ec2:DescribeSecurityGroups)"):
+    with translate_errors("listing security groups (ec2:DescribeSecurityGroups)"):
         answer = clients.read("ec2").describe_security_groups(Filters=TAGGED)
     for group in answer["SecurityGroups"]:
         yield _leftover(clients, found, "security-group", group["GroupId"])

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import translated
+from dlcloud.cloud.faults import translate_errors
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 
 FRESH = timedelta(days=1)
 PRICING_REGION = "us-east-1"  # Source: AWS Price List API, endpoints: us-east-1, eu-central-1, ap-south-1
@@ -66,7 +66,7 @@ class Prices:
 
     def spot(self, instance_types: Sequence[str]) -> list[Price]:
         """Return the spot price of each type in each zone now."""
-        with translated("looking up spot prices (ec2:DescribeSpotPriceHistory)"):
+        with translate_errors("looking up spot prices (ec2:DescribeSpotPriceHistory)"):
             pages = (
                 self._clients.read("ec2")
                 .get_paginator("describe_spot_price_history")
@@ -106,7 +106,7 @@ class Prices:
             "preInstalledSw": "NA",
             "capacitystatus": "Used",
         }
-        with translated(f"looking up the price of {instance_type} (pricing:GetProducts)"):
+        with translate_errors(f"looking up the price of {instance_type} (pricing:GetProducts)"):
             answer = self._clients.read("pricing", PRICING_REGION).get_products(
                 ServiceCode="AmazonEC2",
                 Filters=[

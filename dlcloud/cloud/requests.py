@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.faults import refusal
 from dlcloud.core.cluster import CLUSTER_TAG, SSH_PORT_TAG
 from dlcloud.core.instance import Instance, InstanceState, Market
-from dlcloud.core.ports import FleetRequest, Launched, LaunchRequest, Refusal
+from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
 
 SSH_PORT = 22
 FLEET_TAG = "aws:ec2:fleet-id"
@@ -104,14 +104,14 @@ def fleet(request: FleetRequest) -> dict[str, Any]:
     }
 
 
-def launched(answer: Mapping[str, Any], request: FleetRequest) -> Launched:
+def launched(answer: Mapping[str, Any], request: FleetRequest) -> LaunchResult:
     """Read the answer of CreateFleet."""
     instances = [
         _fleet_instance(instance_id, group, answer["FleetId"], request)
         for group in answer.get("Instances") or ()
         for instance_id in group["InstanceIds"]
     ]
-    return Launched(
+    return LaunchResult(
         instances=tuple(instances),
         refusals=tuple(_pool_refusal(error) for error in answer.get("Errors") or ()),
         fleet_id=answer["FleetId"],

@@ -6,14 +6,14 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import error_code, translated
+from dlcloud.cloud.faults import error_code, translate_errors
 from dlcloud.cloud.requests import SSH_PORT, of_cluster, tagged
 from dlcloud.core.errors import CloudError
 
 
 def create(clients: Clients, cluster_id: str, tags: Mapping[str, str]) -> str:
     """Make the cluster's security group in the default VPC, or find it."""
-    with translated("creating the security group (ec2:CreateSecurityGroup)"):
+    with translate_errors("creating the security group (ec2:CreateSecurityGroup)"):
         try:
             answer = clients.read("ec2").create_security_group(
                 GroupName=_group_name(cluster_id),
@@ -57,7 +57,7 @@ def close(clients: Clients, cluster_id: str) -> None:
         rules = group["IpPermissions"]
         if not rules:
             continue
-        with translated("ending access over SSH (ec2:RevokeSecurityGroupIngress)"):
+        with translate_errors("ending access over SSH (ec2:RevokeSecurityGroupIngress)"):
             try:
                 clients.read("ec2").revoke_security_group_ingress(
                     GroupId=group["GroupId"], IpPermissions=rules
@@ -72,7 +72,7 @@ def delete(clients: Clients, cluster_id: str) -> list[str]:
     in_use = []
     for group in _groups(clients, cluster_id):
         group_id = str(group["GroupId"])
-        with translated(f"deleting {group_id} (ec2:DeleteSecurityGroup)"):
+        with translate_errors(f"deleting {group_id} (ec2:DeleteSecurityGroup)"):
             try:
                 clients.read("ec2").delete_security_group(GroupId=group_id)
             except ClientError as error:
@@ -84,7 +84,7 @@ def delete(clients: Clients, cluster_id: str) -> list[str]:
 
 
 def _allow(clients: Clients, security_group_id: str, permission: dict[str, Any], what: str) -> None:
-    with translated(f"allowing {what} (ec2:AuthorizeSecurityGroupIngress)"):
+    with translate_errors(f"allowing {what} (ec2:AuthorizeSecurityGroupIngress)"):
         try:
             clients.read("ec2").authorize_security_group_ingress(
                 GroupId=security_group_id, IpPermissions=[permission]
@@ -95,7 +95,7 @@ def _allow(clients: Clients, security_group_id: str, permission: dict[str, Any],
 
 
 def _groups(clients: Clients, cluster_id: str) -> list[dict[str, Any]]:
-    with translated("listing security groups (ec2:DescribeSecurityGroups)"):
+    with translate_errors("listing security groups (ec2:DescribeSecurityGroups)"):
         answer = clients.read("ec2").describe_security_groups(Filters=of_cluster(cluster_id))
     found: list[dict[str, Any]] = answer["SecurityGroups"]
     return found

@@ -8,19 +8,19 @@ from datetime import timedelta
 
 from dlcloud.benchmarks.catalog import Benchmark
 from dlcloud.core.errors import CapacityError, CloudError, DlcloudError, InstanceError, PartialError
-from dlcloud.core.fit import Fit, Machine, fit, promised
+from dlcloud.core.fit import Fit, Machine, fit, machine_of_type
 from dlcloud.core.instance import InstanceType
 from dlcloud.core.recipe import Recipe, Workload
 from dlcloud.core.result import Run, RunState
 
-TAKEN_UP_FOR = timedelta(days=7)
+RESUME_WINDOW = timedelta(days=7)
 """A bench that was cut off longer ago is begun anew."""
 
 LONGEST_NAME = 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Job:
     """One thing to run on every type; `benchmark` is None for the user's own command."""
 
     name: str
@@ -29,7 +29,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class BenchmarkMatrix:
     """What a user asked a bench for.
 
     Attributes:
@@ -40,7 +40,7 @@ class Order:
 
     base: Recipe
     types: tuple[str, ...]
-    works: tuple[Work, ...]
+    works: tuple[Job, ...]
 
     @property
     def digest(self) -> str:
@@ -56,13 +56,13 @@ class Order:
         update = {"name": label, "instances": instances, "workload": self.works[0].workload}
         return self.base.model_copy(update=update)
 
-    def of_work(self, name: str, work: Work) -> Recipe:
+    def of_work(self, name: str, work: Job) -> Recipe:
         """Return the recipe of one work on one type."""
         return self.of_type(name).model_copy(update={"name": self.base.name, "workload": work.workload})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TypeResult:
     """What became of one type.
 
     Attributes:
@@ -78,13 +78,13 @@ class Outcome:
     refused: CloudError | None = None
 
 
-def fits(works: Iterable[Work], hardware: InstanceType | Machine | None) -> Fit:
+def fits(works: Iterable[Job], hardware: InstanceType | Machine | None) -> Fit:
     """Say what of the works runs on a type, or on a machine that was looked at; on an unknown type, all."""
     from_catalog = [work.benchmark for work in works if work.benchmark is not None]
     own = tuple(work.name for work in works if work.benchmark is None)
     if hardware is None:
         return Fit(benchmarks=(*own, *(each.name for each in from_catalog)), left_out=(), advice=())
-    machine = hardware if isinstance(hardware, Machine) else promised(hardware)
+    machine = hardware if isinstance(hardware, Machine) else machine_of_type(hardware)
     decided = fit(from_catalog, machine)
     return Fit(benchmarks=(*own, *decided.benchmarks), left_out=decided.left_out, advice=decided.advice)
 
@@ -94,7 +94,7 @@ def done_before(runs: Iterable[Run]) -> set[tuple[str, str]]:
     return {(run.instance_type, run.workload) for run in runs if run.state is RunState.DONE}
 
 
-def fault_of(outcomes: Sequence[Outcome]) -> DlcloudError | None:
+def fault_of(outcomes: Sequence[TypeResult]) -> DlcloudError | None:
     """Return the error that a bench ends with; None where everything that fits was measured.
 
     Something done and something not is a PartialError. Where nothing was done, it is what the types were
@@ -116,7 +116,7 @@ def fault_of(outcomes: Sequence[Outcome]) -> DlcloudError | None:
     return kind(message, errors[0].hint)
 
 
-def _lines(outcomes: Iterable[Outcome]) -> Iterable[str]:
+def _lines(outcomes: Iterable[TypeResult]) -> Iterable[str]:
     for each in outcomes:
         if each.refused is not None:
             yield f"{each.instance_type} could not be had: {each.refused.message}"

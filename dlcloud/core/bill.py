@@ -10,7 +10,7 @@ from dlcloud.core.result import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class BillingPeriod:
     """An instance as it is billed, from launch to termination; `ended_at` is None while it is up."""
 
     instance_id: str
@@ -48,7 +48,7 @@ class Bill:
         return None if self.instance_usd is None else self.instance_usd + self.volume_usd
 
 
-def bill_of(run: Run, on_instance: Sequence[Run], lease: Lease, now: datetime) -> Bill:
+def bill_of(run: Run, on_instance: Sequence[Run], lease: BillingPeriod, now: datetime) -> Bill:
     """Return what a run is charged with; the bills of all runs of an instance add up to the instance's.
 
     The first run carries the boot, the last one the end; each carries the time since the run before it.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from dlcloud.core.line import Line
 from dlcloud.core.result import Metric
+from dlcloud.core.result_row import ResultRow
 
 FEWEST_SAMPLES = 6
 """With fewer, the interval of a median is not of 95 %: 1 - 2**(1 - n)."""
@@ -31,8 +31,8 @@ class Ratio:
 class Pair:
     """One thing measured on both sides."""
 
-    first: Line
-    second: Line
+    first: ResultRow
+    second: ResultRow
     ratio: Ratio
 
     @property
@@ -52,7 +52,7 @@ class Difference:
     second: str
 
 
-def pairs_of(first: Iterable[Line], second: Iterable[Line], *, free: frozenset[str]) -> list[Pair]:
+def pairs_of(first: Iterable[ResultRow], second: Iterable[ResultRow], *, free: frozenset[str]) -> list[Pair]:
     """Return what was measured on both sides, in the order of the first.
 
     Args:
@@ -70,7 +70,7 @@ def pairs_of(first: Iterable[Line], second: Iterable[Line], *, free: frozenset[s
     ]
 
 
-def ratio_of_lines(first: Line, second: Line) -> Ratio:
+def ratio_of_lines(first: ResultRow, second: ResultRow) -> Ratio:
     """Return the ratio of two lines: the one that their run measured in turns, else that of their medians."""
     paired = _paired(first, second)
     if paired is not None:
@@ -128,7 +128,7 @@ def _distances(metric: Metric) -> tuple[float, float]:
     return max(0.0, math.log(metric.value / low)), max(0.0, math.log(high / metric.value))
 
 
-def _paired(first: Line, second: Line) -> Ratio | None:
+def _paired(first: ResultRow, second: ResultRow) -> Ratio | None:
     if first.run.run_id != second.run.run_id or first.result.case != second.result.case:
         return None
     told = second.comparison
@@ -142,7 +142,7 @@ def _paired(first: Line, second: Line) -> Ratio | None:
     return None
 
 
-def _kind(line: Line, free: frozenset[str]) -> tuple[str, ...]:
+def _kind(line: ResultRow, free: frozenset[str]) -> tuple[str, ...]:
     told = {
         "benchmark": line.run.workload,
         "case": line.result.case,

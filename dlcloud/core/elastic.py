@@ -16,7 +16,7 @@ LONGEST_WAIT = timedelta(minutes=5)
 request that is refused costs nothing but its call."""
 
 
-class Standing(StrEnum):
+class WorkerState(StrEnum):
     """Where the worker on an instance stands.
 
     ARRIVING is set up, TRAINING takes part; AT_RISK takes part although EC2 recommends to move on (a
@@ -35,7 +35,7 @@ class Worker:
     """An instance of the run."""
 
     member: Member
-    standing: Standing
+    standing: WorkerState
 
     @property
     def instance_id(self) -> str:
@@ -45,11 +45,11 @@ class Worker:
     @property
     def stays(self) -> bool:
         """Tell whether it can be counted on."""
-        return self.standing in {Standing.ARRIVING, Standing.TRAINING}
+        return self.standing in {WorkerState.ARRIVING, WorkerState.TRAINING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class LaunchRefusals:
     """What became of the last requests: `times` in a row gave nothing, the last at `at`."""
 
     times: int
@@ -63,7 +63,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class ScalingDecision:
     """What the controller does next.
 
     Attributes:
@@ -87,8 +87,8 @@ def decide(
     base: int = 0,
     rounds: Sequence[Market] = (Market.ON_DEMAND,),
     asking: bool = False,
-    refused: Refused | None = None,
-) -> Move:
+    refused: LaunchRefusals | None = None,
+) -> ScalingDecision:
     """Decide what to do with the workers that there are.
 
     Who is interrupted is replaced at once, not when it is gone. Where no on-demand instance is left, one more
@@ -105,15 +105,15 @@ def decide(
         refused: The refusals that came last, if the last request gave nothing.
     """
     staying = [worker for worker in workers if worker.stays]
-    at_risk = [worker for worker in workers if worker.standing is Standing.AT_RISK]
+    at_risk = [worker for worker in workers if worker.standing is WorkerState.AT_RISK]
     drain, drain_reasons = _drain(staying, at_risk, target, base=base, rounds=rounds)
     missing = max(target - len(staying), int(successor(workers) is None))
     if missing <= 0 or asking:
-        return Move(launch=0, drain=drain, look_at=None, reasons=drain_reasons)
+        return ScalingDecision(launch=0, drain=drain, look_at=None, reasons=drain_reasons)
     if refused is not None and refused.again_at > now:
-        return Move(launch=0, drain=drain, look_at=refused.again_at, reasons=drain_reasons)
+        return ScalingDecision(launch=0, drain=drain, look_at=refused.again_at, reasons=drain_reasons)
     why = f"{len(staying)} of {target} workers can be counted on: asking for {missing} more"
-    return Move(launch=missing, drain=drain, look_at=None, reasons=(*drain_reasons, why))
+    return ScalingDecision(launch=missing, drain=drain, look_at=None, reasons=(*drain_reasons, why))
 
 
 def successor(workers: Sequence[Worker]) -> Member | None:
@@ -129,7 +129,7 @@ def _drain(
     base: int,
     rounds: Sequence[Market],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    training = [worker for worker in staying if worker.standing is Standing.TRAINING]
+    training = [worker for worker in staying if worker.standing is WorkerState.TRAINING]
     replaced = [worker.instance_id for worker in at_risk] if len(training) >= target else []
     reasons = [f"{name} is replaced and leaves: it was at risk" for name in replaced]
     members = [worker.member for worker in staying]

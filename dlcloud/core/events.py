@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ class Fit:
     advice: tuple[LeftOut, ...]
 
 
-def promised(hardware: InstanceType) -> Machine:
+def machine_of_type(hardware: InstanceType) -> Machine:
     """Return the machine that an instance type promises."""
     flags = (flag for isa in hardware.cpu_isa for flag in FLAGS_OF_ISA.get(isa, ()))
     return Machine(
@@ -59,7 +59,7 @@ def promised(hardware: InstanceType) -> Machine:
     )
 
 
-def found(name: str, hardware: Hardware) -> Machine:
+def machine_of_probe(name: str, hardware: Hardware) -> Machine:
     """Return the machine that an instance showed itself to be."""
     return Machine(
         name=name,

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from dlcloud.core.instance import Market
-from dlcloud.core.line import Line
+from dlcloud.core.result_row import ResultRow
 
 
-def pareto_front(lines: Sequence[Line], market: Market) -> list[Line]:
+def pareto_front(lines: Sequence[ResultRow], market: Market) -> list[ResultRow]:
     """Return the lines that no other beats in throughput and cost at once, the slowest first.
 
     Lines without a price or a throughput are left out. Of several rehearsed types nothing can be said: all
@@ -23,7 +23,7 @@ def pareto_front(lines: Sequence[Line], market: Market) -> list[Line]:
     return [line for line, _ in sorted(front, key=lambda each: each[1])]
 
 
-def _figure(line: Line, market: Market) -> tuple[float, float] | None:
+def _figure(line: ResultRow, market: Market) -> tuple[float, float] | None:
     usd = line.usd_per_million(market)
     return None if usd is None or line.throughput is None else (line.throughput.value, float(usd))
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from dlcloud.core.cost import rounded, volume_usd
 from dlcloud.core.errors import BudgetError, CapacityError, CloudError, QuotaError
 from dlcloud.core.instance import Image, InstanceType, Market, Price
-from dlcloud.core.ports import Identity
+from dlcloud.core.protocols import Identity
 from dlcloud.core.quota import Quota, quota_key
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.successors import KnownType, describe, successors
@@ -23,7 +23,7 @@ SPOT_HEADROOM = Decimal("1.2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class PreflightFacts:
     """What preflight saw. `zones` and `hardware` are by instance type; an absent type is not offered."""
 
     identity: Identity
@@ -43,7 +43,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class ExistingCapacity:
     """What the cluster has already: living instances, and how many of them are on-demand.
 
     `committed_usd` is what its instances have cost and may yet cost, None where a price is not known.
@@ -54,7 +54,7 @@ class Present:
     committed_usd: Decimal | None = Decimal(0)
 
 
-NOTHING = Present()
+NO_CAPACITY = ExistingCapacity()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Plan:
         return self.cloud == "local"
 
 
-def make_plan(recipe: Recipe, observed: Observed, present: Present = NOTHING) -> Plan:
+def make_plan(recipe: Recipe, observed: PreflightFacts, present: ExistingCapacity = NO_CAPACITY) -> Plan:
     """Decide which pools to try in which order, for how long at most, and what that costs.
 
     Args:
@@ -165,7 +165,7 @@ def make_plan(recipe: Recipe, observed: Observed, present: Present = NOTHING) ->
     )
 
 
-def _pools(recipe: Recipe, observed: Observed, reasons: list[str]) -> tuple[Pool, ...]:
+def _pools(recipe: Recipe, observed: PreflightFacts, reasons: list[str]) -> tuple[Pool, ...]:
     """List the pools market by market, type by type; record why a type is left out."""
     offered = [name for name in recipe.instances.types if _is_offered(name, recipe, observed, reasons)]
     pools = []
@@ -183,7 +183,11 @@ def _pools(recipe: Recipe, observed: Observed, reasons: list[str]) -> tuple[Pool
 
 
 def _within_quota(
-    pools: tuple[Pool, ...], recipe: Recipe, observed: Observed, present: Present, reasons: list[str]
+    pools: tuple[Pool, ...],
+    recipe: Recipe,
+    observed: PreflightFacts,
+    present: ExistingCapacity,
+    reasons: list[str],
 ) -> tuple[Pool, ...]:
     """Leave out what the account's limits forbid; it would only be refused.
 
@@ -209,7 +213,7 @@ def _within_quota(
     return tuple(kept)
 
 
-def _least(market: Market, recipe: Recipe, present: Present) -> int:
+def _least(market: Market, recipe: Recipe, present: ExistingCapacity) -> int:
     """Return how many more instances of a market there must be room for."""
     wanted = recipe.instances
     if present.count >= wanted.maximum:
@@ -222,7 +226,7 @@ def _least(market: Market, recipe: Recipe, present: Present) -> int:
     return max(1, wanted.minimum - base - (present.count - present.on_demand))
 
 
-def _refuse_wrong_driver(recipe: Recipe, observed: Observed, reasons: list[str]) -> None:
+def _refuse_wrong_driver(recipe: Recipe, observed: PreflightFacts, reasons: list[str]) -> None:
     """Refuse an image whose driver cannot drive the GPU; a rehearsal has no driver, and only notes it.
 
     Source: NVIDIA open GPU kernel modules, README: Turing (compute capability 7.5) and later.
@@ -249,12 +253,12 @@ def _number(text: str) -> float:
     return float(text) if text.replace(".", "", 1).isdigit() else OPEN_DRIVER_FROM
 
 
-def _scores(observed: Observed) -> str:
+def _scores(observed: PreflightFacts) -> str:
     told = ", ".join(f"{zone} {score}" for zone, score in sorted(observed.scores.items()))
     return f"spot placement score (10 is best): {told}"
 
 
-def _pool(name: str, market: Market, zone: str, recipe: Recipe, observed: Observed) -> Pool:
+def _pool(name: str, market: Market, zone: str, recipe: Recipe, observed: PreflightFacts) -> Pool:
     known = [price for price in observed.prices if (price.instance_type, price.market) == (name, market)]
     here = [price for price in known if zone in {"", price.zone} or not price.zone]
     return Pool(
@@ -275,7 +279,7 @@ def _usable(zones: tuple[str, ...], subnet_zones: tuple[str, ...] | None) -> tup
 
 
 def _ceiling(
-    name: str, market: Market, prices: Sequence[Price], recipe: Recipe, observed: Observed
+    name: str, market: Market, prices: Sequence[Price], recipe: Recipe, observed: PreflightFacts
 ) -> Decimal | None:
     """Return the most that an hour can cost. A spot price moves, but never above what the request allows.
 
@@ -293,7 +297,7 @@ def _ceiling(
     return min([*on_demand, *([limit] if limit is not None else [])], default=dearest)
 
 
-def _is_offered(name: str, recipe: Recipe, observed: Observed, reasons: list[str]) -> bool:
+def _is_offered(name: str, recipe: Recipe, observed: PreflightFacts, reasons: list[str]) -> bool:
     zones = observed.zones.get(name, ())
     hardware = observed.hardware.get(name)
     if not zones:
@@ -319,7 +323,7 @@ def _dearest(pools: Sequence[Pool]) -> Decimal | None:
 
 
 def _life_minutes(
-    recipe: Recipe, dearest: Decimal | None, new: int, present: Present, reasons: list[str]
+    recipe: Recipe, dearest: Decimal | None, new: int, present: ExistingCapacity, reasons: list[str]
 ) -> int:
     """Return after how many minutes each new instance ends itself, by the hours and dollars of the budget.
 
@@ -357,7 +361,7 @@ def _life_minutes(
 
 
 def _worst_case(
-    recipe: Recipe, dearest: Decimal | None, new: int, present: Present, life_minutes: int
+    recipe: Recipe, dearest: Decimal | None, new: int, present: ExistingCapacity, life_minutes: int
 ) -> Decimal | None:
     """Return what the instances cost if nothing but their own timers ends them."""
     if present.committed_usd is None or dearest is None:

@@ -8,7 +8,7 @@ from dlcloud.core.result import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
+class MarketPrices:
     """The prices of one run's instance type in its zone, each with its date and source."""
 
     on_demand: Price | None = None
@@ -24,7 +24,7 @@ class Quote:
         return None if price is None else price.hourly_usd
 
 
-def quote_of(run: Run, stored: Quote | None, bundled: Price | None) -> Quote:
+def quote_of(run: Run, stored: MarketPrices | None, bundled: Price | None) -> MarketPrices:
     """Return a run's prices: those stored with it, then the price it was planned at, then the bundled one.
 
     Args:
@@ -32,7 +32,7 @@ def quote_of(run: Run, stored: Quote | None, bundled: Price | None) -> Quote:
         stored: What was asked for while it ran; None for a run of an older dlcloud.
         bundled: The on-demand price of the bundled table, whose date tells its age.
     """
-    quote = stored or Quote()
+    quote = stored or MarketPrices()
     planned = _planned(run)
     if planned is not None and quote.price(run.market) is None:
         side = "on_demand" if run.market is Market.ON_DEMAND else "spot"

@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from dlcloud.core.instance import Market
-from dlcloud.core.line import Line
+from dlcloud.core.result_row import ResultRow
 
 
 class By(StrEnum):
@@ -33,21 +33,21 @@ class Best:
     """Who is best of those that can be compared; `line` is None where that cannot be told, for a reason."""
 
     case: str
-    line: Line | None
+    line: ResultRow | None
     reason: str
 
 
-def ranked(lines: Iterable[Line], by: By, market: Market) -> list[Line]:
+def rank(lines: Iterable[ResultRow], by: By, market: Market) -> list[ResultRow]:
     """Return the lines, the best first; those without a figure last, equal ones in the order they came."""
     return sorted(lines, key=lambda line: _key(line, by, market))
 
 
-def grouped(lines: Iterable[Line], group: Group) -> list[list[Line]]:
+def group_rows(lines: Iterable[ResultRow], group: Group) -> list[list[ResultRow]]:
     """Return the lines by what they share, in the order in which each group comes first.
 
     A rehearsal and a figure of a real instance never share a table, nor do different units.
     """
-    groups: dict[tuple[object, ...], list[Line]] = {}
+    groups: dict[tuple[object, ...], list[ResultRow]] = {}
     for line in lines:
         unit = line.throughput.unit if line.throughput else ""
         key = (line.rehearsal, *_shared(line, group), unit if group is not Group.RUN else "")
@@ -55,7 +55,7 @@ def grouped(lines: Iterable[Line], group: Group) -> list[list[Line]]:
     return list(groups.values())
 
 
-def natural_group(lines: Sequence[Line]) -> Group:
+def natural_group(lines: Sequence[ResultRow]) -> Group:
     """Return the group that suits the lines: types side by side where there are several, else cases."""
     types: dict[tuple[bool, str], set[str]] = {}
     for line in lines:
@@ -63,13 +63,13 @@ def natural_group(lines: Sequence[Line]) -> Group:
     return Group.CASE if any(len(names) > 1 for names in types.values()) else Group.BENCHMARK
 
 
-def best_of(lines: Sequence[Line], by: By, market: Market) -> list[Best]:
+def best_of(lines: Sequence[ResultRow], by: By, market: Market) -> list[Best]:
     """Name the best of each case, only where its interval overlaps with no other's.
 
     Lines of one case compete, whatever their type and setting, each by its newest run. What was rehearsed on
     one machine says nothing of the types, so several rehearsed types do not compete.
     """
-    cases: dict[tuple[bool, str, str, str], dict[tuple[str, str], Line]] = {}
+    cases: dict[tuple[bool, str, str, str], dict[tuple[str, str], ResultRow]] = {}
     for line in sorted(lines, key=lambda line: line.run.started_at):
         if line.throughput is not None:
             key = (line.rehearsal, line.run.workload, line.result.case, line.throughput.unit)
@@ -77,11 +77,11 @@ def best_of(lines: Sequence[Line], by: By, market: Market) -> list[Best]:
     return [_best([*newest.values()], by, market) for newest in cases.values() if len(newest) > 1]
 
 
-def _best(lines: Sequence[Line], by: By, market: Market) -> Best:
+def _best(lines: Sequence[ResultRow], by: By, market: Market) -> Best:
     case = lines[0].result.case
     if lines[0].rehearsal and len({line.run.instance_type for line in lines}) > 1:
         return Best(case=case, line=None, reason="all types were rehearsed on this one machine")
-    first, *others = ranked(lines, by, market)
+    first, *others = rank(lines, by, market)
     if _figure(first, by, market) is None:
         return Best(case=case, line=None, reason=f"no {by} is known")
     bounds = _interval(first, by, market)
@@ -97,13 +97,13 @@ def _best(lines: Sequence[Line], by: By, market: Market) -> Best:
     return Best(case=case, line=first, reason="its interval overlaps with no other")
 
 
-def _name(line: Line, lines: Sequence[Line]) -> str:
+def _name(line: ResultRow, lines: Sequence[ResultRow]) -> str:
     """Name a line among others: by its type where they differ in it."""
     several = len({each.run.instance_type for each in lines}) > 1
     return f"{line.run.instance_type} {line.result.setting}" if several else line.result.setting
 
 
-def _shared(line: Line, group: Group) -> tuple[object, ...]:
+def _shared(line: ResultRow, group: Group) -> tuple[object, ...]:
     match group:
         case Group.CASE:
             return (line.run.workload, line.result.case)
@@ -117,14 +117,14 @@ def _shared(line: Line, group: Group) -> tuple[object, ...]:
             return (line.run.run_id,)
 
 
-def _key(line: Line, by: By, market: Market) -> float:
+def _key(line: ResultRow, by: By, market: Market) -> float:
     figure = _figure(line, by, market)
     if figure is None:
         return math.inf
     return -float(figure) if by is By.THROUGHPUT else float(figure)
 
 
-def _figure(line: Line, by: By, market: Market) -> Decimal | float | None:
+def _figure(line: ResultRow, by: By, market: Market) -> Decimal | float | None:
     match by:
         case By.COST:
             return line.usd_per_million(market)
@@ -135,7 +135,7 @@ def _figure(line: Line, by: By, market: Market) -> Decimal | float | None:
             return latency.value if latency else None
 
 
-def _interval(line: Line, by: By, market: Market) -> tuple[float, float] | None:
+def _interval(line: ResultRow, by: By, market: Market) -> tuple[float, float] | None:
     """Return the interval of what is compared; None for a single sample, which has none."""
     if by is By.COST:
         usd = line.usd_interval(market)

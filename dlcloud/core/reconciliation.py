@@ -10,7 +10,7 @@ from dlcloud.core.cost import billed_seconds, instance_usd, volume_usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Billed:
+class BilledCost:
     """What AWS billed; `estimated` until it has closed the month."""
 
     usd: Decimal
@@ -18,12 +18,12 @@ class Billed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciled:
+class Reconciliation:
     """One cluster: our estimate, None at an unknown price, and AWS's bill, None where none is known."""
 
     cluster: Cluster
     estimate: Decimal | None
-    billed: Billed | None
+    billed: BilledCost | None
 
     @property
     def difference(self) -> Decimal | None:
@@ -42,15 +42,15 @@ def cluster_usd(cluster: Cluster, members: Sequence[Member], now: datetime) -> D
     return usd
 
 
-def reconciled(
+def reconcile(
     clusters: Sequence[Cluster],
     members: Mapping[str, Sequence[Member]],
-    billed: Mapping[str, Billed],
+    billed: Mapping[str, BilledCost],
     now: datetime,
-) -> list[Reconciled]:
+) -> list[Reconciliation]:
     """Return estimate and bill of clusters; those on the local EC2, which bills nothing, are left out."""
     return [
-        Reconciled(
+        Reconciliation(
             cluster=cluster,
             estimate=cluster_usd(cluster, members.get(cluster.cluster_id, ()), now),
             billed=billed.get(cluster.cluster_id),

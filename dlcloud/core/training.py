@@ -11,7 +11,7 @@ from dlcloud.core.cost import billed_seconds, instance_usd, volume_usd
 from dlcloud.core.instance import Market
 from dlcloud.core.timeline import Timeline, TrainingEvent
 
-TOLD = (
+REPORTED_EVENTS = (
     "joined",
     "healed",
     "resumed",
@@ -32,7 +32,7 @@ TOLD = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spell:
+class WorldSizePeriod:
     """A time in which the number of workers did not change.
 
     `at_s` is since the run began; `pause_s` is what the change that began it cost: the time from the commit
@@ -46,7 +46,7 @@ class Spell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class InstanceCost:
     """What one instance cost the run; `usd` is None at an unknown price."""
 
     member: Member
@@ -55,7 +55,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class OnDemandBaseline:
     """The same steps on a fixed number of on-demand instances: an estimate."""
 
     instances: int
@@ -86,10 +86,10 @@ class Training:
     mean_size: float
     redone: int
     last_loss: float | None
-    spells: tuple[Spell, ...]
+    spells: tuple[WorldSizePeriod, ...]
     events: tuple[TrainingEvent, ...]
-    shares: tuple[Share, ...]
-    fixed: Fixed | None
+    shares: tuple[InstanceCost, ...]
+    fixed: OnDemandBaseline | None
 
     @property
     def usd(self) -> Decimal | None:
@@ -136,17 +136,17 @@ def training_of(
         + len({(each.worker, each.at_s) for each in timeline.events if each.event == "retry"}),
         last_loss=steps[-1].loss,
         spells=tuple(_spells(timeline)),
-        events=tuple(each for each in timeline.events if each.event in TOLD),
+        events=tuple(each for each in timeline.events if each.event in REPORTED_EVENTS),
         shares=shares,
         fixed=_fixed(timeline, shares, on_demand, disk_gib),
     )
 
 
-def _share(member: Member, disk_gib: int, now: datetime) -> Share:
+def _share(member: Member, disk_gib: int, now: datetime) -> InstanceCost:
     seconds = billed_seconds(member.instance.launched_at, member.ended_at or now)
     price = member.hourly_usd
     usd = None if price is None else instance_usd(price, seconds) + volume_usd(disk_gib, seconds)
-    return Share(member=member, seconds=seconds, usd=usd)
+    return InstanceCost(member=member, seconds=seconds, usd=usd)
 
 
 def _mean_size(timeline: Timeline) -> float:
@@ -156,7 +156,7 @@ def _mean_size(timeline: Timeline) -> float:
     return sum(step.world_size * step.seconds for step in timeline.steps) / spent
 
 
-def _spells(timeline: Timeline) -> list[Spell]:
+def _spells(timeline: Timeline) -> list[WorldSizePeriod]:
     groups: list[list[int]] = []
     steps = timeline.steps
     for place, step in enumerate(steps):
@@ -169,13 +169,15 @@ def _spells(timeline: Timeline) -> list[Spell]:
         own = [steps[place] for place in group]
         usual = median(step.seconds for step in own)
         pause = max(0.0, own[0].seconds - usual) if number else None
-        spells.append(Spell(at_s=own[0].at_s, world_size=own[0].world_size, steps=len(own), pause_s=pause))
+        spells.append(
+            WorldSizePeriod(at_s=own[0].at_s, world_size=own[0].world_size, steps=len(own), pause_s=pause)
+        )
     return spells
 
 
 def _fixed(
-    timeline: Timeline, shares: Sequence[Share], on_demand: Mapping[str, Decimal], disk_gib: int
-) -> Fixed | None:
+    timeline: Timeline, shares: Sequence[InstanceCost], on_demand: Mapping[str, Decimal], disk_gib: int
+) -> OnDemandBaseline | None:
     """Estimate the fixed run: as many workers as there were at most, at their usual speed, from boot to end.
 
     It boots as long as the first instances did, from their launch to the first step.
@@ -191,7 +193,7 @@ def _fixed(
     seconds = boot_s + median(usual) * len(timeline.steps)
     billed = max(60, round(seconds))
     usd = size * (instance_usd(max(known), billed) + volume_usd(disk_gib, billed))
-    return Fixed(instances=size, seconds=seconds, usd=usd)
+    return OnDemandBaseline(instances=size, seconds=seconds, usd=usd)
 
 
 def of_market(training: Training, market: Market) -> Decimal | None:

@@ -11,7 +11,7 @@ _NAME_PREFIX = "dlcloud "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Controlled:
+class DetachedCluster:
     """A cluster that one of its own instances controls.
 
     Args:
@@ -49,10 +49,10 @@ def is_run_of(cluster_name: str, run_id: str) -> bool:
     return re.fullmatch(re.escape(cluster_name) + "-[0-9a-f]{8}", run_id) is not None
 
 
-def controlled(instances: Iterable[Instance], *, cloud: str, region: str) -> list[Controlled]:
+def controlled(instances: Iterable[Instance], *, cloud: str, region: str) -> list[DetachedCluster]:
     """Return the clusters that instances control, as far as these are up."""
     return [
-        Controlled(
+        DetachedCluster(
             cluster_id=each.tags.get(CLUSTER_TAG, ""),
             name=each.tags.get(NAME_TAG, "").removeprefix(_NAME_PREFIX),
             cloud=cloud,

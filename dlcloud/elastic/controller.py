@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.elastic import Refused, Standing, decide
+from dlcloud.core.elastic import LaunchRefusals, WorkerState, decide
 from dlcloud.core.errors import DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Notice, Progress, Warned
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
-from dlcloud.elastic.lead import Lead
+from dlcloud.elastic.lead import Coordinator
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.succession import Phase, Succession, Vacated
-from dlcloud.elastic.team import Team
-from dlcloud.elastic.workers import Ended, Told, Workers
-from dlcloud.launch.grow import Grown
+from dlcloud.elastic.succession import CoordinatorFailover, CoordinatorTerminated, Phase
+from dlcloud.elastic.team import WorkerRegistry
+from dlcloud.elastic.workers import RecordsReceived, WorkerExited, Workers
+from dlcloud.launch.grow import GrowResult
 
 TICK_S = 0.25
 TELL_EVERY_S = 1.0
@@ -43,10 +43,10 @@ TOLD = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enlarged:
+class ScaleUpFinished:
     """A request for instances has been answered; `error` where it could not even be made."""
 
-    grown: Grown | None = None
+    grown: GrowResult | None = None
     error: BaseException | None = None
 
 
@@ -69,21 +69,23 @@ class Controller:
 
     cluster: Cluster
     recipe: Recipe
-    make_workers: Callable[[Callable[[], Lead], Callable[[Told | Ended], None]], Workers]
-    grow: Callable[[int, Sequence[str]], Grown]
+    make_workers: Callable[
+        [Callable[[], Coordinator], Callable[[RecordsReceived | WorkerExited], None]], Workers
+    ]
+    grow: Callable[[int, Sequence[str]], GrowResult]
     end: Callable[[Sequence[Member]], object]
     target: Callable[[], int]
     clock: Clock
     emit: Emit
     rehearsal: Rehearsal | None = None
-    team: Team = field(default_factory=Team)
+    team: WorkerRegistry = field(default_factory=WorkerRegistry)
     _workers: Workers = field(init=False)
-    _succession: Succession = field(init=False)
+    _succession: CoordinatorFailover = field(init=False)
     _inbox: "queue.Queue[object]" = field(init=False, default_factory=queue.Queue)
     _following: set[str] = field(init=False, default_factory=set)
     _drained: set[str] = field(init=False, default_factory=set)
     _asking: bool = field(init=False, default=False)
-    _refused: Refused | None = field(init=False, default=None)
+    _refused: LaunchRefusals | None = field(init=False, default=None)
     _look_at: datetime | None = field(init=False, default=None)
     _began: float | None = field(init=False, default=None)
     _done_at: float | None = field(init=False, default=None)
@@ -115,8 +117,8 @@ class Controller:
             self._take_all()
             self._act()
 
-    def _make_succession(self) -> Succession:
-        return Succession(
+    def _make_succession(self) -> CoordinatorFailover:
+        return CoordinatorFailover(
             team=self.team,
             following=self._following,
             inform=lambda member: self._workers.inform(member, workers=self.target()),
@@ -138,7 +140,9 @@ class Controller:
             return False
         now = self.clock.monotonic()
         self._done_at = now if self._done_at is None else self._done_at
-        training = {each.instance_id for each in self.team.workers if each.standing is not Standing.ARRIVING}
+        training = {
+            each.instance_id for each in self.team.workers if each.standing is not WorkerState.ARRIVING
+        }
         return not self._following & training or now - self._done_at > LINGER_S
 
     def _take_all(self) -> None:
@@ -151,16 +155,16 @@ class Controller:
             happened.append(self._inbox.get())
         for each in happened:
             match each:
-                case Told():
+                case RecordsReceived():
                     self._take_records(each)
-                case Ended():
+                case WorkerExited():
                     self._take_end(each)
-                case Enlarged():
+                case ScaleUpFinished():
                     self._take_answer(each)
-                case Vacated():
+                case CoordinatorTerminated():
                     self._succession.vacated()
 
-    def _take_records(self, told: Told) -> None:
+    def _take_records(self, told: RecordsReceived) -> None:
         for record in told.records:
             self.team.take(told.instance_id, record)
             if record.get("record") == "step":
@@ -185,7 +189,7 @@ class Controller:
         message = f"step {self.team.step}{loss}, {self.team.world_size} worker(s)"
         self.emit(Progress(message=message, done=self.team.step, total=self.team.steps))
 
-    def _take_end(self, ended: Ended) -> None:
+    def _take_end(self, ended: WorkerExited) -> None:
         name = ended.instance_id
         self._following.discard(name)
         self.team.lose(name)
@@ -205,7 +209,7 @@ class Controller:
             self._release(name)
             self._succession.reconsider()
 
-    def _count_failure(self, ended: Ended, most: int) -> None:
+    def _count_failure(self, ended: WorkerExited, most: int) -> None:
         self._failures += 1
         if ended.run is not None and self._failures >= most:
             raise self._workers.detached.failure(ended.run, self.recipe.name)
@@ -222,7 +226,7 @@ class Controller:
         except DlcloudError as error:
             self.emit(Warned(message=error.message, instance_id=member.instance.instance_id))
 
-    def _take_answer(self, answer: Enlarged) -> None:
+    def _take_answer(self, answer: ScaleUpFinished) -> None:
         self._asking = False
         if answer.error is not None and not isinstance(answer.error, DlcloudError):
             raise answer.error
@@ -236,7 +240,7 @@ class Controller:
             self._refused = None
             return
         before = 0 if self._refused is None else self._refused.times
-        self._refused = Refused(times=before + 1, at=self.clock.now())
+        self._refused = LaunchRefusals(times=before + 1, at=self.clock.now())
         why = "" if answer.error is None else f" ({answer.error})"
         wait_s = (self._refused.again_at - self._refused.at).total_seconds()
         staying = sum(worker.stays for worker in self.team.workers)
@@ -271,7 +275,7 @@ class Controller:
             self._ask(move.launch)
 
     def _others(self) -> list[str]:
-        workers = [each for each in self.team.workers if each.standing is Standing.TRAINING]
+        workers = [each for each in self.team.workers if each.standing is WorkerState.TRAINING]
         workers.sort(key=lambda each: (each.member.instance.launched_at, each.instance_id))
         return [each.instance_id for each in workers if each.instance_id != self._succession.lead.instance_id]
 
@@ -280,7 +284,7 @@ class Controller:
             return
         self._drained.add(name)
         self.emit(Notice(message=f"leaves: {target} worker(s) are wanted", instance_id=name))
-        arriving = self.team.standing(name) is Standing.ARRIVING
+        arriving = self.team.standing(name) is WorkerState.ARRIVING
         self.team.leave(name)
         try:
             self._workers.drain(self.team.member(name), "resize", workers=target)
@@ -298,6 +302,6 @@ class Controller:
 
     def _grow(self, count: int, known: Sequence[str]) -> None:
         try:
-            self._inbox.put(Enlarged(grown=self.grow(count, known)))
+            self._inbox.put(ScaleUpFinished(grown=self.grow(count, known)))
         except BaseException as error:  # noqa: BLE001 - the controller's own thread decides what it means
-            self._inbox.put(Enlarged(error=error))
+            self._inbox.put(ScaleUpFinished(error=error))

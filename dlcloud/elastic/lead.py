@@ -6,7 +6,7 @@ from dlcloud.core.cluster import Member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
+class Coordinator:
     """An instance that runs lighthouse and ledger.
 
     Attributes:

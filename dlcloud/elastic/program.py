@@ -8,7 +8,7 @@ from pathlib import Path
 import dlcloud.trainer
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Elastic, Recipe
-from dlcloud.elastic.lead import Lead
+from dlcloud.elastic.lead import Coordinator
 
 PACKAGE = Path(dlcloud.trainer.__file__).parent
 REQUIREMENTS = PACKAGE / "requirements" / "elastic.txt"
@@ -37,7 +37,7 @@ class Program:
     minimum: int
     elastic: Elastic
 
-    def agent(self, python: str, *, worker: str, lead: Lead, port: int) -> str:
+    def agent(self, python: str, *, worker: str, lead: Coordinator, port: int) -> str:
         """Return the shell command of an instance's agent, run in the folder that the command runs in.
 
         Args:
@@ -58,7 +58,9 @@ class Program:
         words += ["--", "sh", "-c", f"exec {self.command}"]
         return f"PYTHONPATH=.. exec {shlex.quote(python)} {shlex.join(words)}\n"
 
-    def control(self, *, worker: str, workers: int, lead: Lead, port: int, drain: str | None = None) -> bytes:
+    def control(
+        self, *, worker: str, workers: int, lead: Coordinator, port: int, drain: str | None = None
+    ) -> bytes:
         """Return what the controller tells an agent; `trainer/control.py` says what it means."""
         wanted = {
             "generation": lead.generation,

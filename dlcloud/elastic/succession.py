@@ -17,9 +17,9 @@ from dlcloud.core.cluster import Member
 from dlcloud.core.elastic import successor
 from dlcloud.core.errors import DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.ports import Clock
-from dlcloud.elastic.lead import Lead
-from dlcloud.elastic.team import Team
+from dlcloud.core.protocols import Clock
+from dlcloud.elastic.lead import Coordinator
+from dlcloud.elastic.team import WorkerRegistry
 
 AGAIN_S = 3.0
 """Between two tries to tell an instance, or to end one."""
@@ -42,12 +42,12 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vacated:
+class CoordinatorTerminated:
     """The lost coordinator is ended for certain."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Succession:
+class CoordinatorFailover:
     """Keeps somebody coordinating.
 
     Args:
@@ -60,14 +60,14 @@ class Succession:
         emit: Is told what happens.
     """
 
-    team: Team
+    team: WorkerRegistry
     following: Collection[str]
     inform: Callable[[Member], bool]
     end: Callable[[Sequence[Member]], object]
-    post: Callable[[Vacated], None]
+    post: Callable[[CoordinatorTerminated], None]
     clock: Clock
     emit: Emit
-    lead: Lead = field(init=False)
+    lead: Coordinator = field(init=False)
     phase: Phase = field(init=False, default=Phase.STEADY)
     _lost_at: int = field(init=False, default=0)
     _told: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
@@ -75,7 +75,7 @@ class Succession:
 
     def begin(self, first: Member) -> None:
         """Begin with the instance that coordinates, or has to where an earlier controller saw it lost."""
-        self.lead = Lead(member=first, step=self.team.step)
+        self.lead = Coordinator(member=first, step=self.team.step)
         if self.team.step:
             generation = self.team.generation + 1
             self.lead = replace(self.lead, generation=generation, least=self._least())
@@ -118,7 +118,7 @@ class Succession:
         if found is None:
             return
         generation = max(self.lead.generation, self.team.generation) + 1
-        self.lead = Lead(member=found, generation=generation, step=self._lost_at, least=self._least())
+        self.lead = Coordinator(member=found, generation=generation, step=self._lost_at, least=self._least())
         self.phase = Phase.STARTING
         self.emit(Notice(message="coordinates the others from now on", instance_id=self.lead.instance_id))
         self.remind()
@@ -175,7 +175,7 @@ class Succession:
                 self.emit(Warned(message=error.message, instance_id=member.instance.instance_id))
                 self.clock.sleep(AGAIN_S)
             else:
-                self.post(Vacated())
+                self.post(CoordinatorTerminated())
                 return
 
     def _tell(self, name: str) -> None:
@@ -189,7 +189,7 @@ class Succession:
             arguments = (self.team.member(name), lead)
             threading.Thread(target=self._inform, args=arguments, name=f"tell {name}", daemon=True).start()
 
-    def _inform(self, member: Member, lead: Lead) -> None:
+    def _inform(self, member: Member, lead: Coordinator) -> None:
         name = member.instance.instance_id
         while self.lead == lead and name in self.following:
             try:

@@ -5,23 +5,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import Standing, Worker
+from dlcloud.core.elastic import Worker, WorkerState
 
 _MOVES = {
-    "notice": Standing.LEAVING,
-    "drain": Standing.LEAVING,
-    "drained": Standing.LEAVING,
-    "rebalance": Standing.AT_RISK,
-    "joined": Standing.TRAINING,
+    "notice": WorkerState.LEAVING,
+    "drain": WorkerState.LEAVING,
+    "drained": WorkerState.LEAVING,
+    "rebalance": WorkerState.AT_RISK,
+    "joined": WorkerState.TRAINING,
 }
 """What an event of `trainer/records.py` makes of who reports it."""
 
-_WAY = [Standing.ARRIVING, Standing.TRAINING, Standing.AT_RISK, Standing.LEAVING, Standing.GONE]
+_WAY = [
+    WorkerState.ARRIVING,
+    WorkerState.TRAINING,
+    WorkerState.AT_RISK,
+    WorkerState.LEAVING,
+    WorkerState.GONE,
+]
 """Nobody goes back on it: a step that is reported after a notice was committed before it."""
 
 
 @dataclass(slots=True)
-class Team:
+class WorkerRegistry:
     """The instances of a run.
 
     Attributes:
@@ -40,7 +46,7 @@ class Team:
     done: bool = False
     generation: int = 0
     _members: dict[str, Member] = field(default_factory=dict)
-    _standings: dict[str, Standing] = field(default_factory=dict)
+    _standings: dict[str, WorkerState] = field(default_factory=dict)
     _held: dict[str, int] = field(default_factory=dict)
     _coordinated: set[str] = field(default_factory=set)
 
@@ -52,7 +58,7 @@ class Team:
     def admit(self, member: Member) -> None:
         """Count an instance that was launched."""
         self._members.setdefault(member.instance.instance_id, member)
-        self._standings.setdefault(member.instance.instance_id, Standing.ARRIVING)
+        self._standings.setdefault(member.instance.instance_id, WorkerState.ARRIVING)
 
     def knows(self, instance_id: str) -> bool:
         """Tell whether an instance was ever admitted."""
@@ -62,7 +68,7 @@ class Team:
         """Return an instance that was admitted."""
         return self._members[instance_id]
 
-    def standing(self, instance_id: str) -> Standing:
+    def standing(self, instance_id: str) -> WorkerState:
         """Return where the worker on an instance stands."""
         return self._standings[instance_id]
 
@@ -79,11 +85,11 @@ class Team:
 
     def leave(self, instance_id: str) -> None:
         """Count a worker as leaving: it was told to."""
-        self._move(instance_id, Standing.LEAVING)
+        self._move(instance_id, WorkerState.LEAVING)
 
     def lose(self, instance_id: str) -> None:
         """Count a worker as gone."""
-        self._move(instance_id, Standing.GONE)
+        self._move(instance_id, WorkerState.GONE)
 
     def take(self, instance_id: str, record: Mapping[str, Any]) -> None:
         """Learn from a record of an instance; what is not understood says nothing."""
@@ -93,14 +99,14 @@ class Team:
                 steps = settings.get("steps") if isinstance(settings, dict) else None
                 self.steps = steps if isinstance(steps, int) else self.steps
             case "step":
-                self._move(instance_id, Standing.TRAINING)
+                self._move(instance_id, WorkerState.TRAINING)
                 self._step(instance_id, record)
             case "event":
                 event = record.get("event")
                 self.done = self.done or event == "done"
                 if isinstance(event, str):
                     self._hold(instance_id, event, record.get("step"))
-                    self._move(instance_id, _MOVES.get(event, Standing.ARRIVING))
+                    self._move(instance_id, _MOVES.get(event, WorkerState.ARRIVING))
 
     def _hold(self, instance_id: str, event: str, step: object) -> None:
         """Learn what an event says of the state on an instance."""
@@ -124,6 +130,6 @@ class Team:
             self.loss = loss if isinstance(loss, int | float) else None
             self.world_size = size if isinstance(size, int) else self.world_size
 
-    def _move(self, instance_id: str, to: Standing) -> None:
+    def _move(self, instance_id: str, to: WorkerState) -> None:
         if instance_id in self._standings:
             self._standings[instance_id] = max(self._standings[instance_id], to, key=_WAY.index)

@@ -8,14 +8,14 @@ from typing import Any
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import DlcloudError
 from dlcloud.core.events import Emit
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
-from dlcloud.elastic.lead import Lead
+from dlcloud.elastic.lead import Coordinator
 from dlcloud.elastic.program import CONTROL, PACKAGE, Program
-from dlcloud.launch.detached import Detached, folder_of
-from dlcloud.launch.quotes import Quotes
+from dlcloud.launch.quotes import PriceLookup
+from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
 from dlcloud.store.runs import Runs
 
@@ -24,7 +24,7 @@ DRAINED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RecordsReceived:
     """Records of an instance, new ones."""
 
     instance_id: str
@@ -32,7 +32,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class WorkerExited:
     """The worker on an instance has ended: its run, or why there is none to speak of."""
 
     instance_id: str
@@ -65,15 +65,15 @@ class Workers:
 
     recipe: Recipe
     program: Program
-    lead: Callable[[], Lead]
+    lead: Callable[[], Coordinator]
     port: int
     image_id: str
-    detached: Detached
+    detached: RemoteJobs
     runs: Runs
-    quotes: Quotes
+    quotes: PriceLookup
     clock: Clock
     emit: Emit
-    post: Callable[[Told | Ended], None]
+    post: Callable[[RecordsReceived | WorkerExited], None]
 
     def serve(self, member: Member) -> None:
         """Set an instance up and follow its agent, in a thread; one that runs already is only followed."""
@@ -116,16 +116,16 @@ class Workers:
             self.detached.start(connection, run)
             self.runs.put_prices(run.run_id, self.quotes.of(run.instance_type, run.zone))
             ended = self.detached.follow(
-                member, run, lambda records: self.post(Told(instance_id=name, records=records))
+                member, run, lambda records: self.post(RecordsReceived(instance_id=name, records=records))
             )
             if ended.exit_status == DRAINED:
                 ended = replace(ended, state=RunState.DONE)
             patterns = self.recipe.keep.files if ended.exit_status == 0 else []
-            self.post(Ended(instance_id=name, run=self.detached.bring_home(member, ended, patterns)))
+            self.post(WorkerExited(instance_id=name, run=self.detached.bring_home(member, ended, patterns)))
         except DlcloudError as error:
-            self.post(Ended(instance_id=name, error=error))
+            self.post(WorkerExited(instance_id=name, error=error))
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the command, not hang it
-            self.post(Ended(instance_id=name, error=error))
+            self.post(WorkerExited(instance_id=name, error=error))
 
     def _send(self, connection: Connection, member: Member) -> Run:
         setup_at = self.clock.now()
@@ -145,6 +145,6 @@ class Workers:
         self.runs.add(run)
         return run
 
-    def _control(self, member: Member, lead: Lead, *, workers: int, drain: str | None = None) -> bytes:
+    def _control(self, member: Member, lead: Coordinator, *, workers: int, drain: str | None = None) -> bytes:
         name = member.instance.instance_id
         return self.program.control(worker=name, workers=workers, lead=lead, port=self.port, drain=drain)

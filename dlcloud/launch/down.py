@@ -8,9 +8,9 @@ from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import Emit, stage
 from dlcloud.core.instance import Instance, InstanceState
-from dlcloud.core.ports import Clock, Cloud
-from dlcloud.launch import living
-from dlcloud.launch.living import LAUNCH, UNSEEN
+from dlcloud.core.protocols import Clock, Cloud
+from dlcloud.launch import members as living
+from dlcloud.launch.members import LAUNCH, UNSEEN
 from dlcloud.launch.shrink import ended_members
 from dlcloud.ssh.fanout import fan_out
 from dlcloud.store.clusters import Clusters

@@ -7,17 +7,17 @@ from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import DlcloudError
 from dlcloud.core.events import Emit, Warned, stage
 from dlcloud.core.plan import Plan
-from dlcloud.core.ports import Clock, Cloud, Refusal
+from dlcloud.core.protocols import Clock, Cloud, Refusal
 from dlcloud.core.remote import Connection, Dial
+from dlcloud.launch.connect import wait_until_reachable
 from dlcloud.launch.provision import Provisioner, refusal_lines
-from dlcloud.launch.reach import arrive
 from dlcloud.launch.shrink import shrink
 from dlcloud.launch.up import tell
 from dlcloud.store.clusters import Clusters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grown:
+class GrowResult:
     """What became of a cluster that was to grow; fewer than were asked for are no error here.
 
     Args:
@@ -44,7 +44,7 @@ def grow(
     clock: Clock,
     emit: Emit,
     reached: Collection[str] = (),
-) -> Grown:
+) -> GrowResult:
     """Launch what is missing of the plan's instances, through the same failover as `up`, and connect to it.
 
     Args:
@@ -82,11 +82,11 @@ def grow(
         emit(Warned(message=line))
     new = [member for member in had.members if member.instance.instance_id not in reached]
     if not new:
-        return Grown(members=had.members, connections={}, refusals=had.refusals)
+        return GrowResult(members=had.members, connections={}, refusals=had.refusals)
     tell(new, emit)
     lost: dict[str, DlcloudError] = {}
     with stage(emit, clock, f"connecting to {len(new)} instance(s), proving their host keys"):
-        there, connections = arrive(
+        there, connections = wait_until_reachable(
             cluster,
             new,
             group_id=group_id,
@@ -102,4 +102,4 @@ def grow(
         emit(Warned(message=f"is given up: {error.message}", instance_id=name))
     shrink(cluster, useless, cloud=cloud, clusters=clusters, clock=clock, emit=emit)
     known = [member for member in had.members if member.instance.instance_id in reached]
-    return Grown(members=known + there, connections=connections, refusals=had.refusals, lost=lost)
+    return GrowResult(members=known + there, connections=connections, refusals=had.refusals, lost=lost)

@@ -17,11 +17,11 @@ from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Cluster, ClusterS
 from dlcloud.core.errors import DlcloudError, InstanceError, StoreError
 from dlcloud.core.events import Emit, Notice, stage
 from dlcloud.core.handover import FILES, recipe_there
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection, Dial
-from dlcloud.launch.detached import LOG_TAIL_LINES
 from dlcloud.launch.installed import CONTROL, install
+from dlcloud.launch.remote_jobs import LOG_TAIL_LINES
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.ssh.hostproof import fingerprint
 from dlcloud.ssh.known_hosts import KnownHosts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dlcloud
 from dlcloud.core.events import Emit, stage
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Connection
 from dlcloud.launch.setup import FOLDER, prepare

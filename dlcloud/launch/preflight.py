@@ -6,8 +6,8 @@ from typing import Any
 
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import InstanceType, Market
-from dlcloud.core.plan import Observed
-from dlcloud.core.ports import Account, Cloud
+from dlcloud.core.plan import PreflightFacts
+from dlcloud.core.protocols import Account, Cloud
 from dlcloud.core.quota import CODES, Quota, quota_key, quotas
 from dlcloud.core.recipe import Recipe
 from dlcloud.ssh.fanout import fan_out
@@ -24,7 +24,9 @@ class Findings:
     errors: Mapping[str, Exception] = field(default_factory=dict)
 
 
-def observe(recipe: Recipe, *, cloud: Cloud, account: Account | None = None, cidr: str = "") -> Observed:
+def observe(
+    recipe: Recipe, *, cloud: Cloud, account: Account | None = None, cidr: str = ""
+) -> PreflightFacts:
     """Ask who we are, what is offered where, which image, what it costs and what our own address is.
 
     Args:
@@ -40,7 +42,7 @@ def observe(recipe: Recipe, *, cloud: Cloud, account: Account | None = None, cid
     for name in REQUIRED:
         if name in findings.errors:
             raise findings.errors[name]
-    return observed(recipe, findings, cloud=cloud, account=account)
+    return preflight_facts(recipe, findings, cloud=cloud, account=account)
 
 
 def ask(recipe: Recipe, *, cloud: Cloud, account: Account | None, cidr: str = "") -> Findings:
@@ -67,11 +69,13 @@ def ask(recipe: Recipe, *, cloud: Cloud, account: Account | None, cidr: str = ""
     )
 
 
-def observed(recipe: Recipe, findings: Findings, *, cloud: Cloud, account: Account | None) -> Observed:
+def preflight_facts(
+    recipe: Recipe, findings: Findings, *, cloud: Cloud, account: Account | None
+) -> PreflightFacts:
     """Return what a plan is made of; what is not required may be missing."""
     answers = findings.answers
     subnets: Mapping[str, str] | None = answers.get("subnets")
-    return Observed(
+    return PreflightFacts(
         identity=answers["identity"],
         cidr=answers["cidr"],
         zones=answers["zones"],

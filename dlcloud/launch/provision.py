@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from dlcloud.core.attempts import LaunchAttempt, next_attempt
 from dlcloud.core.cluster import Cluster, Member, client_token
 from dlcloud.core.errors import CapacityError, CloudError, QuotaError
 from dlcloud.core.events import Emit, Warned
 from dlcloud.core.instance import Instance, Market
 from dlcloud.core.plan import Plan
-from dlcloud.core.ports import Clock, Cloud, FleetRequest, Launched, LaunchRequest, Refusal
-from dlcloud.core.rounds import Ask, ask_for
-from dlcloud.launch.living import LAUNCH, UNSEEN, living
+from dlcloud.core.protocols import Clock, Cloud, FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
 from dlcloud.store.clusters import Clusters
 
 REPEATABLE = timedelta(minutes=15)
@@ -79,10 +79,12 @@ class Provisioner:
         repeated: list[Instance] = []
         for intent in self.clusters.intents(self.cluster.cluster_id, LAUNCH):
             if intent.outcome is None and self.clock.now() - intent.begun_at < REPEATABLE:
-                repeated += self._carry_out(Ask.from_text(intent.detail), intent.intent_id).instances
+                repeated += self._carry_out(
+                    LaunchAttempt.from_text(intent.detail), intent.intent_id
+                ).instances
             elif intent.outcome is None:
                 self.clusters.end_intent(intent.intent_id, UNSEEN, self.clock.now())
-        members = living(
+        members = reconcile_members(
             self.cluster, cloud=self.cloud, clusters=self.clusters, clock=self.clock, repeated=repeated
         )
         return [self._member(member.instance) if member.hourly_usd is None else member for member in members]
@@ -110,7 +112,7 @@ class Provisioner:
             return False
         fixed = [each for each in members if each.instance.market is Market.ON_DEMAND]
         attempt = len(self.clusters.intents(self.cluster.cluster_id, LAUNCH))
-        ask = ask_for(
+        ask = next_attempt(
             self.plan, market, missing=missing, on_demand=len(fixed), attempt=attempt, spread=spread
         )
         launched = self._carry_out(ask)
@@ -120,7 +122,7 @@ class Provisioner:
         members += [self._member(each) for each in new]
         return ask.single and 0 < len(new) < missing
 
-    def _carry_out(self, ask: Ask, intent_id: int | None = None) -> Launched:
+    def _carry_out(self, ask: LaunchAttempt, intent_id: int | None = None) -> LaunchResult:
         """Make one request, its intent stored before it; what refuses it is an answer, not an error."""
         request = self._request(ask)
         template = "" if ask.single else self._template(ask, request)
@@ -132,7 +134,7 @@ class Provisioner:
             launched = self._launch(ask, request, template)
         except (CapacityError, QuotaError) as error:
             name, zone = ask.pools[0]
-            launched = Launched(
+            launched = LaunchResult(
                 instances=(), refusals=(Refusal(pool=f"{name} {ask.market}", zone=zone, error=error),)
             )
         except CloudError as error:
@@ -143,16 +145,16 @@ class Provisioner:
         self.clusters.end_intent(intent_id, " ".join(filter(None, told)) or "refused", self.clock.now())
         return launched
 
-    def _template(self, ask: Ask, request: LaunchRequest) -> str:
+    def _template(self, ask: LaunchAttempt, request: LaunchRequest) -> str:
         """Return the launch template of a fleet; rounds that differ only in their market share one."""
         key = (ask.image.image_id, ask.life_minutes)
         if key not in self._templates:
             self._templates[key] = self.cloud.create_launch_template(request)
         return self._templates[key]
 
-    def _launch(self, ask: Ask, request: LaunchRequest, template: str) -> Launched:
+    def _launch(self, ask: LaunchAttempt, request: LaunchRequest, template: str) -> LaunchResult:
         if ask.single:
-            return Launched(instances=tuple(self.cloud.launch(request)))
+            return LaunchResult(instances=tuple(self.cloud.launch(request)))
         return self.cloud.launch_fleet(
             FleetRequest(
                 template=template,
@@ -166,7 +168,7 @@ class Provisioner:
             )
         )
 
-    def _request(self, ask: Ask) -> LaunchRequest:
+    def _request(self, ask: LaunchAttempt) -> LaunchRequest:
         name, zone = ask.pools[0]
         return LaunchRequest(
             instance_type=name,

@@ -5,12 +5,12 @@ from threading import Lock
 
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.ports import Cloud
+from dlcloud.core.protocols import Cloud
 
 log = logging.getLogger(__name__)
 
 
-class Quotes:
+class PriceLookup:
     """Prices for the record.
 
     Args:

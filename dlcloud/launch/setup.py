@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dlcloud.core.errors import DlcloudError, RemoteCommandError
 from dlcloud.core.events import Emit, Notice, stage
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Connection
 from dlcloud.resources.texts import template

@@ -8,7 +8,7 @@ from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import Emit, stage
 from dlcloud.core.instance import Instance
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.store.clusters import Clusters
 
 SHRINK = "shrink"
@@ -52,7 +52,7 @@ def shrink(
     return ended
 
 
-def doomed(cluster_id: str, clusters: Clusters) -> set[str]:
+def terminating_ids(cluster_id: str, clusters: Clusters) -> set[str]:
     """Return the ids of the instances that were ever asked to end by a shrink of the cluster."""
     return {name for intent in clusters.intents(cluster_id, SHRINK) for name in intent.detail.split()}
 

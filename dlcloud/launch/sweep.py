@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dlcloud.core.cluster import Leftover
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import Emit, stage
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.launch.down import POLL_S, TERMINATION_TIMEOUT_S
 
 
-def sweep(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit) -> None:
+def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit) -> None:
     """Remove leftovers of one region: first what could launch more, last what the others hold on to.
 
     Raises:

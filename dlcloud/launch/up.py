@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.events import Emit, Notice, stage
 from dlcloud.core.plan import Plan
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.remote import Connection, Dial
 from dlcloud.core.resize import decide
+from dlcloud.launch.connect import wait_until_reachable
 from dlcloud.launch.provision import Provisioner
-from dlcloud.launch.reach import arrive
 from dlcloud.launch.shrink import shrink
 from dlcloud.store.clusters import Clusters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class ConnectedMembers:
     """Instances that are up, and a connection to each, by instance id."""
 
     members: list[Member]
@@ -33,7 +33,7 @@ def bring_up(
     dial: Dial,
     clock: Clock,
     emit: Emit,
-) -> Reached:
+) -> ConnectedMembers:
     """Launch what the plan says, or what is missing of it, and connect to all of it.
 
     Whoever calls this takes the cluster down if it raises: by tag, so that nothing is missed.
@@ -61,7 +61,7 @@ def bring_up(
     members = [member for member in members if member not in surplus]
     tell(members, emit)
     with stage(emit, clock, f"connecting to {len(members)} instance(s), proving their host keys"):
-        members, connections = arrive(
+        members, connections = wait_until_reachable(
             cluster,
             members,
             group_id=group_id,
@@ -71,7 +71,7 @@ def bring_up(
             dial=dial,
             clock=clock,
         )
-    return Reached(members=members, connections=connections)
+    return ConnectedMembers(members=members, connections=connections)
 
 
 def tell(members: Sequence[Member], emit: Emit) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from dlcloud.core.cost import rounded
-from dlcloud.core.reconciliation import Reconciled
+from dlcloud.core.reconciliation import Reconciliation
 from dlcloud.report.table import Cell, Section, fitted
 
 NOT_YET = (
@@ -13,7 +13,7 @@ NOT_YET = (
 )
 
 
-def billed_section(lines: Sequence[Reconciled], unanswered: str) -> Section:
+def billed_section(lines: Sequence[Reconciliation], unanswered: str) -> Section:
     """Return the table of estimates and bills.
 
     Args:
@@ -37,12 +37,12 @@ def billed_section(lines: Sequence[Reconciled], unanswered: str) -> Section:
     return fitted(section, {0: 12, 1: 9})
 
 
-def billed_records(lines: Sequence[Reconciled], unanswered: str) -> dict[str, object]:
+def billed_records(lines: Sequence[Reconciliation], unanswered: str) -> dict[str, object]:
     """Return the same for programs."""
     return {"unanswered": unanswered, "clusters": [_record(line) for line in lines]}
 
 
-def _row(line: Reconciled) -> tuple[str, ...]:
+def _row(line: Reconciliation) -> tuple[str, ...]:
     mark = " ~" if line.billed and line.billed.estimated else ""
     return (
         line.cluster.name,
@@ -57,7 +57,7 @@ def _usd(amount: Decimal | None, otherwise: str) -> str:
     return otherwise if amount is None else str(rounded(amount))
 
 
-def _record(line: Reconciled) -> dict[str, Cell]:
+def _record(line: Reconciliation) -> dict[str, Cell]:
     return {
         "cluster": line.cluster.name,
         "cluster_id": line.cluster.cluster_id,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlcloud.core.instance import Market
-from dlcloud.core.line import Line
 from dlcloud.core.pareto import pareto_front
-from dlcloud.core.ranking import Group, grouped
+from dlcloud.core.ranking import Group, group_rows
+from dlcloud.core.result_row import ResultRow
 from dlcloud.report.cost import money, number, speed_up
 
 Spec = dict[str, Any]
@@ -43,17 +43,17 @@ class Chart:
     numeric: frozenset[int] = frozenset()
 
 
-def cost_charts(lines: Sequence[Line], market: Market) -> list[Chart]:
+def cost_charts(lines: Sequence[ResultRow], market: Market) -> list[Chart]:
     """Return the charts of the lines: cost against throughput by case, then all speed-ups by benchmark."""
     charts: list[Chart] = []
-    for of_case in grouped(lines, Group.CASE):
+    for of_case in group_rows(lines, Group.CASE):
         charts += _pareto_chart(of_case, market, len(charts))
-    for of_benchmark in grouped(lines, Group.BENCHMARK):
+    for of_benchmark in group_rows(lines, Group.BENCHMARK):
         charts += _speed_up_chart(of_benchmark, len(charts))
     return charts
 
 
-def _pareto_chart(lines: Sequence[Line], market: Market, place: int) -> list[Chart]:
+def _pareto_chart(lines: Sequence[ResultRow], market: Market, place: int) -> list[Chart]:
     """Return cost against throughput, with intervals and the Pareto front; no chart without any price."""
     shown = [line for line in lines if line.throughput and line.usd_per_million(market) is not None]
     if not shown:
@@ -131,7 +131,7 @@ def _pareto_chart(lines: Sequence[Line], market: Market, place: int) -> list[Cha
     return [Chart(name=f"pareto-{place}", caption=caption, spec=spec, titles=titles, rows=rows)]
 
 
-def _pareto_value(line: Line, market: Market, *, front: bool) -> dict[str, Any]:
+def _pareto_value(line: ResultRow, market: Market, *, front: bool) -> dict[str, Any]:
     throughput, usd = line.throughput, line.usd_per_million(market)
     if throughput is None or usd is None:
         raise ValueError("a line of this chart has a throughput and a price")
@@ -179,7 +179,7 @@ def _bar(x: Spec, y: Spec, axis: str) -> Spec:
     }
 
 
-def _speed_up_chart(lines: Sequence[Line], place: int) -> list[Chart]:
+def _speed_up_chart(lines: Sequence[ResultRow], place: int) -> list[Chart]:
     """Return the speed-ups over the baseline as bars with intervals; no chart where none was measured."""
     shown = [line for line in lines if line.comparison]
     if not shown:
@@ -238,7 +238,7 @@ TEXT = "currentColor"
 """What the page's text has, in light and dark; a picture for paper replaces it."""
 
 
-def _speed_up_value(line: Line, lines: Sequence[Line]) -> dict[str, Any]:
+def _speed_up_value(line: ResultRow, lines: Sequence[ResultRow]) -> dict[str, Any]:
     comparison = line.comparison
     if comparison is None:
         raise ValueError("a line of this chart has a comparison")
@@ -262,7 +262,7 @@ def _speed_up_value(line: Line, lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
-def _title(lines: Sequence[Line]) -> str:
+def _title(lines: Sequence[ResultRow]) -> str:
     cases = {line.result.case for line in lines}
     parts = dict.fromkeys([lines[0].run.workload, *(cases if len(cases) == 1 else ())])
     types = {line.run.instance_type for line in lines}

@@ -6,9 +6,9 @@ from decimal import Decimal
 
 from dlcloud.core.cost import rounded
 from dlcloud.core.instance import Market
-from dlcloud.core.line import Line
-from dlcloud.core.ranking import Best, By, Group, best_of, grouped, natural_group, ranked
+from dlcloud.core.ranking import Best, By, Group, best_of, group_rows, natural_group, rank
 from dlcloud.core.result import Metric
+from dlcloud.core.result_row import ResultRow
 from dlcloud.report.cost_details import bill_section, detail_sections, price_section
 from dlcloud.report.cost_record import record_of
 from dlcloud.report.cost_wide import wide_section
@@ -25,13 +25,13 @@ class Column:
     """A column of the cost table; `least` is the width to which it may be wrapped where 80 are too few."""
 
     title: str
-    cell: Callable[[Line], str]
+    cell: Callable[[ResultRow], str]
     numeric: bool = False
     least: int | None = None
 
 
 def cost_report(
-    lines: Sequence[Line],
+    lines: Sequence[ResultRow],
     *,
     command: str = "cost-report",
     by: By | None = None,
@@ -53,9 +53,9 @@ def cost_report(
         wide: Everything in one table, as wide as that needs.
         empty: What is said where there are no lines.
     """
-    ordered = list(lines) if by is None else ranked(lines, by, market)
+    ordered = list(lines) if by is None else rank(lines, by, market)
     sections: list[Section] = []
-    for of_group in grouped(ordered, group or natural_group(ordered)):
+    for of_group in group_rows(ordered, group or natural_group(ordered)):
         best = best_of(of_group, by or By.COST, market)
         if wide:
             sections.append(wide_section(of_group, heading(of_group), _notes(of_group, best, by, market)))
@@ -69,7 +69,7 @@ def cost_report(
     return Report(command=command, records=records, sections=sections, empty=empty)
 
 
-def _cost_section(lines: Sequence[Line], best: Sequence[Best], by: By | None, market: Market) -> Section:
+def _cost_section(lines: Sequence[ResultRow], best: Sequence[Best], by: By | None, market: Market) -> Section:
     columns = _columns(lines, "*" if lines[0].rehearsal else "")
     section = Section(
         heading=heading(lines),
@@ -83,7 +83,7 @@ def _cost_section(lines: Sequence[Line], best: Sequence[Best], by: By | None, ma
     )
 
 
-def _columns(lines: Sequence[Line], mark: str) -> list[Column]:
+def _columns(lines: Sequence[ResultRow], mark: str) -> list[Column]:
     unit = next((line.throughput.unit for line in lines if line.throughput), "items/s")
     columns = [*_identity(lines)]
     columns += [
@@ -100,14 +100,14 @@ def _columns(lines: Sequence[Line], mark: str) -> list[Column]:
     return columns
 
 
-def _over_best(lines: Sequence[Line]) -> list[Column]:
+def _over_best(lines: Sequence[ResultRow]) -> list[Column]:
     """Return the column beside the best baseline of each case, where there was a choice of baselines."""
     if not any(line.overall for line in lines):
         return []
     return [Column(title="over best", cell=over_best, numeric=True)]
 
 
-def _identity(lines: Sequence[Line]) -> list[Column]:
+def _identity(lines: Sequence[ResultRow]) -> list[Column]:
     """Return the columns by which the lines of a table differ; what they share is in the heading."""
     kinds = [
         Column(title="type", cell=lambda line: line.run.instance_type, least=8),
@@ -123,7 +123,7 @@ def _identity(lines: Sequence[Line]) -> list[Column]:
     return columns
 
 
-def heading(lines: Sequence[Line]) -> str:
+def heading(lines: Sequence[ResultRow]) -> str:
     """Return what the lines of a table share."""
     runs = {line.run.run_id: line.run for line in lines}
     hardware = {line.hardware.label for line in lines}
@@ -154,7 +154,7 @@ def _shared(names: Iterable[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _notes(lines: Sequence[Line], best: Sequence[Best], by: By | None, market: Market) -> list[str]:
+def _notes(lines: Sequence[ResultRow], best: Sequence[Best], by: By | None, market: Market) -> list[str]:
     notes = []
     if lines[0].rehearsal:
         types = ", ".join(dict.fromkeys(line.run.instance_type for line in lines))
@@ -189,7 +189,7 @@ def _told(best: Best, by: By, market: Market, *, named: bool) -> str:
     return f"{where}{what}: {run.instance_type} {best.line.result.setting}{mark}; {best.reason}"
 
 
-def setting(line: Line) -> str:
+def setting(line: ResultRow) -> str:
     """Return a setting's name, marked where its figure did not settle."""
     return line.result.setting + ("" if line.result.stable else " ~")
 
@@ -199,7 +199,7 @@ def number(metric: Metric | None) -> str:
     return "" if metric is None else f"{metric.value:.4g}" if metric.value < 10000 else f"{metric.value:.0f}"  # noqa: PLR2004  digits
 
 
-def speed_up(line: Line) -> str:
+def speed_up(line: ResultRow) -> str:
     """Return a comparison with its interval; a winner is named only where the interval excludes 1."""
     comparison = line.comparison
     if comparison is None:
@@ -208,7 +208,7 @@ def speed_up(line: Line) -> str:
     return f"{unclear}{ratio(comparison.ratio)}x ({ratio(comparison.low)}–{ratio(comparison.high)})"
 
 
-def over_best(line: Line) -> str:
+def over_best(line: ResultRow) -> str:
     """Return the speed-up over the best baseline of the case; its interval has no room here."""
     if line.overall is None:
         return "best" if line.best else ""
@@ -220,7 +220,7 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"  # noqa: PLR2004  three digits are enough
 
 
-def usd(line: Line, market: Market, mark: str) -> str:
+def usd(line: ResultRow, market: Market, mark: str) -> str:
     """Return the USD a million items cost in a market."""
     amount = line.usd_per_million(market)
     return "unknown" if amount is None else f"{money(amount)}{mark}"

@@ -5,16 +5,16 @@ from decimal import Decimal
 
 from dlcloud.core.cost import rounded
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.line import Line
+from dlcloud.core.result_row import ResultRow
 from dlcloud.report.table import Section, fitted
 
 MOST_ROWS = 10
 """More runs or prices than this are shown with the details only."""
 
 
-def price_section(lines: Sequence[Line]) -> Section:
+def price_section(lines: Sequence[ResultRow]) -> Section:
     """Return what an hour costs: the newest prices of each type and zone, with dates and sources."""
-    newest: dict[tuple[str, str, bool], Line] = {}
+    newest: dict[tuple[str, str, bool], ResultRow] = {}
     for line in sorted(lines, key=lambda line: line.run.started_at):
         newest[line.run.instance_type, line.run.zone or line.run.region, line.rehearsal] = line
     rows = [_price_row(line, zone) for (_, zone, _), line in newest.items()]
@@ -28,7 +28,7 @@ def price_section(lines: Sequence[Line]) -> Section:
     return fitted(section, {0: 8, 1: 10, 6: 6})
 
 
-def _price_row(line: Line, zone: str) -> tuple[str, ...]:
+def _price_row(line: ResultRow, zone: str) -> tuple[str, ...]:
     buys = line.tflops_per_usd
     return (
         line.run.instance_type,
@@ -45,7 +45,7 @@ def _priced(price: Price | None) -> tuple[str, str]:
     )
 
 
-def _sources(lines: Iterable[Line]) -> list[str]:
+def _sources(lines: Iterable[ResultRow]) -> list[str]:
     notes = []
     told = list(lines)
     for market in Market:
@@ -57,7 +57,7 @@ def _sources(lines: Iterable[Line]) -> list[str]:
     return notes
 
 
-def bill_section(lines: Sequence[Line], *, whole: bool) -> list[Section]:
+def bill_section(lines: Sequence[ResultRow], *, whole: bool) -> list[Section]:
     """Return what the runs cost, a row each; no section where no run's instance is known."""
     billed = [line for line in {line.run.run_id: line for line in lines}.values() if line.bill]
     if not billed:
@@ -83,7 +83,7 @@ def bill_section(lines: Sequence[Line], *, whole: bool) -> list[Section]:
     return [fitted(section, {0: 12, 1: 8})]
 
 
-def _bill_row(line: Line) -> tuple[str, ...]:
+def _bill_row(line: ResultRow) -> tuple[str, ...]:
     bill = line.bill
     if bill is None:
         return ()
@@ -100,7 +100,7 @@ def _bill_row(line: Line) -> tuple[str, ...]:
     )
 
 
-def total_usd(lines: Iterable[Line]) -> Decimal | None:
+def total_usd(lines: Iterable[ResultRow]) -> Decimal | None:
     """Return what all runs of the lines cost together; None where a bill or a price is not known."""
     bills = [line.bill for line in {line.run.run_id: line for line in lines}.values()]
     amounts = [bill.usd if bill else None for bill in bills]
@@ -109,7 +109,7 @@ def total_usd(lines: Iterable[Line]) -> Decimal | None:
     return sum((amount for amount in amounts if amount is not None), Decimal(0))
 
 
-def detail_sections(lines: Sequence[Line]) -> list[Section]:
+def detail_sections(lines: Sequence[ResultRow]) -> list[Section]:
     """Return the section of all other metrics and facts that any line has; none where there are none."""
     metrics = _union(line.result.metrics for line in lines)
     shown = [name for name in metrics if name in _SHORT]
@@ -143,11 +143,11 @@ _FACTS = {"model_bytes": "model MB", "cosine_similarity": "cosine"}
 _BYTES_PER_MB = 1e6
 
 
-def _names(line: Line, *, several: bool) -> list[str]:
+def _names(line: ResultRow, *, several: bool) -> list[str]:
     return [*((line.run.instance_type,) if several else ()), line.result.case, line.result.setting]
 
 
-def _figures(line: Line, metrics: Sequence[str], facts: Sequence[str]) -> list[str]:
+def _figures(line: ResultRow, metrics: Sequence[str], facts: Sequence[str]) -> list[str]:
     told = line.result.metrics
     return [
         *(_number(told[name].value if name in told else None) for name in metrics),

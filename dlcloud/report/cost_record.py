@@ -4,11 +4,11 @@ from decimal import Decimal
 
 from dlcloud.core.cost import rounded
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.line import Line
+from dlcloud.core.result_row import ResultRow
 from dlcloud.report.table import Cell
 
 
-def record_of(line: Line) -> dict[str, Cell]:
+def record_of(line: ResultRow) -> dict[str, Cell]:
     """Return a line as a record; USD per million are rounded to a millionth of a dollar."""
     run, throughput = line.run, line.throughput
     return {
@@ -44,7 +44,7 @@ def record_of(line: Line) -> dict[str, Cell]:
     }
 
 
-def _comparison(line: Line) -> dict[str, Cell]:
+def _comparison(line: ResultRow) -> dict[str, Cell]:
     told = line.comparison
     return {
         "speed_up": told.ratio if told else None,
@@ -55,7 +55,7 @@ def _comparison(line: Line) -> dict[str, Cell]:
     }
 
 
-def _overall(line: Line) -> dict[str, Cell]:
+def _overall(line: ResultRow) -> dict[str, Cell]:
     """Return the comparison with the best baseline of the case, as the best fp32 of several engines."""
     told = line.overall
     return {
@@ -67,7 +67,7 @@ def _overall(line: Line) -> dict[str, Cell]:
     }
 
 
-def _prices(line: Line) -> dict[str, Cell]:
+def _prices(line: ResultRow) -> dict[str, Cell]:
     """Return the price the run was planned at, then those of both markets with what a million items cost."""
     run = line.run
     return {
@@ -84,7 +84,7 @@ def _prices(line: Line) -> dict[str, Cell]:
     }
 
 
-def _usd_interval(line: Line, market: Market, name: str) -> dict[str, Cell]:
+def _usd_interval(line: ResultRow, market: Market, name: str) -> dict[str, Cell]:
     bounds = line.usd_interval(market)
     low, high = bounds or (None, None)
     return {f"{name}_low": _rounded(low, 6), f"{name}_high": _rounded(high, 6)}
@@ -98,7 +98,7 @@ def _price(name: str, price: Price | None) -> dict[str, Cell]:
     }
 
 
-def _bill(line: Line) -> dict[str, Cell]:
+def _bill(line: ResultRow) -> dict[str, Cell]:
     """Return what the whole run cost; the lines of one run share it."""
     bill = line.bill
     return {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from dlcloud.core.line import Line
+from dlcloud.core.result_row import ResultRow
 from dlcloud.report.cost_record import record_of
 from dlcloud.report.table import Cell, Section
 
@@ -63,7 +63,7 @@ _MARKED = frozenset(
 )
 
 
-def wide_section(lines: Sequence[Line], heading: str, notes: Sequence[str]) -> Section:
+def wide_section(lines: Sequence[ResultRow], heading: str, notes: Sequence[str]) -> Section:
     """Return every column that any of the lines fills."""
     records = [record_of(line) for line in lines]
     names = [name for name in _COLUMNS if any(record.get(name) not in {None, ""} for record in records)]

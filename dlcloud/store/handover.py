@@ -12,9 +12,9 @@ from dlcloud.core.errors import StoreError
 from dlcloud.core.result import RunState
 from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.exchange import Exchange
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection
+from dlcloud.store.transfer import Exchange
 
 _OF_CLUSTER = ("members", "intents", "runs")
 _OF_RUN = ("records", "results", "run_prices")

@@ -8,9 +8,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar
 
-from dlcloud.core.bill import Lease
+from dlcloud.core.bill import BillingPeriod
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.quote import Quote
+from dlcloud.core.quote import MarketPrices
 from dlcloud.core.result import Comparison, Result, Run, comparison_of, result_of
 from dlcloud.store.database import Database, optional_time
 from dlcloud.store.runs import run_of
@@ -143,7 +143,7 @@ class Measurements:
         """Tell whether an instance was launched from this home."""
         return bool(self._database.read("SELECT 1 FROM members WHERE instance_id = ?", instance_id))
 
-    def quotes(self, run_ids: Collection[str]) -> dict[str, Quote]:
+    def quotes(self, run_ids: Collection[str]) -> dict[str, MarketPrices]:
         """Return the prices that were stored with runs; a run of an older dlcloud has none."""
         prices: dict[str, dict[str, Price]] = {}
         statement = (
@@ -153,11 +153,11 @@ class Measurements:
         for row in self._database.read(statement, json.dumps([*run_ids])):
             prices.setdefault(row["run_id"], {})[row["market"]] = _price(row)
         return {
-            run_id: Quote(on_demand=by_market.get(Market.ON_DEMAND), spot=by_market.get(Market.SPOT))
+            run_id: MarketPrices(on_demand=by_market.get(Market.ON_DEMAND), spot=by_market.get(Market.SPOT))
             for run_id, by_market in prices.items()
         }
 
-    def leases(self, instance_ids: Collection[str]) -> dict[str, Lease]:
+    def leases(self, instance_ids: Collection[str]) -> dict[str, BillingPeriod]:
         """Return when instances were launched and ended, by their ids: our own, and imported ones."""
         statement = (
             f"SELECT instance_id, launched_at, ended_at, disk_gib FROM leases WHERE instance_id {_AMONG}"
@@ -220,8 +220,8 @@ def _price(row: sqlite3.Row) -> Price:
     )
 
 
-def _lease(row: sqlite3.Row) -> Lease:
-    return Lease(
+def _lease(row: sqlite3.Row) -> BillingPeriod:
+    return BillingPeriod(
         instance_id=row["instance_id"],
         launched_at=datetime.fromisoformat(row["launched_at"]),
         ended_at=optional_time(row["ended_at"]),

@@ -7,9 +7,9 @@ import pytest
 
 from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG, NAME_TAG
 from dlcloud.core.instance import Market
-from dlcloud.core.ports import FleetRequest, LaunchRequest
+from dlcloud.core.protocols import FleetRequest, LaunchRequest
 from dlcloud.core.quota import CODES
-from dlcloud.launch.sweep import sweep
+from dlcloud.launch.sweep import gc
 
 TYPE = "c5.large"
 WAIT_S = 300
@@ -20,7 +20,7 @@ def cluster(there):
     """A cluster id whose every trace is removed afterwards."""
     cluster_id = f"contract{secrets.token_hex(4)}"
     yield cluster_id
-    sweep(left(there, cluster_id), cloud=there.cloud, clock=there.clock, emit=lambda _: None)
+    gc(left(there, cluster_id), cloud=there.cloud, clock=there.clock, emit=lambda _: None)
     assert not left(there, cluster_id)
 
 

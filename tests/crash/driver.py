@@ -20,7 +20,8 @@ from botocore.loaders import create_loader
 
 from dlcloud.cli import main as cli
 from dlcloud.cloud.clients import Clients
-from dlcloud.launch import claim, living
+from dlcloud.launch import living
+from dlcloud.launch import lock as claim
 from dlcloud.store.database import Database
 
 MODULES = (

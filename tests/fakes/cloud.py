@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CapacityError, CloudError, QuotaError
 from dlcloud.core.instance import Image, Instance, InstanceState, Market
-from dlcloud.core.ports import Identity, Launched, Refusal
+from dlcloud.core.protocols import Identity, LaunchResult, Refusal
 
 UNLIMITED = 10**6
 IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")
@@ -279,7 +279,7 @@ class FakeCloud:
                     continue
                 tagged = replace(one, tags={**one.tags, "aws:ec2:fleet-id": fleet_id})
                 instances += [self._new(tagged) for _ in range(granted)]
-        answer = Launched(instances=tuple(instances), refusals=tuple(refusals), fleet_id=fleet_id)
+        answer = LaunchResult(instances=tuple(instances), refusals=tuple(refusals), fleet_id=fleet_id)
         self._tokens[request.client_token] = (request, answer)
         return answer
 

@@ -5,8 +5,8 @@ from decimal import Decimal
 
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.instance import Instance, InstanceState, InstanceType, Market, Price
-from dlcloud.core.plan import Observed, make_plan
-from dlcloud.core.ports import Identity, LaunchRequest
+from dlcloud.core.plan import PreflightFacts, make_plan
+from dlcloud.core.protocols import Identity, LaunchRequest
 from dlcloud.core.recipe import read_recipe
 from dlcloud.core.result import Run, RunState
 from tests.fakes.cloud import IMAGE
@@ -54,7 +54,7 @@ def hardware(name="c7i.xlarge", status="current"):
 
 def observed(*prices, zones=("us-east-1a", "us-east-1b"), offered=None, known=()):
     names = ("c7i.xlarge", "c6i.xlarge")
-    return Observed(
+    return PreflightFacts(
         identity=Identity(account="123456789012", arn="arn:aws:iam::1:user/me"),
         cidr="203.0.113.7/32",
         zones=offered if offered is not None else dict.fromkeys(names, zones),

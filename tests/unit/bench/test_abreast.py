@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dlcloud.bench.abreast import StoppableClock, StoppedError, Turns, abreast, stoppable
+from dlcloud.bench.parallel import ExclusiveSlot, StoppableClock, StoppedError, run_parallel, stop_emitting
 from dlcloud.core.events import Notice
 from tests.fakes.clock import FakeClock
 
@@ -18,7 +18,7 @@ def test_the_values_come_in_the_order_of_the_items():
         together.wait()
         return item * 2
 
-    assert abreast(work, [1, 2, 3], stop=threading.Event(), on_stop=lambda: None) == [2, 4, 6]
+    assert run_parallel(work, [1, 2, 3], stop=threading.Event(), on_stop=lambda: None) == [2, 4, 6]
 
 
 def test_a_bug_in_one_is_raised_after_the_others_have_ended():
@@ -31,7 +31,7 @@ def test_a_bug_in_one_is_raised_after_the_others_have_ended():
         return item
 
     with pytest.raises(ZeroDivisionError):
-        abreast(work, [1, 2, 3], stop=threading.Event(), on_stop=lambda: None)
+        run_parallel(work, [1, 2, 3], stop=threading.Event(), on_stop=lambda: None)
     assert sorted(ended) == [2, 3]
 
 
@@ -47,7 +47,7 @@ def test_on_ctrl_c_everybody_stops_at_its_next_step_and_cleans_up():
                 StoppableClock(FakeClock(), stop).sleep(60)
             elif item == 1:
                 stop.wait(60)
-                stoppable([].append, stop)(Notice(message="next"))
+                stop_emitting([].append, stop)(Notice(message="next"))
             else:
                 silent.wait(60)
                 raise ConnectionError
@@ -55,7 +55,7 @@ def test_on_ctrl_c_everybody_stops_at_its_next_step_and_cleans_up():
             cleaned.append(item)
 
     with pytest.raises(KeyboardInterrupt):
-        abreast(work, [0, 1, 2], stop=stop, on_stop=silent.set)
+        run_parallel(work, [0, 1, 2], stop=stop, on_stop=silent.set)
     assert sorted(cleaned) == [0, 1, 2]
 
 
@@ -69,13 +69,13 @@ def test_on_ctrl_c_those_that_take_long_to_clean_up_are_waited_for():
         cleaned.append(item)
 
     with pytest.raises(KeyboardInterrupt):
-        abreast(work, [0], stop=stop, on_stop=lambda: None)
+        run_parallel(work, [0], stop=stop, on_stop=lambda: None)
     assert cleaned == [0]
 
 
 def test_turns_are_taken_one_at_a_time_only_where_asked():
     stop = threading.Event()
-    alone, together = Turns(stop, alone=True), Turns(stop, alone=False)
+    alone, together = ExclusiveSlot(stop, alone=True), ExclusiveSlot(stop, alone=False)
     with together, together:
         assert not together.taken
     with alone:

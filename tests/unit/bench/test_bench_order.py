@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlcloud.bench.order import bundled_order, recipe_order, sweepable
+from dlcloud.bench.matrix import bundled_order, recipe_order, sweepable
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.bench import Outcome, done_before, fault_of, fits
+from dlcloud.core.bench import TypeResult, done_before, fault_of, fits
 from dlcloud.core.errors import CapacityError, InstanceError, PartialError, QuotaError, RecipeError
 from dlcloud.core.fit import Machine
 from dlcloud.core.result import RunState
@@ -97,10 +97,10 @@ def test_only_runs_that_ended_well_are_done():
 
 FULL = CapacityError("no capacity")
 QUOTA = QuotaError("no quota", "ask for more")
-DONE = Outcome(instance_type="a", done=("x",))
-NONE = Outcome(instance_type="b", refused=FULL)
-FAILED = Outcome(instance_type="c", failed={"x": "status 1"})
-HALF = Outcome(instance_type="d", done=("x",), failed={"y": "status 1"})
+DONE = TypeResult(instance_type="a", done=("x",))
+NONE = TypeResult(instance_type="b", refused=FULL)
+FAILED = TypeResult(instance_type="c", failed={"x": "status 1"})
+HALF = TypeResult(instance_type="d", done=("x",), failed={"y": "status 1"})
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ HALF = Outcome(instance_type="d", done=("x",), failed={"y": "status 1"})
         ([DONE, FAILED], PartialError, "x failed on c: status 1"),
         ([HALF], PartialError, "y failed on d"),
         ([NONE, NONE], CapacityError, "no capacity"),
-        ([Outcome(instance_type="b", refused=QUOTA)], QuotaError, "no quota"),
-        ([NONE, Outcome(instance_type="b", refused=QUOTA)], CapacityError, "no quota"),
+        ([TypeResult(instance_type="b", refused=QUOTA)], QuotaError, "no quota"),
+        ([NONE, TypeResult(instance_type="b", refused=QUOTA)], CapacityError, "no quota"),
         ([FAILED, FAILED], InstanceError, "x failed on c"),
         ([FAILED, NONE], InstanceError, "b could not be had"),
     ],
@@ -123,4 +123,4 @@ def test_a_bench_ends_with_what_is_missing(outcomes, kind, told):
 
 
 def test_a_bench_of_which_nothing_is_missing_ends_well():
-    assert fault_of([DONE, Outcome(instance_type="nothing fits")]) is None
+    assert fault_of([DONE, TypeResult(instance_type="nothing fits")]) is None

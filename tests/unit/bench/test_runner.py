@@ -13,7 +13,7 @@ from dlcloud.core.errors import CloudError, InstanceError, PartialError, RemoteC
 from dlcloud.core.events import Progress, StageDone, Warned
 from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
-from dlcloud.launch.detached import log_tail
+from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.measurements import Measurements

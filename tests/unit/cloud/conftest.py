@@ -14,7 +14,7 @@ from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.prices import Prices
 from dlcloud.core.instance import Image, Market
-from dlcloud.core.ports import LaunchRequest
+from dlcloud.core.protocols import LaunchRequest
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import cluster

@@ -7,7 +7,7 @@ import pytest
 
 from dlcloud.cloud.billing import Billing
 from dlcloud.core.errors import CloudError, CredentialsError
-from dlcloud.core.reconciliation import Billed
+from dlcloud.core.reconciliation import BilledCost
 
 NOW = datetime(2026, 9, 20, 15, 0, tzinfo=UTC)
 SINCE = datetime(2026, 8, 30, 9, 0, tzinfo=UTC)
@@ -57,8 +57,8 @@ def test_months_and_pages_add_up_exactly(clients, explorer):
         asked("a", "b", NextPageToken="more"),
     )
     assert ask(clients, "b", "a") == {
-        "a": Billed(usd=Decimal("0.3000000001"), estimated=True),
-        "b": Billed(usd=Decimal(2), estimated=False),
+        "a": BilledCost(usd=Decimal("0.3000000001"), estimated=True),
+        "b": BilledCost(usd=Decimal(2), estimated=False),
     }
 
 

@@ -4,8 +4,8 @@ import pytest
 from botocore import exceptions as boto
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import translated
-from dlcloud.cloud.patience import TRIES
+from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.retry import TRIES
 from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import NOWHERE, REGION, cloud_over, request
@@ -95,7 +95,7 @@ def test_an_unknown_profile_is_told_alike(monkeypatch):
     ],
 )
 def test_credentials_that_do_not_hold_are_told_to_be_so(error):
-    with pytest.raises(CredentialsError, match="asking"), translated("asking"):
+    with pytest.raises(CredentialsError, match="asking"), translate_errors("asking"):
         raise error
 
 
@@ -117,7 +117,7 @@ def test_an_endpoint_that_does_not_answer_is_told_to_be_unreachable():
     ],
 )
 def test_every_broken_connection_is_told_alike(error):
-    with pytest.raises(CloudError, match="cannot be reached"), translated("asking"):
+    with pytest.raises(CloudError, match="cannot be reached"), translate_errors("asking"):
         raise error
 
 

@@ -185,10 +185,10 @@ class Memory:
 
     kept: dict = field(default_factory=dict)
 
-    def recall(self, subject):
+    def get(self, subject):
         return self.kept.get(subject)
 
-    def remember(self, subject, content, as_of):
+    def put(self, subject, content, as_of):
         self.kept[subject] = (content, as_of)
 
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcloud.core.bill import Lease, bill_of
+from dlcloud.core.bill import BillingPeriod, bill_of
 from dlcloud.core.cost import billed_seconds, instance_usd, volume_usd
 from tests.fakes.samples import THEN, run
 
@@ -17,7 +17,7 @@ def at(seconds):
 
 def lease(ended=None, disk_gib=50):
     ended_at = None if ended is None else at(ended)
-    return Lease(instance_id="i-0001", launched_at=THEN, ended_at=ended_at, disk_gib=disk_gib)
+    return BillingPeriod(instance_id="i-0001", launched_at=THEN, ended_at=ended_at, disk_gib=disk_gib)
 
 
 def one(name, setup, started, ended):

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.core.carry import CARRIED_FOR, finished_cases, interrupted
 from dlcloud.core.result import RunState
+from dlcloud.core.resume import RESUME_WINDOW, finished_cases, resumable_runs
 from tests.fakes.samples import run
 
 DONE, FAILED, LOST, RUNNING = RunState.DONE, RunState.FAILED, RunState.LOST, RunState.RUNNING
@@ -20,7 +20,7 @@ def before(minutes, state=LOST, **other):
 
 
 def chosen(*runs):
-    return [each.run_id for each in interrupted([*runs, NEW], NEW)]
+    return [each.run_id for each in resumable_runs([*runs, NEW], NEW)]
 
 
 def test_runs_of_the_same_kind_that_were_cut_off_are_chosen_the_oldest_first():
@@ -41,7 +41,7 @@ def test_what_was_measured_well_since_is_measured_again_when_asked_for_again():
 
 def test_runs_under_way_and_old_ones_do_not_count():
     assert chosen(before(10, RUNNING)) == []
-    assert chosen(before(CARRIED_FOR.total_seconds() / 60 + 1)) == []
+    assert chosen(before(RESUME_WINDOW.total_seconds() / 60 + 1)) == []
 
 
 def lines(*records):

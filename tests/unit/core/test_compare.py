@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dlcloud.benchmarks.harness.statistics import bootstrap
 from dlcloud.core.compare import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, differences, pairs_of, ratio_of
-from dlcloud.core.line import Line
 from dlcloud.core.result import Comparison, Hardware, Metric, Result
+from dlcloud.core.result_row import ResultRow
 from tests.fakes.samples import run
 
 
@@ -22,7 +22,7 @@ def metric(low, value, high, samples=9):
 def line(bounds=(9, 10, 11), setting="fp32", *, of="a", kind="c5.large", compared=None, **other):
     one = run(of, instance_type=kind, **other)
     result = Result(case="vgg16", setting=setting, baseline=False, metrics={"throughput": metric(*bounds)})
-    return Line(run=one, hardware=Hardware(), result=result, comparison=compared)
+    return ResultRow(run=one, hardware=Hardware(), result=result, comparison=compared)
 
 
 PAIRED = Comparison(

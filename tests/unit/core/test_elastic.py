@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import LONGEST_WAIT, Refused, Standing, Worker, decide
+from dlcloud.core.elastic import LONGEST_WAIT, LaunchRefusals, Worker, WorkerState, decide
 from dlcloud.core.instance import Market
 from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)
 ROUNDS = (Market.SPOT, Market.ON_DEMAND)
-ARRIVING, TRAINING, AT_RISK, LEAVING, GONE = Standing
+ARRIVING, TRAINING, AT_RISK, LEAVING, GONE = WorkerState
 
 
 def worker(number, standing=TRAINING, market=Market.SPOT):
@@ -67,17 +67,20 @@ def test_a_smaller_target_lets_the_newest_spot_instances_go_and_never_the_coordi
 
 
 def test_after_a_refusal_it_waits_twice_as_long_each_time_up_to_five_minutes():
-    first = move(team(TRAINING, GONE), refused=Refused(times=1, at=NOW))
+    first = move(team(TRAINING, GONE), refused=LaunchRefusals(times=1, at=NOW))
     assert (first.launch, first.look_at) == (0, NOW + timedelta(seconds=5))
-    third = move(team(TRAINING, GONE), refused=Refused(times=3, at=NOW))
+    third = move(team(TRAINING, GONE), refused=LaunchRefusals(times=3, at=NOW))
     assert third.look_at == NOW + timedelta(seconds=20)
-    late = Refused(times=4000, at=NOW)
+    late = LaunchRefusals(times=4000, at=NOW)
     assert late.again_at == NOW + LONGEST_WAIT
-    assert move(team(TRAINING, GONE), refused=Refused(times=3, at=NOW - timedelta(seconds=20))).launch == 1
+    assert (
+        move(team(TRAINING, GONE), refused=LaunchRefusals(times=3, at=NOW - timedelta(seconds=20))).launch
+        == 1
+    )
 
 
 @given(
-    standings=st.lists(st.sampled_from(list(Standing)), max_size=12),
+    standings=st.lists(st.sampled_from(list(WorkerState)), max_size=12),
     target=st.integers(min_value=1, max_value=10),
 )
 def test_what_is_asked_for_makes_the_team_whole_and_the_drained_never_leave_it_short(standings, target):

@@ -4,7 +4,7 @@ import dataclasses
 
 from dlcloud.benchmarks.catalog import BENCHMARKS, COMMON, ROUNDS, Benchmark, Need
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.fit import FLAGS_OF_ISA, Machine, fit, found, promised
+from dlcloud.core.fit import FLAGS_OF_ISA, Machine, fit, machine_of_probe, machine_of_type
 from dlcloud.core.result import Hardware
 
 BF16 = ("avx512_bf16", "amx_bf16")
@@ -61,7 +61,7 @@ def test_the_memory_that_the_kernel_keeps_is_not_missed():
 def test_the_types_of_the_articles_and_their_successors_promise_what_they_have():
     catalog = Catalog()
     skylake, ice_lake, sapphire, turing = (
-        promised(catalog.hardware(name))
+        machine_of_type(catalog.hardware(name))
         for name in ("c5.18xlarge", "c6i.xlarge", "c7i.xlarge", "g4dn.xlarge")
     )
     assert not skylake.flags & {"avx512_vnni", *BF16}
@@ -76,7 +76,7 @@ def test_every_word_of_the_table_of_types_is_understood():
 
 
 def test_an_instance_shows_what_it_has():
-    machine = found("i-1", Hardware(cpu_flags=("avx2",), memory_gib=7.6, gpus=("Tesla T4",)))
+    machine = machine_of_probe("i-1", Hardware(cpu_flags=("avx2",), memory_gib=7.6, gpus=("Tesla T4",)))
     assert machine == Machine(name="i-1", flags=frozenset({"avx2"}), memory_gib=7.6, gpus=1)
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcloud.core.instance import Market
-from dlcloud.core.line import Line
-from dlcloud.core.quote import Quote
-from dlcloud.core.ranking import By, Group, best_of, grouped, natural_group, ranked
+from dlcloud.core.quote import MarketPrices
+from dlcloud.core.ranking import By, Group, best_of, group_rows, natural_group, rank
 from dlcloud.core.result import Hardware, Metric, Result
+from dlcloud.core.result_row import ResultRow
 from tests.fakes.samples import THEN, price, run
 
 
@@ -21,13 +21,13 @@ def line(low, value, high, setting="fp32", *, usd="1", kind="c5.large", spot=Non
     metrics = {"throughput": Metric(value=value, low=low, high=high, unit="images/s", samples=9)}
     if latency:
         metrics["latency_p50"] = Metric(value=latency, low=latency, high=latency + 1, unit="ms", samples=9)
-    quote = Quote(
+    quote = MarketPrices(
         on_demand=price(kind, usd) if usd else None,
         spot=price(kind, spot, Market.SPOT) if spot else None,
     )
     of = run(f"{kind}-{setting}", instance_type=kind, **other)
     result = Result(case=case, setting=setting, baseline=False, metrics=metrics, stable=stable)
-    return Line(run=of, hardware=Hardware(), result=result, comparison=None, quote=quote)
+    return ResultRow(run=of, hardware=Hardware(), result=result, comparison=None, quote=quote)
 
 
 def settings(lines):
@@ -50,7 +50,7 @@ UNPRICED = line(29, 30, 31, "c", usd=None, kind="p3.2xlarge")
 )
 def test_the_best_comes_first_and_what_has_no_figure_last(by, market, order):
     for lines in itertools.permutations((SLOW_CHEAP, FAST_DEAR, UNPRICED)):
-        assert "".join(settings(ranked(lines, by, market))) == order
+        assert "".join(settings(rank(lines, by, market))) == order
 
 
 def test_a_winner_is_named_where_no_interval_overlaps():
@@ -100,9 +100,9 @@ def test_a_single_line_needs_no_winner():
 
 def test_lines_are_grouped_by_what_they_share_and_rehearsals_apart():
     lines = [line(1, 2, 3, "a"), line(1, 2, 3, "b", case="resnet"), line(1, 2, 3, "c", cloud="local")]
-    assert [settings(each) for each in grouped(lines, Group.CASE)] == [["a"], ["b"], ["c"]]
-    assert [settings(each) for each in grouped(lines, Group.BENCHMARK)] == [["a", "b"], ["c"]]
-    assert [settings(each) for each in grouped(lines, Group.RUN)] == [["a"], ["b"], ["c"]]
+    assert [settings(each) for each in group_rows(lines, Group.CASE)] == [["a"], ["b"], ["c"]]
+    assert [settings(each) for each in group_rows(lines, Group.BENCHMARK)] == [["a", "b"], ["c"]]
+    assert [settings(each) for each in group_rows(lines, Group.RUN)] == [["a"], ["b"], ["c"]]
 
 
 def test_types_stand_side_by_side_where_there_are_several():

@@ -12,7 +12,7 @@ from dlcloud.core.cluster import Member
 from dlcloud.core.cost import committed_usd, price_of
 from dlcloud.core.errors import BudgetError, QuotaError, RecipeError
 from dlcloud.core.instance import Market
-from dlcloud.core.plan import Present, make_plan
+from dlcloud.core.plan import ExistingCapacity, make_plan
 from dlcloud.core.quota import Usage, quotas
 from dlcloud.core.resize import coordinator, decide, refuse_size
 from tests.fakes.samples import RECIPE, THEN, hardware, instance, observed, price, recipe
@@ -109,7 +109,7 @@ def with_budget(usd):
 
 
 def test_newcomers_live_as_long_as_the_rest_of_the_budget_lasts():
-    there = Present(count=2, on_demand=2, committed_usd=Decimal(3))
+    there = ExistingCapacity(count=2, on_demand=2, committed_usd=Decimal(3))
     plan = make_plan(with_budget(4), observed(), there)
     alone = make_plan(with_budget(1).resized(2), observed())
     assert plan.life_minutes == alone.life_minutes
@@ -118,7 +118,7 @@ def test_newcomers_live_as_long_as_the_rest_of_the_budget_lasts():
 
 
 def test_a_budget_that_is_used_up_lets_no_more_come_but_keeps_what_there_is():
-    spent = Present(count=2, on_demand=2, committed_usd=Decimal(4))
+    spent = ExistingCapacity(count=2, on_demand=2, committed_usd=Decimal(4))
     with pytest.raises(BudgetError, match="buys 0 minutes of 2 instance"):
         make_plan(with_budget(4), observed(), spent)
     whole = make_plan(with_budget(4), observed(), replace(spent, count=4))
@@ -127,7 +127,7 @@ def test_a_budget_that_is_used_up_lets_no_more_come_but_keeps_what_there_is():
 
 def test_what_cannot_be_known_to_be_held_is_refused():
     with pytest.raises(BudgetError, match="a price is unknown"):
-        make_plan(with_budget(4), observed(), Present(count=1, committed_usd=None))
+        make_plan(with_budget(4), observed(), ExistingCapacity(count=1, committed_usd=None))
 
 
 def limited(used):
@@ -140,7 +140,7 @@ def test_the_quota_need_only_hold_what_is_missing():
     four = recipe(RECIPE.replace("count: 2", "count: 4"))
     with pytest.raises(QuotaError):
         make_plan(four, limited(8))
-    assert make_plan(four, limited(8), Present(count=2, on_demand=2)).pools
+    assert make_plan(four, limited(8), ExistingCapacity(count=2, on_demand=2)).pools
     with pytest.raises(QuotaError, match="16 of 16 vCPUs in use"):
-        make_plan(four, limited(16), Present(count=3, on_demand=3))
-    assert make_plan(four, limited(16), Present(count=4, on_demand=4)).pools
+        make_plan(four, limited(16), ExistingCapacity(count=3, on_demand=3))
+    assert make_plan(four, limited(16), ExistingCapacity(count=4, on_demand=4)).pools

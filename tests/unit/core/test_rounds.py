@@ -3,9 +3,9 @@
 from dataclasses import replace
 from decimal import Decimal
 
+from dlcloud.core.attempts import MOST_POOLS, LaunchAttempt, next_attempt
 from dlcloud.core.instance import Market
 from dlcloud.core.plan import make_plan
-from dlcloud.core.rounds import MOST_POOLS, Ask, ask_for
 from tests.fakes.samples import RECIPE, observed, plan, price, recipe
 
 ONE = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[c7i.xlarge]")
@@ -15,7 +15,7 @@ PRICES = (price(), price(usd="0.06", market=Market.SPOT))
 
 def ask(text, market, *prices, missing=4, on_demand=0, **other):
     made = plan(text, *prices) if prices else plan(text)
-    return ask_for(made, market, missing=missing, on_demand=on_demand, attempt=0, **other)
+    return next_attempt(made, market, missing=missing, on_demand=on_demand, attempt=0, **other)
 
 
 def test_one_on_demand_type_is_one_request_without_a_zone():
@@ -61,12 +61,12 @@ def test_spot_may_cost_no_more_than_the_budget_was_computed_with():
 def test_more_pools_than_a_fleet_takes_are_asked_without_zones():
     zones = tuple(f"us-east-1{letter}{number}" for letter in "abc" for number in range(60))
     made = make_plan(recipe(), observed(zones=zones))
-    wanted = ask_for(made, Market.ON_DEMAND, missing=1, on_demand=0, attempt=0)
+    wanted = next_attempt(made, Market.ON_DEMAND, missing=1, on_demand=0, attempt=0)
     assert len(zones) * 2 > MOST_POOLS
     assert wanted.pools == (("c7i.xlarge", ""), ("c6i.xlarge", ""))
 
 
 def test_a_request_comes_back_from_its_text_as_it_was():
     wanted = ask(SPOT + "budget: {max_usd: 9}\n", Market.SPOT, *PRICES)
-    assert Ask.from_text(wanted.to_text()) == wanted
+    assert LaunchAttempt.from_text(wanted.to_text()) == wanted
     assert replace(wanted, attempt=1).to_text() != wanted.to_text()

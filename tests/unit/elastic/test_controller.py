@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import Standing
+from dlcloud.core.elastic import WorkerState
 from dlcloud.core.errors import CloudError, InstanceError, RemoteCommandError
 from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
 from dlcloud.elastic.controller import FAILURES, Controller
-from dlcloud.elastic.workers import DRAINED, Ended, Told
-from dlcloud.launch.grow import Grown
+from dlcloud.elastic.workers import DRAINED, RecordsReceived, WorkerExited
+from dlcloud.launch.grow import GrowResult
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, THEN, cluster, instance, recipe, run
 
@@ -104,7 +104,7 @@ class World:
             raise answer
         new = [] if answer == 0 else [member(3 + self.launched + n, self.launches) for n in range(count)]
         self.launched += len(new)
-        return Grown(members=[*(FIRST if known else []), *new], connections={})
+        return GrowResult(members=[*(FIRST if known else []), *new], connections={})
 
     def go(self, members=FIRST):
         self.controller.run(members)
@@ -116,11 +116,11 @@ class World:
 
 
 def reports(name, *records):
-    return Told(instance_id=name, records=list(records))
+    return RecordsReceived(instance_id=name, records=list(records))
 
 
 def ends(name, status=0, state=RunState.DONE):
-    return Ended(instance_id=name, run=run(instance_id=name, exit_status=status, state=state))
+    return WorkerExited(instance_id=name, run=run(instance_id=name, exit_status=status, state=state))
 
 
 def test_a_quiet_run_ends_with_its_last_step():
@@ -147,7 +147,7 @@ def test_who_gets_a_notice_is_replaced_at_once_and_ended_when_it_has_left():
 
 def test_an_instance_that_is_lost_is_replaced_and_ended_for_certain():
     script = {
-        "i-1": [Ended(instance_id="i-1", error=InstanceError("i-1 is gone"))],
+        "i-1": [WorkerExited(instance_id="i-1", error=InstanceError("i-1 is gone"))],
         "i-3": [reports("i-0", DONE), *(ends(name) for name in ("i-0", "i-2", "i-3"))],
     }
     world = World(script).go()
@@ -157,7 +157,7 @@ def test_an_instance_that_is_lost_is_replaced_and_ended_for_certain():
 
 @pytest.mark.parametrize("answer", [0, CloudError("no quota")])
 def test_where_capacity_is_refused_the_others_go_on_and_it_is_asked_for_later(answer):
-    script = {"i-1": [Ended(instance_id="i-1", error=InstanceError("gone"))]}
+    script = {"i-1": [WorkerExited(instance_id="i-1", error=InstanceError("gone"))]}
     world = World(script, answers=[answer])
     clock = world.controller.clock
 
@@ -192,7 +192,7 @@ def taken(number, generation=0, size=3):
     return {**step(number, size), "generation": generation}
 
 
-LOST = Ended(instance_id="i-0", error=InstanceError("i-0 is gone"))
+LOST = WorkerExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
 STARTED = event("lighthouse_started")
 
 
@@ -237,7 +237,7 @@ def test_a_survivor_that_is_lost_before_the_training_goes_on_is_not_waited_for()
         "i-2": [reports("i-2", taken(7)), LOST],
         "i-2 told i-2 9": [
             reports("i-2", STARTED),
-            Ended(instance_id="i-1", error=InstanceError("i-1 is gone, too")),
+            WorkerExited(instance_id="i-1", error=InstanceError("i-1 is gone, too")),
         ],
         "i-2 told i-2 7": [reports("i-2", taken(8, 1), DONE), ends("i-2")],
     }
@@ -267,7 +267,7 @@ def test_a_coordinator_that_cannot_be_ended_has_no_successor_yet():
         world.workers.post(reports("i-1", DONE))
         world.workers.post(ends("i-1"))
         world.workers.post(ends("i-2"))
-        return Grown(members=[], connections={})
+        return GrowResult(members=[], connections={})
 
     world.controller.end, world.controller.grow = end, grow
     world.go()
@@ -303,7 +303,7 @@ def test_a_program_that_fails_wherever_it_runs_ends_the_run():
 
 def test_a_bug_in_a_thread_is_raised_and_not_waited_for():
     with pytest.raises(ZeroDivisionError):
-        World({"i-1": [Ended(instance_id="i-1", error=ZeroDivisionError())]}).go()
+        World({"i-1": [WorkerExited(instance_id="i-1", error=ZeroDivisionError())]}).go()
 
 
 def test_all_spot_is_refused():
@@ -315,8 +315,8 @@ def test_a_controller_that_comes_after_another_knows_what_that_one_had_been_told
     script = {"i-0": [reports("i-0", DONE), ends("i-0"), ends("i-1"), ends("i-2")]}
     world = World(script, stored={"i-1": [step(7), event("notice")], "i-2": [step(7)]})
     world.controller.grow = lambda count, _known: (
-        world.asked.append(count) or Grown(members=[], connections={})
+        world.asked.append(count) or GrowResult(members=[], connections={})
     )
     world.go()
     assert world.controller.team.step == 7
-    assert world.controller.team.standing("i-2") is Standing.GONE
+    assert world.controller.team.standing("i-2") is WorkerState.GONE

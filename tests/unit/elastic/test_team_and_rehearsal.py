@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import Standing
+from dlcloud.core.elastic import WorkerState
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.events import Warned
 from dlcloud.core.recipe import Incident, read_recipe
-from dlcloud.elastic.lead import Lead
+from dlcloud.elastic.lead import Coordinator
 from dlcloud.elastic.program import program_of
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.team import Team
+from dlcloud.elastic.team import WorkerRegistry
 from dlcloud.trainer.agent_options import parse
 from dlcloud.trainer.control import parse as parse_control
 from tests.fakes.samples import RECIPE, instance, recipe
@@ -23,7 +23,7 @@ TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py --
 
 
 def team():
-    made = Team()
+    made = WorkerRegistry()
     made.admit(Member(instance=instance("i-1"), hourly_usd=None, price_source="", price_as_of=None))
     return made
 
@@ -31,13 +31,13 @@ def team():
 @pytest.mark.parametrize(
     ("records", "standing"),
     [
-        ([], Standing.ARRIVING),
-        ([{"record": "event", "event": "joined"}], Standing.TRAINING),
-        ([{"record": "step", "step": 3}], Standing.TRAINING),
-        ([{"record": "event", "event": "rebalance"}], Standing.AT_RISK),
-        ([{"record": "event", "event": "notice"}, {"record": "step", "step": 3}], Standing.LEAVING),
-        ([{"record": "event", "event": "drain"}], Standing.LEAVING),
-        ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], Standing.TRAINING),
+        ([], WorkerState.ARRIVING),
+        ([{"record": "event", "event": "joined"}], WorkerState.TRAINING),
+        ([{"record": "step", "step": 3}], WorkerState.TRAINING),
+        ([{"record": "event", "event": "rebalance"}], WorkerState.AT_RISK),
+        ([{"record": "event", "event": "notice"}, {"record": "step", "step": 3}], WorkerState.LEAVING),
+        ([{"record": "event", "event": "drain"}], WorkerState.LEAVING),
+        ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], WorkerState.TRAINING),
     ],
 )
 def test_where_a_worker_stands_by_its_records(records, standing):
@@ -96,7 +96,7 @@ FIRST = Member(
     price_source="",
     price_as_of=None,
 )
-LEAD = Lead(member=FIRST, generation=1, step=12, least=11)
+LEAD = Coordinator(member=FIRST, generation=1, step=12, least=11)
 
 
 def agent(worker="i-1"):

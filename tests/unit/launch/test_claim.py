@@ -7,7 +7,7 @@ import pytest
 
 from dlcloud.core.cluster import ClusterState
 from dlcloud.core.errors import RecipeError, StoreError
-from dlcloud.launch.claim import RecipeFile, claim_existing, claim_for, first_boot, forget_secrets
+from dlcloud.launch.lock import RecipeFile, acquire_cluster, first_boot, forget_secrets, lock_existing
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.paths import Paths
@@ -28,7 +28,7 @@ class Home:
     def claim(self, *, name="", text=RECIPE, clusters=None):
         """Claim as one `up` does."""
         file = RecipeFile(recipe=recipe(text), text=text, path="recipe.yaml")
-        return claim_for(
+        return acquire_cluster(
             file, name=name, clusters=clusters or self.clusters, paths=self.paths, clock=self.clock
         )
 
@@ -98,7 +98,7 @@ def test_one_that_was_kept_or_is_down_is_left_alone(home, state):
     left = home.left(state)
     claim = home.claim()
     assert claim.cluster.cluster_id != left
-    assert claim_existing(home.clusters.find(left), paths=home.paths).lock
+    assert lock_existing(home.clusters.find(left), paths=home.paths).lock
 
 
 def test_one_of_another_recipe_is_left_alone(home):
@@ -119,7 +119,7 @@ def test_a_named_one_with_other_instances_is_refused_and_given_back(home):
     with pytest.raises(RecipeError, match="mine is up with other instances") as caught:
         home.claim(name="mine", text=RECIPE.replace("count: 2", "count: 3"))
     assert "dlcloud down mine" in caught.value.hint
-    claim_existing(home.clusters.find(left), paths=home.paths).lock.release()
+    lock_existing(home.clusters.find(left), paths=home.paths).lock.release()
 
 
 def test_a_named_one_in_anothers_charge_is_refused(home):

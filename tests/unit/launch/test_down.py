@@ -8,7 +8,7 @@ from dlcloud.core.cluster import ClusterState, Leftover
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.launch.down import TERMINATION_TIMEOUT_S, take_down
-from dlcloud.launch.sweep import sweep
+from dlcloud.launch.sweep import gc
 from dlcloud.store.clusters import HAND_OVER
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE, cluster, request
@@ -214,5 +214,5 @@ def test_a_sweep_takes_first_what_could_launch_more(world):
         kind="iam-role", resource_id="dlcloud-c0ffee", cluster_id="c0ffee", name="", region="us-east-1"
     )
     with pytest.raises(Killed):
-        sweep([role], cloud=world.cloud, clock=world.clock, emit=world.told.append)
+        gc([role], cloud=world.cloud, clock=world.clock, emit=world.told.append)
     assert not world.cloud.roles

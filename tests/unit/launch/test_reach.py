@@ -4,7 +4,7 @@ import pytest
 
 from dlcloud.core.errors import CapacityError, HostKeyError, UnreachableError
 from dlcloud.core.events import StageDone, StageStarted
-from dlcloud.launch.reach import BOOT_TIMEOUT_S, await_addresses, connect
+from dlcloud.launch.connect import BOOT_TIMEOUT_S, await_addresses, connect
 from dlcloud.launch.up import bring_up
 from tests.fakes.cloud import Failure
 from tests.fakes.machine import FakeMachine

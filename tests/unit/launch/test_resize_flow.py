@@ -7,7 +7,13 @@ from dlcloud.core.instance import Market
 from dlcloud.core.recipe import Setup
 from dlcloud.core.resize import decide
 from dlcloud.launch.grow import grow
-from dlcloud.launch.living import CONSISTENCY_WINDOW_S, living, look, present, settle
+from dlcloud.launch.members import (
+    CONSISTENCY_WINDOW_S,
+    existing_capacity,
+    list_members,
+    reconcile_members,
+    wait_for_consistency,
+)
 from dlcloud.launch.setup import PREPARED, prepare_all
 from dlcloud.launch.shrink import shrink
 from dlcloud.launch.up import bring_up
@@ -39,12 +45,12 @@ def grown(world, count, text=ONE_TYPE, reached=()):
 
 
 def alive(world):
-    return living(world.cluster, cloud=world.cloud, clusters=world.clusters, clock=world.clock)
+    return reconcile_members(world.cluster, cloud=world.cloud, clusters=world.clusters, clock=world.clock)
 
 
 def shrunk(world, count):
     """Shrink as a command does that begins now."""
-    settle(world.cluster, clusters=world.clusters, clock=world.clock)
+    wait_for_consistency(world.cluster, clusters=world.clusters, clock=world.clock)
     end = decide(alive(world), count).end
     return shrink(
         world.cluster,
@@ -140,7 +146,7 @@ def test_a_shrink_that_was_killed_is_finished_and_no_more_end(world, method, aft
     world.cloud.failures.append(Failure(method, Killed(), number, after=after))
     with pytest.raises(Killed):
         shrunk(world, 2)
-    assert len(look(world.cluster, cloud=world.cloud, clusters=world.clusters)) == 2
+    assert len(list_members(world.cluster, cloud=world.cloud, clusters=world.clusters)) == 2
     shrunk(world, 2)
     assert world.cloud.alive() == ["i-0001", "i-0002"]
     assert world.clusters.open_intents("c0ffee") == []
@@ -218,7 +224,7 @@ def test_the_size_asked_for_last_is_remembered(world):
 
 def test_what_is_there_takes_its_part_of_the_budget(world):
     members = world.provision()
-    there = present(world.cluster, recipe(), members, prices=[price()], clusters=world.clusters)
+    there = existing_capacity(world.cluster, recipe(), members, prices=[price()], clusters=world.clusters)
     assert (there.count, there.on_demand) == (2, 2)
     assert 1.42 < there.committed_usd < 1.5  # 2 x 4 h x 0.1785, and two disks
 

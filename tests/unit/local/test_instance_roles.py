@@ -17,7 +17,7 @@ from dlcloud.cloud.prices import Prices
 from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CloudError, CredentialsError
 from dlcloud.core.instance import InstanceState, Market
-from dlcloud.core.ports import FleetRequest, LaunchRequest
+from dlcloud.core.protocols import FleetRequest, LaunchRequest
 from dlcloud.local.sshd import SshServer
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock

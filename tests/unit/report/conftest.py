@@ -5,9 +5,9 @@ from decimal import Decimal
 
 from dlcloud.core.bill import Bill
 from dlcloud.core.instance import Market
-from dlcloud.core.line import lines_of
-from dlcloud.core.quote import Quote, quote_of
+from dlcloud.core.quote import MarketPrices, quote_of
 from dlcloud.core.result import Comparison, Hardware, Metric, Result
+from dlcloud.core.result_row import result_rows
 from tests.fakes.samples import price, run
 
 HARDWARE = Hardware(cpu_model="Xeon 8488C", physical_cores=2)
@@ -51,7 +51,7 @@ BILL = Bill(
 
 def quote(on_demand="0.1785", spot="0.0714"):
     in_zone = replace(price(usd=spot, market=Market.SPOT), zone="us-east-1a")
-    return Quote(on_demand=price(usd=on_demand), spot=in_zone)
+    return MarketPrices(on_demand=price(usd=on_demand), spot=in_zone)
 
 
 def lines(*results, of=None, compared=(), overall=(), hardware=HARDWARE, quoted=None, bill=None, peak=None):
@@ -60,7 +60,7 @@ def lines(*results, of=None, compared=(), overall=(), hardware=HARDWARE, quoted=
         result(baseline=True),
         result("int8", throughput=metric(34.56, 34.1, 35.0)),
     )
-    return lines_of(
+    return result_rows(
         [of],
         {of.run_id: results},
         {of.run_id: compared},

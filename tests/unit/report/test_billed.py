@@ -5,7 +5,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.reconciliation import Billed, cluster_usd, reconciled
+from dlcloud.core.reconciliation import BilledCost, cluster_usd, reconcile
 from dlcloud.report.billed import billed_records, billed_section
 from dlcloud.report.table import Format, Report, render
 from tests.fakes.samples import THEN, cluster, instance
@@ -19,7 +19,7 @@ def member(**other):
 
 
 def lines(billed, *members, **other):
-    return reconciled([cluster(**other)], {"c0ffee": members or [member()]}, billed, HOUR)
+    return reconcile([cluster(**other)], {"c0ffee": members or [member()]}, billed, HOUR)
 
 
 def shown(told, unanswered=""):
@@ -38,7 +38,7 @@ def test_an_estimate_is_of_all_instances_and_their_volumes():
 
 
 def test_the_bill_stands_beside_the_estimate():
-    told = lines({"c0ffee": Billed(usd=Decimal("0.52"), estimated=True)})
+    told = lines({"c0ffee": BilledCost(usd=Decimal("0.52"), estimated=True)})
     assert "sample-1a2b us-east-1 0.5055 0.5200 ~ +0.0145" in shown(told)
     assert "has not closed the month" in shown(told)
     (record,) = billed_records(told, "")["clusters"]

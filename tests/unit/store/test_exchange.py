@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import RecipeError
-from dlcloud.core.exchange import results_schema
 from dlcloud.core.result import RunState
+from dlcloud.core.transfer import results_schema
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.exchange import Exchange, Taken
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection
+from dlcloud.store.transfer import Exchange, Taken
 from tests.fakes.samples import THEN, cluster, instance, price, run
 
 METRIC = {"throughput": {"value": 5, "low": 4, "high": 6, "unit": "images/s", "samples": 9}}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import RecipeError, StoreError
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.hostproof import new_secret
@@ -23,7 +23,7 @@ SWEEP_AGE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ClusterLock:
     """A cluster in our charge: `unfinished` if an earlier command began it, `kept` if one kept it up."""
 
     cluster: Cluster
@@ -41,7 +41,9 @@ class RecipeFile:
     path: str
 
 
-def claim_for(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, clock: Clock) -> Claim:
+def acquire_cluster(
+    file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, clock: Clock
+) -> ClusterLock:
     """Take charge of the cluster that an `up` of this recipe works on.
 
     Args:
@@ -71,7 +73,7 @@ def claim_for(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, 
 
 
 def earlier_cluster(file: RecipeFile, *, name: str, clusters: Clusters) -> Cluster | None:
-    """Return the cluster that `claim_for` would go on with if nobody is in charge of it, touching nothing."""
+    """Return the cluster that `acquire_cluster` would continue; changes nothing."""
     begun = (ClusterState.STARTING, ClusterState.RUNNING)
     for cluster in clusters.active():
         if (
@@ -83,7 +85,7 @@ def earlier_cluster(file: RecipeFile, *, name: str, clusters: Clusters) -> Clust
     return None
 
 
-def claim_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> Claim:
+def lock_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> ClusterLock:
     """Take charge of a cluster that exists.
 
     Raises:
@@ -96,7 +98,7 @@ def claim_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> Cla
             f"another command is in charge of {cluster.name}",
             "wait for it, or end it with Ctrl-C; it cleans up",
         )
-    return Claim(cluster=cluster, lock=lock)
+    return ClusterLock(cluster=cluster, lock=lock)
 
 
 def first_boot(cluster: Cluster, *, life_minutes: int, idle_minutes: int | None = None, paths: Paths) -> str:
@@ -137,9 +139,9 @@ def sweep_folders(*, clusters: Clusters, paths: Paths, clock: Clock) -> None:
             lock.release()
 
 
-def _claim_named(cluster: Cluster, recipe: Recipe, *, clusters: Clusters, paths: Paths) -> Claim | None:
+def _claim_named(cluster: Cluster, recipe: Recipe, *, clusters: Clusters, paths: Paths) -> ClusterLock | None:
     """Return a claim on the cluster of that name; None if it was taken down meanwhile."""
-    claim = _with_state(claim_existing(cluster, paths=paths), clusters)
+    claim = _with_state(lock_existing(cluster, paths=paths), clusters)
     if claim.cluster.state is ClusterState.DOWN:
         claim.lock.release()
         return None
@@ -153,10 +155,10 @@ def _claim_named(cluster: Cluster, recipe: Recipe, *, clusters: Clusters, paths:
     return claim
 
 
-def _claim_unfinished(cluster: Cluster, *, clusters: Clusters, paths: Paths) -> Claim | None:
+def _claim_unfinished(cluster: Cluster, *, clusters: Clusters, paths: Paths) -> ClusterLock | None:
     """Return a claim on a cluster that nobody is in charge of and that was not kept on purpose."""
     try:
-        claim = _with_state(claim_existing(cluster, paths=paths), clusters)
+        claim = _with_state(lock_existing(cluster, paths=paths), clusters)
     except StoreError:
         return None
     if claim.unfinished:
@@ -165,11 +167,11 @@ def _claim_unfinished(cluster: Cluster, *, clusters: Clusters, paths: Paths) -> 
     return None
 
 
-def _with_state(claim: Claim, clusters: Clusters) -> Claim:
+def _with_state(claim: ClusterLock, clusters: Clusters) -> ClusterLock:
     """Read the cluster's state again, now that nobody else can change it."""
     cluster = clusters.find(claim.cluster.cluster_id) or claim.cluster
     begun = {ClusterState.STARTING, ClusterState.RUNNING, ClusterState.STOPPING}
-    return Claim(
+    return ClusterLock(
         cluster=cluster,
         lock=claim.lock,
         unfinished=cluster.state in begun,
@@ -177,7 +179,7 @@ def _with_state(claim: Claim, clusters: Clusters) -> Claim:
     )
 
 
-def _claim_new(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, clock: Clock) -> Claim:
+def _claim_new(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths, clock: Clock) -> ClusterLock:
     recipe = file.recipe
     cluster = Cluster(
         cluster_id=secrets.token_hex(6),
@@ -193,7 +195,7 @@ def _claim_new(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths,
         disk_gib=recipe.instances.disk_gib,
     )
     # Locked before it is remembered: no other `up` can take it for an unfinished one.
-    claim = claim_existing(cluster, paths=paths)
+    claim = lock_existing(cluster, paths=paths)
     create_key(paths.key(cluster.cluster_id))
     _write_private(paths, cluster, paths.host_secret(cluster.cluster_id).name, new_secret())
     clusters.add(cluster)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlcloud.benchmarks.catalog import BENCHMARKS, Benchmark
-from dlcloud.core.bench import Order, Work
+from dlcloud.core.bench import BenchmarkMatrix, Job
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload, read_recipe
 
@@ -19,7 +19,7 @@ def sweepable() -> list[str]:
 
 def bundled_order(
     types: Sequence[str], benchmarks: Sequence[str], options: Mapping[str, Any], *, tiny: bool
-) -> Order:
+) -> BenchmarkMatrix:
     """Return the order of bundled benchmarks on types.
 
     Args:
@@ -45,7 +45,7 @@ def bundled_order(
 
 def recipe_order(
     types: Sequence[str], recipe: Recipe, options: Mapping[str, Any], *, tiny: bool = False
-) -> Order:
+) -> BenchmarkMatrix:
     """Return the order of a recipe's workload on types.
 
     Args:
@@ -65,23 +65,23 @@ def recipe_order(
         parameters = {**workload.parameters, **benchmark.tiny}
         workload = workload.model_copy(update={"parameters": parameters})
     types = types or recipe.instances.types
-    work = Work(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark)
+    work = Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark)
     said = recipe.model_copy(update={"workload": workload}).model_dump(mode="json", exclude_none=True)
     return _order(types, (work,), _merged(said, options))
 
 
-def _work(benchmark: Benchmark, *, tiny: bool) -> Work:
+def _work(benchmark: Benchmark, *, tiny: bool) -> Job:
     parameters = {**(benchmark.sweep or {}), **(benchmark.tiny if tiny else {})}
     workload = Workload(benchmark=benchmark.name, parameters=parameters)
-    return Work(name=benchmark.name, workload=workload, benchmark=benchmark)
+    return Job(name=benchmark.name, workload=workload, benchmark=benchmark)
 
 
-def _order(types: Sequence[str], works: tuple[Work, ...], said: Mapping[str, Any]) -> Order:
+def _order(types: Sequence[str], works: tuple[Job, ...], said: Mapping[str, Any]) -> BenchmarkMatrix:
     names = tuple(dict.fromkeys(types))
     whole = _merged(said, {"instances": {"types": list(names), "count": 1}})
     # Through the reader of recipes, so that an option is refused in the words in which a recipe would be.
     base = read_recipe(json.dumps(_without_none(whole)), "what was asked for")
-    return Order(base=base, types=names, works=works)
+    return BenchmarkMatrix(base=base, types=names, works=works)
 
 
 def _merged(said: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

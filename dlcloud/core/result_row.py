@@ -7,12 +7,12 @@ from decimal import Decimal
 from dlcloud.core.bill import Bill
 from dlcloud.core.cost import usd_per_million
 from dlcloud.core.instance import Market
-from dlcloud.core.quote import Quote, tflops_per_usd
+from dlcloud.core.quote import MarketPrices, tflops_per_usd
 from dlcloud.core.result import Comparison, Hardware, Metric, Result, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ResultRow:
     """One setting of one case of one run, with its comparison to the baseline where there is one.
 
     `overall` compares it with the best baseline of its case, as the best fp32 of several engines, where there
@@ -26,7 +26,7 @@ class Line:
     comparison: Comparison | None
     overall: Comparison | None = None
     best: bool = False
-    quote: Quote = field(default_factory=Quote)
+    quote: MarketPrices = field(default_factory=MarketPrices)
     bill: Bill | None = None
     peak_tflops: float | None = None
 
@@ -86,17 +86,17 @@ class Line:
         return None if hourly is None or per_second is None else usd_per_million(hourly, per_second)
 
 
-def lines_of(
+def result_rows(
     runs: Iterable[Run],
     results: Mapping[str, Sequence[Result]],
     comparisons: Mapping[str, Sequence[Comparison]],
     hardware: Mapping[str, Hardware],
     *,
     overall: Mapping[str, Sequence[Comparison]] | None = None,
-    quotes: Mapping[str, Quote] | None = None,
+    quotes: Mapping[str, MarketPrices] | None = None,
     bills: Mapping[str, Bill] | None = None,
     peaks: Mapping[str, float | None] | None = None,
-) -> list[Line]:
+) -> list[ResultRow]:
     """Join what the store holds of each run, in the order of the runs.
 
     Args:
@@ -114,14 +114,14 @@ def lines_of(
     beside_best = _by_candidate(overall or {})
     best = {(run_id, case, each.baseline) for (run_id, case, _), each in beside_best.items()}
     return [
-        Line(
+        ResultRow(
             run=run,
             hardware=hardware.get(run.run_id, Hardware()),
             result=result,
             comparison=compared.get((run.run_id, result.case, result.setting)),
             overall=beside_best.get((run.run_id, result.case, result.setting)),
             best=(run.run_id, result.case, result.setting) in best,
-            quote=quotes.get(run.run_id) or Quote(),
+            quote=quotes.get(run.run_id) or MarketPrices(),
             bill=bills.get(run.run_id),
             peak_tflops=peaks.get(run.instance_type),
         )

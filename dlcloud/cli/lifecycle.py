@@ -3,28 +3,30 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dlcloud.bench.abreast import StoppedError
+from dlcloud.bench.parallel import StoppedError
 from dlcloud.cli.context import Context
 from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import DlcloudError, RecipeError, StoreError
 from dlcloud.core.events import Emit, Notice, Warned
 from dlcloud.core.plan import Plan
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.remote import Dial
-from dlcloud.launch.claim import Claim, RecipeFile, claim_existing, claim_for, first_boot
-from dlcloud.launch.living import living
+from dlcloud.launch.lock import ClusterLock, RecipeFile, acquire_cluster, first_boot, lock_existing
+from dlcloud.launch.members import reconcile_members
 from dlcloud.launch.shrink import shrink
-from dlcloud.launch.up import Reached, bring_up
+from dlcloud.launch.up import ConnectedMembers, bring_up
 
 
-def take_charge(context: Context, file: RecipeFile, *, name: str = "") -> Claim:
+def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -> ClusterLock:
     """Take charge of a cluster; finish first what an earlier command left half taken down.
 
     Raises:
-        StoreError, RecipeError: As `claim_for`.
+        StoreError, RecipeError: As `acquire_cluster`.
     """
-    claim = claim_for(file, name=name, clusters=context.clusters, paths=context.paths, clock=context.clock)
+    claim = acquire_cluster(
+        file, name=name, clusters=context.clusters, paths=context.paths, clock=context.clock
+    )
     controller = context.clusters.controller(claim.cluster.cluster_id)
     if controller is not None:
         claim.lock.release()
@@ -32,7 +34,7 @@ def take_charge(context: Context, file: RecipeFile, *, name: str = "") -> Claim:
     if claim.cluster.state is ClusterState.STOPPING:
         end_cluster(context, claim.cluster)
         claim.lock.release()
-        return take_charge(context, file, name=name)
+        return acquire_for_command(context, file, name=name)
     if claim.unfinished:
         message = f"going on with {claim.cluster.name}, which an earlier {context.command} left unfinished"
         context.emit(Notice(message=message))
@@ -53,7 +55,7 @@ def end_unfinished(context: Context, file: RecipeFile) -> None:
         if cluster.recipe_hash != file.recipe.hash or cluster.state is ClusterState.READY:
             continue
         try:
-            claim = claim_existing(cluster, paths=context.paths)
+            claim = lock_existing(cluster, paths=context.paths)
         except StoreError:
             continue  # another command is in charge of it
         try:
@@ -67,7 +69,7 @@ def end_unfinished(context: Context, file: RecipeFile) -> None:
 
 def brought_up(
     context: Context, cluster: Cluster, plan: Plan, *, cloud: Cloud, dial: Dial, clock: Clock, emit: Emit
-) -> Reached:
+) -> ConnectedMembers:
     """Bring up what the plan says.
 
     Args:
@@ -99,7 +101,7 @@ def brought_up(
 
 
 @contextmanager
-def taken_down_after(context: Context, claim: Claim, *, keep: bool) -> Iterator[None]:
+def taken_down_after(context: Context, claim: ClusterLock, *, keep: bool) -> Iterator[None]:
     """Take the cluster down when the block ends or fails; keep it only where that is wanted."""
     cluster = claim.cluster
     with taken_down_on_failure(context, claim):
@@ -112,7 +114,7 @@ def taken_down_after(context: Context, claim: Claim, *, keep: bool) -> Iterator[
 
 
 @contextmanager
-def taken_down_on_failure(context: Context, claim: Claim) -> Iterator[None]:
+def taken_down_on_failure(context: Context, claim: ClusterLock) -> Iterator[None]:
     """Take the cluster down when the block fails; one that was kept up before stays."""
     cluster = claim.cluster
     try:
@@ -130,7 +132,7 @@ def taken_down_on_failure(context: Context, claim: Claim) -> Iterator[None]:
 
 
 @contextmanager
-def others_ended_after(context: Context, claim: Claim, *, keep: bool) -> Iterator[None]:
+def others_ended_after(context: Context, claim: ClusterLock, *, keep: bool) -> Iterator[None]:
     """End all instances but this one when the block ends or fails: it holds the results for whoever comes.
 
     For the `up` that an instance runs of its own cluster. Who interrupts it takes the cluster down.
@@ -155,7 +157,7 @@ def others_ended_after(context: Context, claim: Claim, *, keep: bool) -> Iterato
 
 def _end_others(context: Context, cluster: Cluster) -> None:
     cloud = context.cloud(cluster.cloud, cluster.region)
-    members = living(cluster, cloud=cloud, clusters=context.clusters, clock=context.clock)
+    members = reconcile_members(cluster, cloud=cloud, clusters=context.clusters, clock=context.clock)
     others = [member for member in members if member.instance.instance_id != context.controller]
     shrink(cluster, others, cloud=cloud, clusters=context.clusters, clock=context.clock, emit=context.emit)
     context.clusters.set_state(cluster.cluster_id, ClusterState.READY)

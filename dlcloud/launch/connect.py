@@ -6,7 +6,7 @@ from dataclasses import replace
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import DlcloudError, UnreachableError
 from dlcloud.core.instance import Instance
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.remote import Connection, Dial, Endpoint
 from dlcloud.ssh.fanout import Outcome, all_or_raise, fan_out
 from dlcloud.store.clusters import Clusters
@@ -21,7 +21,7 @@ Lost = Mapping[str, DlcloudError]
 """Why instances that were launched cannot be used, by instance id."""
 
 
-def arrive(
+def wait_until_reachable(
     cluster: Cluster,
     members: Sequence[Member],
     *,

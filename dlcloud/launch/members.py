@@ -3,14 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from dlcloud.core.attempts import LaunchAttempt
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.cost import committed_usd, price_of
 from dlcloud.core.instance import Instance, Market, Price
-from dlcloud.core.plan import Present
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.plan import ExistingCapacity
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.recipe import Recipe
-from dlcloud.core.rounds import Ask
-from dlcloud.launch.shrink import doomed, ended_members, finish_shrinks
+from dlcloud.launch.shrink import ended_members, finish_shrinks, terminating_ids
 from dlcloud.store.clusters import Clusters
 
 LAUNCH = "launch"
@@ -23,7 +23,7 @@ CONSISTENCY_WINDOW_S = 10.0
 """For so long EC2 may not yet tell of an instance whose launch was asked for; only then is looked twice."""
 
 
-def look(
+def list_members(
     cluster: Cluster, *, cloud: Cloud, clusters: Clusters, repeated: Collection[Instance] = ()
 ) -> list[Member]:
     """Return a cluster's living instances, touching nothing.
@@ -38,7 +38,7 @@ def look(
     return _living(cluster, {each.instance_id: each for each in repeated} | listed, clusters)
 
 
-def living(
+def reconcile_members(
     cluster: Cluster,
     *,
     cloud: Cloud,
@@ -49,7 +49,7 @@ def living(
     """Return a cluster's living instances; finish the ends that were cut off, remember those that came."""
     finish_shrinks(cluster.cluster_id, cloud=cloud, clusters=clusters, clock=clock)
     listed = {each.instance_id: each for each in cloud.instances(cluster.cluster_id)}
-    gone = doomed(cluster.cluster_id, clusters)
+    gone = terminating_ids(cluster.cluster_id, clusters)
     ended = [
         member
         for member in clusters.members(cluster.cluster_id)
@@ -60,7 +60,7 @@ def living(
     return _living(cluster, {each.instance_id: each for each in repeated} | listed, clusters)
 
 
-def settle(cluster: Cluster, *, clusters: Clusters, clock: Clock) -> None:
+def wait_for_consistency(cluster: Cluster, *, clusters: Clusters, clock: Clock) -> None:
     """Give the lists the time to tell what came of requests whose answer was not seen.
 
     For a cluster that is to have no more instances; where it is to have more, they are repeated.
@@ -72,14 +72,14 @@ def settle(cluster: Cluster, *, clusters: Clusters, clock: Clock) -> None:
             clusters.end_intent(intent.intent_id, UNSEEN, clock.now())
 
 
-def present(
+def existing_capacity(
     cluster: Cluster,
     recipe: Recipe,
     members: Sequence[Member],
     *,
     prices: Sequence[Price],
     clusters: Clusters,
-) -> Present:
+) -> ExistingCapacity:
     """Return what a plan must know of the instances there are, with what they take of the budget.
 
     Args:
@@ -98,12 +98,12 @@ def present(
         disk_gib=cluster.disk_gib,
     )
     fixed = sum(member.instance.market is Market.ON_DEMAND for member in members)
-    return Present(count=len(members), on_demand=fixed, committed_usd=committed)
+    return ExistingCapacity(count=len(members), on_demand=fixed, committed_usd=committed)
 
 
 def _living(cluster: Cluster, seen: Mapping[str, Instance], clusters: Clusters) -> list[Member]:
     known = {member.instance.instance_id: member for member in clusters.members(cluster.cluster_id)}
-    gone = doomed(cluster.cluster_id, clusters)
+    gone = terminating_ids(cluster.cluster_id, clusters)
     return [
         replace(known[name], instance=each)
         if name in known
@@ -130,7 +130,7 @@ def _lives(cluster_id: str, clusters: Clusters) -> dict[str, int]:
     return {
         word: life
         for intent in clusters.intents(cluster_id, LAUNCH)
-        if (life := Ask.from_text(intent.detail).life_minutes)
+        if (life := LaunchAttempt.from_text(intent.detail).life_minutes)
         for word in (intent.outcome or "").split()
         if word.startswith("i-")
     }

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from dlcloud.core.bill import Lease
+from dlcloud.core.bill import BillingPeriod
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.quote import Quote
+from dlcloud.core.quote import MarketPrices
 from dlcloud.core.result import Run, RunState, comparison_of, hardware_of, result_of
 
 SCHEMA = 1
@@ -111,9 +111,13 @@ class RunDocument(_Part):
         ]
 
     @property
-    def lease(self) -> Lease | None:
+    def lease(self) -> BillingPeriod | None:
         """Return how long its instance was billed."""
-        return None if self.instance is None else Lease(instance_id=self.instance_id, **dict(self.instance))
+        return (
+            None
+            if self.instance is None
+            else BillingPeriod(instance_id=self.instance_id, **dict(self.instance))
+        )
 
 
 def read_line(line: bytes) -> RunDocument:
@@ -133,11 +137,11 @@ def read_line(line: bytes) -> RunDocument:
 
 
 def document_of(
-    run: Run, *, quote: Quote | None, lease: Lease | None, records: list[dict[str, Any]]
+    run: Run, *, quote: MarketPrices | None, lease: BillingPeriod | None, records: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return a run as the object that makes a line; None stays null, so that every line has every key."""
     told: dict[str, Any] = {name: getattr(run, name) for name in Run.__dataclass_fields__}
-    prices = [price for market in Market if (price := (quote or Quote()).price(market))]
+    prices = [price for market in Market if (price := (quote or MarketPrices()).price(market))]
     keys = ("market", "zone", "hourly_usd", "as_of", "source")
     instance = None if lease is None else {name: getattr(lease, name) for name in _LEASE}
     return {

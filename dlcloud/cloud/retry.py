@@ -16,7 +16,7 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 20.0
 
 
-def patiently(
+def retry_throttled(
     call: Callable[..., Any], arguments: Mapping[str, Any], *, pause: Callable[[float], None]
 ) -> Any:  # noqa: ANN401  boto3 has no types
     """Make a call; where it is throttled, repeat it after pauses that double, shortened at random.

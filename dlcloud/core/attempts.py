@@ -12,7 +12,7 @@ MOST_POOLS = 300  # Source: EC2 user guide, "EC2 Fleet quotas": launch template 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class LaunchAttempt:
     """One request for instances; stored as its intent, so that after a crash the very same can be repeated.
 
     `pools` are (instance type, zone), the most wanted first; `attempt` tells one request from a later one;
@@ -52,7 +52,7 @@ class Ask:
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> "Ask":
+    def from_text(cls, text: str) -> "LaunchAttempt":
         """Read the text of an intent."""
         pools, spot, on_demand, image, attempt, limits, *life = json.loads(text)
         return cls(
@@ -66,9 +66,9 @@ class Ask:
         )
 
 
-def ask_for(
+def next_attempt(
     plan: Plan, market: Market, *, missing: int, on_demand: int, attempt: int, spread: bool = False
-) -> Ask:
+) -> LaunchAttempt:
     """Return the request of one round: what is missing, from all pools of a market.
 
     A single on-demand type without a zone is a request that EC2 itself spreads over its zones; `spread` names
@@ -87,7 +87,7 @@ def ask_for(
     if market is Market.SPOT:
         base = min(missing, max(0, plan.on_demand_base - on_demand))
     alone = len(pools) == 1 and base == missing and not spread
-    return Ask(
+    return LaunchAttempt(
         pools=((pools[0].instance_type, pools[0].zone),) if alone else tuple(_zoned(pools)),
         spot_count=missing - base,
         on_demand_count=base,

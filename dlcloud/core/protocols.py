@@ -82,7 +82,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class LaunchResult:
     """What a launch request gave: instances, and what each pool that gave none or too few answered."""
 
     instances: tuple[Instance, ...]
@@ -161,7 +161,7 @@ class Cloud(Protocol):
     def create_launch_template(self, request: LaunchRequest) -> str:
         """Return the name of a launch template that says what `request` does; made if it is missing."""
 
-    def launch_fleet(self, request: FleetRequest) -> Launched:
+    def launch_fleet(self, request: FleetRequest) -> LaunchResult:
         """Launch up to the counts from all pools at once; what a pool refuses is told, not raised."""
 
     def fleets(self, cluster_id: str) -> list[str]:

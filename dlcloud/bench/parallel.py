@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from dlcloud.core.events import Emit, Event
-from dlcloud.core.ports import Clock
+from dlcloud.core.protocols import Clock
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,7 +44,7 @@ class StoppableClock:
             raise StoppedError
 
 
-def stoppable(emit: Emit, stop: threading.Event) -> Emit:
+def stop_emitting(emit: Emit, stop: threading.Event) -> Emit:
     """Return an `emit` that raises StoppedError once all are to stop: flows tell of every step."""
 
     def tell(event: Event) -> None:
@@ -55,7 +55,7 @@ def stoppable(emit: Emit, stop: threading.Event) -> Emit:
     return tell
 
 
-class Turns:
+class ExclusiveSlot:
     """Lets one at a time go on, where those at work would disturb each other.
 
     Args:
@@ -97,7 +97,7 @@ class _Ended(Generic[R]):
     error: BaseException | None = None
 
 
-def abreast(
+def run_parallel(
     work: Callable[[T], R], items: Sequence[T], *, stop: threading.Event, on_stop: Callable[[], None]
 ) -> list[R]:
     """Call `work` for every item at once and return the values in order.

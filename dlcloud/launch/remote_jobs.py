@@ -13,7 +13,7 @@ from typing import Any
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
 from dlcloud.core.events import Emit, Warned
-from dlcloud.core.ports import Clock, Cloud
+from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.remote import Connection, Dial
 from dlcloud.core.result import Run, RunState
 from dlcloud.launch.setup import FOLDER, JOB
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detached:
+class RemoteJobs:
     """Runs of one cluster's instances, each the command in its folder, started once.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dlcloud.core.result import Run, RunState, parse_record
 
-CARRIED_FOR = timedelta(days=7)
+RESUME_WINDOW = timedelta(days=7)
 """A figure older than this is measured again: prices, images and drivers have moved on."""
 
 INTERRUPTED = frozenset({RunState.LOST, RunState.FAILED})
@@ -23,7 +23,7 @@ class FinishedCase:
     lines: tuple[str, ...]
 
 
-def interrupted(runs: Iterable[Run], like: Run) -> list[Run]:
+def resumable_runs(runs: Iterable[Run], like: Run) -> list[Run]:
     """Return the runs whose finished cases a new run may take over, the oldest first.
 
     They did the same kind of work on the same type of instance in the same cloud, were cut off or failed not
@@ -42,7 +42,7 @@ def interrupted(runs: Iterable[Run], like: Run) -> list[Run]:
     ended_well = [place for place, run in enumerate(alike) if run.state is RunState.DONE]
     since = alike[ended_well[-1] + 1 :] if ended_well else alike
     return [
-        run for run in since if run.state in INTERRUPTED and like.started_at - run.started_at <= CARRIED_FOR
+        run for run in since if run.state in INTERRUPTED and like.started_at - run.started_at <= RESUME_WINDOW
     ]
 
 
