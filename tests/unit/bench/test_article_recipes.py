@@ -1,5 +1,6 @@
 """The recipes of the articles' experiments that need no environment to be planned."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,24 @@ def test_bigdl_runs_beside_openvino_with_java_and_its_python():
     assert "openjdk-17-jre-headless" in recipe.setup.commands
     assert "python3.11-venv" in recipe.setup.commands
     assert "openvino==" in program_of(recipe, RECIPES).requirements
+
+
+def test_tf_cnn_benchmarks_gets_flags_that_its_pinned_commit_knows():
+    """Source: the flags.DEFINE_... of benchmark_cnn.py there, and what it checks of the learning rate."""
+    recipe = recipe_of("tf-cnn-benchmarks")
+    assert "benchmarks.git 8fb79079265933ad39bea628b777af662f5bf15d\n" in recipe.setup.commands
+    assert dict(re.findall(r" --([a-z_]+)=(\S+)", recipe.workload.command)) == {
+        "device": "cpu",
+        "model": "resnet50",
+        "batch_size": "32",
+        "num_batches": "100",
+        "init_learning_rate": "0.001",
+        "num_epochs_per_decay": "2",
+        "learning_rate_decay_factor": "0.94",
+        "optimizer": "rmsprop",
+        "num_intra_threads": "$CORES",
+        "num_inter_threads": "1",
+    }
 
 
 def test_the_last_line_of_tf_cnn_benchmarks_is_what_counts():
