@@ -33,7 +33,7 @@ def test_trained_digits_keep_their_accuracy_in_int8_on_every_engine(alone, openv
     assert "random" not in done.stdout
 
 
-def test_training_again_gives_the_same_weights_and_gradients_are_those_of_the_loss(alone, openvino_python):
+def test_training_is_repeatable_and_gradients_are_those_of_the_loss(alone, openvino_python):
     script = """
 import numpy as np
 from benchmarks.quantization import digits

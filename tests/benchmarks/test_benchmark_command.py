@@ -140,7 +140,7 @@ def test_settings_may_come_from_a_file(job):
     assert "unset" in done.stderr
 
 
-def test_the_command_finds_the_programs_of_the_environment_that_measures_it(job):
+def test_the_command_finds_the_programs_of_its_environment(job):
     venv.create(job / "environment", symlinks=True)
     folder = job / "environment" / "bin"
     measure = [folder / "python", "-m", "benchmarks.command", "--output", "records.jsonl"]

@@ -206,7 +206,7 @@ def named(*names, machine, **other):
     return [FakeArm(name, 10.0 * (place + 1), machine, **other) for place, name in enumerate(names)]
 
 
-def test_settings_for_which_there_is_no_memory_wait_and_their_baseline_stays(bench, machine):
+def test_settings_without_memory_wait_and_their_baseline_stays(bench, machine):
     machine.memory = round(2.5 * GIB)
     log = []
     recorder = bench.run(*named("fp32", "bf16", "int8", machine=machine, log=log, **ROOM))
@@ -223,7 +223,7 @@ def test_settings_for_which_there_is_no_memory_wait_and_their_baseline_stays(ben
     assert machine.taken == 0
 
 
-def test_a_setting_for_which_there_is_no_memory_beside_its_baseline_is_skipped(bench, machine):
+def test_a_setting_without_memory_beside_its_baseline_is_skipped(bench, machine):
     machine.memory = round(1.5 * GIB)
     recorder = bench.run(*named("fp32", "int8", machine=machine, **ROOM))
     (skip,) = recorder.skips
@@ -250,7 +250,7 @@ def test_an_engine_whose_baseline_waits_waits_with_it(bench, machine):
     assert [(each.baseline, each.candidate) for each in recorder.overall] == [("b fp32", "b int8")]
 
 
-def test_what_a_running_setting_holds_corrects_what_is_expected_of_the_next(machine):
+def test_memory_of_a_running_setting_corrects_the_estimate_of_the_next(machine):
     small, large = FakeArm("a", 1.0, machine, **ROOM), FakeArm("b", 1.0, machine, peak=3 * GIB)
     unknown = FakeArm("c", 1.0, machine)
     assert memory.wanted_bytes(small, []) == GIB
@@ -284,7 +284,7 @@ def test_a_disturbed_slice_is_run_again(machine):
     assert recorder.results[0].warnings == ()
 
 
-def test_a_machine_that_is_always_disturbed_is_measured_all_the_same_and_marked(machine):
+def test_a_machine_that_is_always_disturbed_is_measured_and_marked(machine):
     machine.others = dict.fromkeys(range(1000), 0.2)
     bench = Bench(machine, Limits())
     recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 10.0, machine))
@@ -352,7 +352,7 @@ def of_two_engines(machine, **changes):
     return [FakeArm(name, speed, machine, **changes.get(name, {})) for name, speed in speeds.items()]
 
 
-def test_each_setting_is_compared_with_its_own_baseline_and_with_the_best_of_all(bench, machine):
+def test_settings_are_compared_with_their_own_and_the_best_baseline(bench, machine):
     recorder = bench.run(*of_two_engines(machine), compare=lambda a, b: {"of": a[0][0] / b[0][0]}, **ENGINES)
     compared = [(each.baseline, each.candidate, each.ratio) for each in recorder.comparisons]
     assert compared == [("a fp32", "a int8", 4.0), ("b fp32", "b int8", 3.0)]
@@ -365,7 +365,7 @@ def test_each_setting_is_compared_with_its_own_baseline_and_with_the_best_of_all
     assert facts["b fp32"] == {"model_bytes": 100, "of": 10 / 16, "compared_with": "a fp32"}
 
 
-def test_a_setting_is_compared_with_the_best_also_where_its_own_baseline_failed(bench, machine):
+def test_a_setting_whose_baseline_failed_is_compared_with_the_best(bench, machine):
     recorder = bench.run(*of_two_engines(machine, **{"b fp32": {"fails": "start"}}), **ENGINES)
     assert [(each.baseline, each.candidate) for each in recorder.comparisons] == [("a fp32", "a int8")]
     assert [(each.baseline, each.candidate) for each in recorder.overall] == [

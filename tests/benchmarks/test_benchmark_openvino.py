@@ -75,7 +75,7 @@ def test_every_setting_is_computed_in_its_own_precision(run):
     assert start["software"]["packages"].keys() == {"openvino", "nncf", "onnx", "numpy"}
 
 
-def test_the_quantized_graph_holds_int8_weights_and_its_size_counts_both_files(run, cache):
+def test_quantized_graph_holds_int8_weights_and_size_counts_both_files(run, cache):
     done, records = run("--engine", "openvino", "--batch", "1")
     assert done.returncode == 0, done.stderr
     (model,) = cache.glob("*-int8-*-nncf*[0-9]")

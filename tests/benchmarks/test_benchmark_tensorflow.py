@@ -378,9 +378,7 @@ print(json.dumps({"seen": seen, "losses": scaled.outputs()[0], "gpu": kernel_fac
 """
 
 
-def test_bf16_is_proven_by_the_librarys_own_log_and_overflowing_fp16_gradients_are_left_out(
-    alone, tensorflow_python
-):
+def test_bf16_is_proven_by_onednn_log_and_fp16_overflows_are_left_out(alone, tensorflow_python):
     done = subprocess.run(
         [tensorflow_python, "-c", PROVE], cwd=alone, capture_output=True, text=True, timeout=280, check=True,
         env={"PATH": "/usr/bin:/bin", "ONEDNN_VERBOSE": "1", "TF_ENABLE_ONEDNN_OPTS": "1"},

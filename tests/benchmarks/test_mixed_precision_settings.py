@@ -95,7 +95,7 @@ def test_the_defaults_begin_with_the_baseline_and_suit_the_engine(machine, engin
     program.parse(["--engine", engine, "--setting", *(each.name for each in chosen)])
 
 
-def test_a_gpu_that_the_driver_shows_is_used_and_one_that_it_does_not_is_missed(tmp_path, monkeypatch):
+def test_a_gpu_shown_by_the_driver_is_used_and_a_hidden_one_is_missed(tmp_path, monkeypatch):
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\necho 'Tesla T4, 15360, 580.95, 7.5'\n")
     driver.chmod(0o755)
@@ -288,6 +288,6 @@ def test_the_catalog_knows_every_parameter():
     assert {name.replace("-", "_") for name in entry.parameters} <= parsed.keys()
 
 
-def test_a_network_without_depthwise_convolutions_has_no_such_knob_by_default():
+def test_networks_without_depthwise_convolutions_have_no_such_setting():
     chosen = settings.defaults(SAPPHIRE_RAPIDS, "pytorch", depthwise=False)
     assert "bf16+channels_last+heap" in [each.name for each in chosen]

@@ -33,7 +33,7 @@ def seconds_until_ended(home, *, at_most):
     return time.monotonic() - began
 
 
-def test_at_the_end_of_its_budget_an_instance_ends_itself_with_the_launcher_dead(home):
+def test_an_instance_ends_itself_at_its_budget_with_the_launcher_dead(home):
     hurry(home)
     path = write(home, "sleep 1", hours=0.25)  # 15 of these minutes
     home.run("up", path, "--keep", "--name", "left", expect=0)
@@ -53,7 +53,7 @@ def test_a_run_that_lives_holds_off_the_idle_end_and_its_end_brings_it(home):
     home.run("down", "--all", expect=0)
 
 
-def test_an_instance_whose_launcher_was_killed_before_its_run_ends_when_idle(home):
+def test_an_instance_ends_when_idle_if_its_launcher_was_killed_before(home):
     hurry(home)
     path = write(home, "sleep 1", idle=", idle_minutes: 6")
     points = home.run("up", path, expect=0)["points"]

@@ -36,7 +36,7 @@ def launch_calls(control):
     return {name: number for name, number in control.calls().items() if name in LAUNCHING}
 
 
-def test_no_capacity_anywhere_is_known_after_three_calls_with_every_pool_named(home, control):
+def test_no_capacity_is_found_after_three_calls_with_every_pool_named(home, control):
     for name in TYPES:
         control.set_capacity(name, 0)
     told = up(home)

@@ -7,7 +7,7 @@ from terminal import wait_until
 TYPES = ("-i", "c5.xlarge", "-i", "c7i.xlarge")
 
 
-def test_a_type_that_cannot_be_had_stops_no_other_and_is_made_up_for_by_the_next(user):
+def test_a_type_without_capacity_stops_no_other_and_is_completed_later(user):
     recipe = user.recipe(name="own.yaml")
     user.run("local", "capacity", "c5.xlarge", "0")
     try:
@@ -25,7 +25,7 @@ def test_a_type_that_cannot_be_had_stops_no_other_and_is_made_up_for_by_the_next
     assert all(len(line) <= 80 for line in plan.splitlines()), plan
 
 
-def test_no_type_at_all_and_a_program_that_fails_everywhere_have_their_own_exit_codes(user):
+def test_no_type_and_a_program_failing_everywhere_have_own_exit_codes(user):
     user.run("bench", "-i", "p9.xlarge", "--recipe", user.recipe(), expect=3)
     failing = user.recipe("echo something broke; exit 7", name="failing.yaml")
     done = user.run("bench", "-i", "c5.xlarge", "--recipe", failing, expect=4)

@@ -97,7 +97,7 @@ def test_a_wheel_carries_recipes_and_templates(user, tmp_path):
     assert "plan of quickstart" in done.stdout
 
 
-def test_the_local_cloud_is_started_once_by_two_commands_and_listens_on_loopback_only(newcomer):
+def test_two_commands_start_one_local_cloud_that_listens_on_loopback(newcomer):
     both = [newcomer.begin("local", "start", "--output", "json") for _ in range(2)]
     urls = {json.loads(process.communicate(timeout=60)[0])["result"]["records"][0]["url"] for process in both}
     assert len(urls) == 1

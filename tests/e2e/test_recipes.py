@@ -32,7 +32,7 @@ MEASURED = [name for name in recipe_names() if recipe(name).workload.elastic is 
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_is_named_as_its_file_and_its_program_takes_its_parameters(name, request):
+def test_a_recipe_has_its_file_name_and_its_program_takes_parameters(name, request):
     read = recipe(name)
     assert read.name == name
     folder = request.config.rootpath / "recipes"
@@ -74,7 +74,7 @@ def _reachable(host):
     return False
 
 
-def test_a_sweep_that_was_interrupted_goes_on_where_it_stood_on_a_new_instance(user: User):
+def test_an_interrupted_sweep_resumes_on_a_new_instance(user: User):
     path = user.home / "sweep.yaml"
     path.write_text(
         "name: sweep\ncloud: local\ninstances: {types: [c7i.xlarge]}\nworkload:\n  benchmark: quantization\n"

@@ -11,7 +11,7 @@ from terminal import wait_until
 SLOW = "sleep 3; echo images/sec: 5"
 
 
-def test_up_in_an_empty_home_starts_the_cloud_runs_reports_and_leaves_nothing(newcomer):
+def test_up_in_an_empty_home_runs_reports_and_leaves_nothing(newcomer):
     done = newcomer.run("up", newcomer.recipe())
     assert re.search(r"(?m)^as it is.* 5 .*", done.stdout), done.stdout
     assert "rehearsal" in done.stdout
@@ -23,7 +23,7 @@ def test_up_in_an_empty_home_starts_the_cloud_runs_reports_and_leaves_nothing(ne
     assert newcomer.run("status").stdout == "nothing is up\n"
 
 
-def test_the_bundled_benchmark_runs_on_the_instance_and_its_figures_are_marked(user):
+def test_a_bundled_benchmark_runs_on_the_instance_with_marked_figures(user):
     recipe = user.home / "tiny.yaml"
     recipe.write_text(
         "name: tiny\ncloud: local\ninstances: {types: [c7i.xlarge]}\n"

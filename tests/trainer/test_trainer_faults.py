@@ -88,7 +88,7 @@ def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer
 
 
 @pytest.mark.timeout(200)
-def test_below_its_minimum_a_run_waits_on_a_checkpoint_and_goes_on_when_others_come(trainer_python, alone):
+def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_python, alone):
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "abc":
             cluster.tell(name, minimum=2)

@@ -27,7 +27,7 @@ def test_shares_differ_by_one_at_most(count, size):
 
 
 @given(samples=some.integers(1, 200), batch=some.integers(1, 200), seed=some.integers(0, 9), data=some.data())
-def test_each_sample_is_taken_once_per_epoch_by_any_changing_number_of_workers(samples, batch, seed, data):
+def test_each_sample_is_used_once_per_epoch_at_any_world_size(samples, batch, seed, data):
     sampler = Sampler(samples=samples, batch=min(batch, samples), seed=seed, permute=permute)
     for epoch in range(2):
         taken = []

@@ -27,7 +27,7 @@ def test_torchrun_gets_the_script_and_what_it_survives_by():
     assert any("is_host=0" in word for word in words)
 
 
-def test_one_torchrun_starts_all_workers_and_the_coordinator_has_their_store():
+def test_one_torchrun_starts_all_workers_and_coordinator_has_the_store():
     options = parse([*BASE, "--lighthouse", "--workers", "4", "--", "train.py"], {})
     records = Records(path=None, run="r", worker="w")
     (only,) = workers(options, records)

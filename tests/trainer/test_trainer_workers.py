@@ -17,7 +17,7 @@ def samples(step):
 
 
 @pytest.mark.timeout(420)
-def test_a_run_lives_through_joins_a_drain_a_kill_and_a_restart_of_the_lighthouse(trainer_python, alone):
+def test_a_run_survives_joins_a_drain_a_kill_and_a_lighthouse_restart(trainer_python, alone):
     """Exact mode: the loss of every step is that of one fixed worker, whatever happened."""
     script = [*DIGITS, "--epochs", "6", "--shards", "4"]
     with Cluster(trainer_python, alone, script) as cluster:
@@ -68,9 +68,7 @@ def check_latecomer(cluster):
 
 
 @pytest.mark.timeout(300)
-def test_a_run_that_lost_everything_goes_on_from_its_checkpoint_and_never_from_the_start(
-    trainer_python, alone
-):
+def test_a_run_that_lost_all_workers_resumes_from_its_checkpoint(trainer_python, alone):
     folder = str(alone / "checkpoints")
     with Cluster(trainer_python, alone, [*DIGITS, "--epochs", "3"]) as cluster:
         cluster.start("a", checkpoints=folder, checkpoint_s=0.5, durable=True)

@@ -1,5 +1,6 @@
 """The linters and the type checker, as tests: one command runs everything."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+LONGEST_NAME = 70
 
 
 @pytest.mark.parametrize(
@@ -21,3 +23,14 @@ def test_clean(command):
         [BIN / program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_names_of_tests_have_at_most_70_characters():
+    names = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.name.startswith("test_") and len(node.name) > LONGEST_NAME
+    ]
+    assert names == []

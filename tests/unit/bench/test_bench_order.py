@@ -79,7 +79,7 @@ def test_the_same_order_has_the_same_digest_and_another_has_another():
     assert len({order("quantization").digest, *(each.digest for each in others)}) == 3
 
 
-def test_what_fits_is_judged_by_the_type_then_by_the_instance_and_an_unknown_type_may_do_all():
+def test_fit_is_judged_by_type_then_instance_and_unknown_types_do_all():
     works = order("quantization").works
     assert fits(works, None).benchmarks == ("quantization",)
     skylake = fits(works, Catalog().hardware("c5.18xlarge"))

@@ -133,7 +133,7 @@ def test_a_run_stores_what_its_program_reported_and_how_it_ended(world):
     assert there.paths.run_records(run.run_id).read_bytes() == CONTENT
 
 
-def test_the_program_is_sent_with_the_command_that_runs_it_in_its_environment(world):
+def test_the_program_is_sent_with_its_command_and_environment(world):
     one = machine()
     there = world(one)
     (run,) = there.runner().run_all(there.members)
@@ -161,7 +161,7 @@ def test_records_are_stored_once_though_the_connection_breaks_anywhere(world, br
     assert len(one.started) == 1
 
 
-def test_an_instance_that_is_gone_loses_the_run_but_not_what_it_had_reported(world):
+def test_a_terminated_instance_loses_the_run_but_not_its_records(world):
     reported = CONTENT.index(b'{"record": "result"')
     one = machine(breaks=[reported + 5, GONE])
     there = world(one)
@@ -267,7 +267,7 @@ def test_a_run_that_ended_is_not_followed_by_the_next_one(world):
     assert len(one.started) == 2
 
 
-def test_what_ended_is_stored_though_the_instance_goes_before_its_files_are_fetched(world):
+def test_an_ended_run_is_stored_though_its_files_are_lost(world):
     one = machine()
 
     class GoneAfterwards(FakeDial):
@@ -340,7 +340,7 @@ def test_the_tail_of_a_log(tmp_path):
     assert log_tail(tmp_path / "log") == "\n".join("x" * 15)
 
 
-def test_the_prices_of_both_markets_are_stored_with_a_run_and_its_set_up_dated(world):
+def test_a_run_is_stored_with_prices_of_both_markets_and_setup_time(world):
     there = world(machine())
     there.cloud.known_prices = [
         price(),
@@ -366,7 +366,7 @@ CASE = {"record": "case", "case": "vgg16", "settings": ["fp32"], "complete": Tru
 WITH_CASE = "".join(json.dumps(record) + "\n" for record in [*RECORDS[:1], RECORDS[4], CASE]).encode()
 
 
-def test_what_an_interrupted_run_had_measured_is_sent_along_to_a_new_instance(world):
+def test_results_of_an_interrupted_run_are_sent_to_a_new_instance(world):
     first, second = machine(job=Job(records=WITH_CASE)), machine("i-0002")
     first.breaks = [len(WITH_CASE), GONE]
     there = world(first, second)

@@ -46,7 +46,7 @@ def test_help_names_every_command(dlcloud):
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--all"], ["status", "-o", "json"]])
-def test_status_of_an_empty_home_imports_neither_boto3_nor_paramiko_nor_pydantic(dlcloud, words):
+def test_status_of_an_empty_home_imports_no_boto3_paramiko_or_pydantic(dlcloud, words):
     done = dlcloud(*words)
     assert done.status == 0, done.stderr
     assert (
@@ -185,7 +185,7 @@ def test_init_writes_a_recipe_once(dlcloud, home):
     assert (home.parent / "recipe.yaml").read_text() == text
 
 
-def test_without_credentials_aws_is_told_to_be_out_of_reach_and_nothing_is_asked(dlcloud, home):
+def test_without_credentials_aws_is_unreachable_and_not_called(dlcloud, home):
     (home.parent / "r.yaml").write_text(
         "name: a\ninstances: {types: [c7i.xlarge]}\nworkload: {command: ./run}\n"
     )

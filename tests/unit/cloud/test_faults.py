@@ -39,7 +39,7 @@ def test_every_class_of_code_has_its_error(clients, stub, code, kind):
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "Throttling"])
-def test_a_throttled_launch_is_repeated_after_growing_pauses_and_told_in_the_end(clients, stub, code):
+def test_a_throttled_launch_is_retried_with_backoff_then_reported(clients, stub, code):
     clock, ec2 = FakeClock(), stub(clients.launch())
     for _ in range(TRIES):
         ec2.add_client_error("run_instances", code, "Slow down.", 503)

@@ -196,7 +196,7 @@ def test_a_group_is_made_once_and_its_rule_once(moto_cloud, ec2):
     assert moto_cloud.delete_security_groups("c0ffee") == []
 
 
-def test_instances_reach_each_other_and_nobody_else_until_the_rules_are_revoked(moto_cloud, ec2):
+def test_instances_reach_only_each_other_until_the_rules_are_revoked(moto_cloud, ec2):
     group_id = moto_cloud.create_security_group("c0ffee", cluster().tags)
     moto_cloud.allow_peers(group_id)
     moto_cloud.allow_peers(group_id)

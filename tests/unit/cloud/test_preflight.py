@@ -93,7 +93,7 @@ def test_every_type_has_its_limit(name, market, family):
     assert quota_key(name, market) == (family, market)
 
 
-def test_too_small_a_quota_is_refused_before_anything_is_created_with_the_text_to_ask_for_more():
+def test_a_small_quota_is_refused_before_launch_with_the_request_text():
     account = FakeAccount(
         kept_limit=8,
         true_limit=8,
@@ -130,13 +130,13 @@ def test_what_may_not_be_asked_is_noted_and_does_not_stop_a_launch():
     assert "not checked: not allowed to ask for limits" in plan.reasons
 
 
-def test_an_account_without_a_default_network_is_refused_with_the_command_that_makes_one():
+def test_an_account_without_a_default_vpc_is_refused_with_a_command():
     with pytest.raises(CloudError) as caught:
         planned(FakeAccount(zones={}))
     assert caught.value.hint == "aws ec2 create-default-vpc --region us-east-1"
 
 
-def test_zones_without_a_default_subnet_are_not_tried_and_scores_name_this_accounts_zones():
+def test_zones_without_a_default_subnet_are_not_tried_and_scores_named():
     text = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot\n")
     plan = planned(FakeAccount(zones={"us-east-1b": "use1-az2"}), text)
     assert {pool.zones for pool in plan.pools} == {("us-east-1b",)}
@@ -165,7 +165,7 @@ def test_an_unknown_type_is_answered_with_names_like_it():
     assert "c7i.xlarge" in [each.hardware.name for each in successors("c7i.xlage", EVERY)]
 
 
-def test_the_open_driver_is_refused_for_a_gpu_it_cannot_drive_and_noted_in_a_rehearsal():
+def test_open_driver_is_refused_for_an_old_gpu_and_noted_in_rehearsals():
     text = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[p3.2xlarge]").replace("count: 2", "count: 1")
     there = cloud()
     there.known_hardware["p3.2xlarge"] = CATALOG.hardware("p3.2xlarge")

@@ -23,7 +23,7 @@ def chosen(*runs):
     return [each.run_id for each in resumable_runs([*runs, NEW], NEW)]
 
 
-def test_runs_of_the_same_kind_that_were_cut_off_are_chosen_the_oldest_first():
+def test_interrupted_runs_of_the_same_kind_are_chosen_oldest_first():
     assert chosen(before(10), before(30, FAILED), before(20)) == ["failed-30", "lost-20", "lost-10"]
 
 
@@ -34,7 +34,7 @@ def test_other_work_types_and_clouds_do_not_count(other):
     assert chosen(before(10, **other)) == []
 
 
-def test_what_was_measured_well_since_is_measured_again_when_asked_for_again():
+def test_a_case_measured_well_since_is_measured_again_when_requested():
     assert chosen(before(30), before(20, DONE)) == []
     assert chosen(before(30), before(20, DONE), before(10)) == ["lost-10"]
 
@@ -53,7 +53,7 @@ RESULT = ("result", {"case": "a", "setting": "fp32"})
 END = ("case", {"case": "a", "settings": ["fp32"], "complete": True, "seconds": 3.2, "host": "i-1"})
 
 
-def test_a_finished_case_comes_with_its_start_and_without_samples_and_progress():
+def test_a_finished_case_has_its_start_but_no_samples_or_progress():
     best = ("overall", {"case": "a", "ratio": 2.0})
     told = lines(START, ("progress", {}), ("sample", {}), RESULT, best, END, ("result", {"case": "b"}))
     (case,) = finished_cases(told)

@@ -61,12 +61,12 @@ def test_who_trains_does_not_leave_before_somebody_who_stays_does():
     assert move([worker(0, market=Market.ON_DEMAND), worker(1)], target=1).drain == ("i-0001",)
 
 
-def test_a_smaller_target_lets_the_newest_spot_instances_go_and_never_the_coordinator():
+def test_a_smaller_target_drops_newest_spot_and_never_the_coordinator():
     assert move(team(TRAINING, TRAINING), target=1).drain == ("i-0002", "i-0001")
     assert move(team(TRAINING, TRAINING), target=2).drain == ("i-0002",)
 
 
-def test_after_a_refusal_it_waits_twice_as_long_each_time_up_to_five_minutes():
+def test_after_a_refusal_the_wait_doubles_up_to_five_minutes():
     first = move(team(TRAINING, GONE), refused=LaunchRefusals(times=1, at=NOW))
     assert (first.launch, first.look_at) == (0, NOW + timedelta(seconds=5))
     third = move(team(TRAINING, GONE), refused=LaunchRefusals(times=3, at=NOW))
@@ -83,7 +83,7 @@ def test_after_a_refusal_it_waits_twice_as_long_each_time_up_to_five_minutes():
     standings=st.lists(st.sampled_from(list(WorkerState)), max_size=12),
     target=st.integers(min_value=1, max_value=10),
 )
-def test_what_is_asked_for_makes_the_team_whole_and_the_drained_never_leave_it_short(standings, target):
+def test_requests_complete_the_workers_and_drains_never_leave_too_few(standings, target):
     workers = team(*standings)
     done = move(workers, target=target)
     staying = {each.instance_id for each in workers if each.stays}

@@ -58,7 +58,7 @@ def test_the_memory_that_the_kernel_keeps_is_not_missed():
     assert fit(ALL, dataclasses.replace(BIG, memory_gib=None)).left_out == ()
 
 
-def test_the_types_of_the_articles_and_their_successors_promise_what_they_have():
+def test_types_of_the_articles_and_successors_promise_their_features():
     catalog = Catalog()
     skylake, ice_lake, sapphire, turing = (
         machine_of_type(catalog.hardware(name))

@@ -47,7 +47,7 @@ def test_zones_of_the_recipe_make_a_pool_each_where_the_type_is_offered():
     ]
 
 
-def test_a_type_that_no_wanted_zone_offers_is_left_out_with_the_zones_that_do():
+def test_a_type_not_offered_in_the_zones_is_left_out_with_those_that_do():
     text = RECIPE.replace("  count: 2\n", "  zones: [us-east-1c]\n")
     offered = {"c7i.xlarge": ("us-east-1a",), "c6i.xlarge": ("us-east-1c",)}
     plan = make_plan(recipe(text), observed(offered=offered))
@@ -55,13 +55,13 @@ def test_a_type_that_no_wanted_zone_offers_is_left_out_with_the_zones_that_do():
     assert plan.reasons == ("c7i.xlarge is left out: none of us-east-1c offers it (us-east-1a do)",)
 
 
-def test_a_type_that_is_not_offered_is_left_out_and_the_other_one_is_planned():
+def test_a_type_that_is_not_offered_is_left_out_of_the_plan():
     plan = make_plan(recipe(), observed(offered={"c6i.xlarge": ("us-east-1a",)}))
     assert where(plan.pools) == [("c6i.xlarge", "on-demand", "")]
     assert plan.reasons == ("c7i.xlarge is left out: us-east-1 does not offer it",)
 
 
-def test_a_retired_type_is_refused_before_anything_is_created_and_said_to_be_retired():
+def test_a_retired_type_is_refused_as_retired_before_launch():
     retired = hardware("p3.2xlarge", "retired")
     text = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[p3.2xlarge]")
     with pytest.raises(CapacityError) as caught:
@@ -86,7 +86,7 @@ def test_a_retired_type_that_is_offered_is_planned_for_a_rehearsal():
     assert plan.hourly_usd == Decimal("6.12")
 
 
-def test_the_worst_case_is_the_dearest_pool_for_the_whole_life_with_the_disks():
+def test_worst_case_is_the_dearest_pool_for_the_whole_life_with_disks():
     plan = make_plan(with_lines("budget: {max_hours: 1.5}\n"), observed())
     # 2 x 0.1785 (the dearer of two types) = 0.357 USD/h; 90 minutes of it: 0.5355 USD.
     # Disks: 2 x 50 GiB x 0.08 USD / 730 h x 1.5 h = 0.01643836 USD.

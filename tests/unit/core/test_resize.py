@@ -38,7 +38,7 @@ def test_the_newest_end_first_and_the_oldest_on_demand_one_never():
     assert ended(decide(members, 2)) == ["i-0003"]
 
 
-def test_spot_ends_before_the_base_and_on_demand_beyond_the_base_before_spot():
+def test_on_demand_beyond_the_base_ends_first_then_spot_then_the_base():
     members = [member(1), member(2), member(3), member(4, SPOT), member(5, SPOT)]
     rounds = (SPOT, ON_DEMAND)
     assert ended(decide(members, 1, base=2, rounds=rounds)) == ["i-0003", "i-0005", "i-0004", "i-0002"]
@@ -117,7 +117,7 @@ def test_newcomers_live_as_long_as_the_rest_of_the_budget_lasts():
     assert any("3.00 of it taken" in reason for reason in plan.reasons)
 
 
-def test_a_budget_that_is_used_up_lets_no_more_come_but_keeps_what_there_is():
+def test_a_used_up_budget_allows_no_launch_but_keeps_the_instances():
     spent = ExistingCapacity(count=2, on_demand=2, committed_usd=Decimal(4))
     with pytest.raises(BudgetError, match="buys 0 minutes of 2 instance"):
         make_plan(with_budget(4), observed(), spent)

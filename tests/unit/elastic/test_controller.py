@@ -156,7 +156,7 @@ def test_an_instance_that_is_lost_is_replaced_and_ended_for_certain():
 
 
 @pytest.mark.parametrize("answer", [0, CloudError("no quota")])
-def test_where_capacity_is_refused_the_others_go_on_and_it_is_asked_for_later(answer):
+def test_without_capacity_the_others_go_on_and_it_is_requested_later(answer):
     script = {"i-1": [WorkerExited(instance_id="i-1", error=InstanceError("gone"))]}
     world = World(script, answers=[answer])
     clock = world.controller.clock
@@ -196,7 +196,7 @@ LOST = WorkerExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
 STARTED = event("lighthouse_started")
 
 
-def test_where_the_coordinator_is_lost_a_new_instance_takes_over_with_the_state_of_the_others():
+def test_a_new_instance_takes_over_from_a_lost_coordinator():
     """The lost one had committed a step that no other had: it is taken again."""
     done = [reports("i-3", DONE), ends("i-1"), ends("i-2"), ends("i-3")]
     script = {
@@ -216,7 +216,7 @@ def test_where_the_coordinator_is_lost_a_new_instance_takes_over_with_the_state_
     assert "the training goes on from step 7: 1 step(s) are taken again" in world.messages
 
 
-def test_an_on_demand_instance_that_is_left_takes_over_before_the_others_are_told():
+def test_a_remaining_on_demand_instance_takes_over_before_others_know():
     members = [*FIRST[:2], member(2, Market.ON_DEMAND)]
     script = {
         "i-1": [reports("i-1", taken(7))],
@@ -230,7 +230,7 @@ def test_an_on_demand_instance_that_is_left_takes_over_before_the_others_are_tol
     assert any("no step is lost" in message for message in world.messages)
 
 
-def test_a_survivor_that_is_lost_before_the_training_goes_on_is_not_waited_for():
+def test_a_survivor_lost_before_training_resumes_is_not_awaited():
     members = [*FIRST[:2], member(2, Market.ON_DEMAND)]
     script = {
         "i-1": [reports("i-1", taken(9))],
@@ -274,7 +274,7 @@ def test_a_coordinator_that_cannot_be_ended_has_no_successor_yet():
     assert (world.ended, world.asked) == (["i-0"], [1])
 
 
-def test_a_program_that_fails_on_the_coordinator_before_the_first_step_ends_the_run_at_once():
+def test_a_program_failing_on_the_coordinator_at_first_ends_the_run():
     world = World({"i-0": [ends("i-0", 1, RunState.FAILED)]})
     with pytest.raises(RemoteCommandError, match="sample failed on i-0"):
         world.go()
@@ -311,7 +311,7 @@ def test_all_spot_is_refused():
         World({}).go([member(1)])
 
 
-def test_a_controller_that_comes_after_another_knows_what_that_one_had_been_told():
+def test_a_later_controller_knows_the_requests_to_an_earlier_one():
     script = {"i-0": [reports("i-0", DONE), ends("i-0"), ends("i-1"), ends("i-2")]}
     world = World(script, stored={"i-1": [step(7), event("notice")], "i-2": [step(7)]})
     world.controller.grow = lambda count, _known: (

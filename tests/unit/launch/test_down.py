@@ -191,7 +191,7 @@ def test_the_end_that_ec2_tells_goes_before_the_time_of_looking(world):
     assert ends["i-0002"] > told
 
 
-def test_the_role_of_a_cluster_that_was_handed_over_goes_before_its_instances_are_gone(world):
+def test_the_role_of_a_detached_cluster_goes_before_its_instances(world):
     (first, *_) = world.provision()
     world.clusters.begin_intent("c0ffee", HAND_OVER, first.instance.instance_id, world.clock.now())
     world.cloud.put_control_role("c0ffee", world.cluster.tags)

@@ -99,7 +99,7 @@ def handing(world, tmp_path):
     return Handing(world, tmp_path)
 
 
-def test_the_instance_gets_its_role_dlcloud_the_recipe_and_this_cluster_only(handing):
+def test_the_instance_gets_role_dlcloud_recipe_and_only_this_cluster(handing):
     handing.stands("running", in_charge=True)
     handing.go()
     cloud, files = handing.world.cloud, handing.machine.files
@@ -152,7 +152,7 @@ def test_nothing_begun_is_nothing_to_finish(handing):
     assert handing.machine.commands == []
 
 
-def test_a_hand_over_that_was_cut_off_before_the_start_is_given_up_so_that_no_late_start_can_run(handing):
+def test_a_hand_over_cut_off_before_the_start_is_withdrawn_for_good(handing):
     handing.cut_off()
     handing.stands("new", in_charge=False)
     assert handing.over.finish() is False
@@ -191,7 +191,7 @@ def test_one_whose_instance_lives_and_does_not_answer_stays_open(handing):
     assert handing.outcome is None
 
 
-def test_a_controller_that_has_died_is_started_again_and_one_that_has_not_is_left_alone(handing):
+def test_a_dead_controller_is_restarted_and_a_live_one_is_left_alone(handing):
     connection = handing.over.dial.dial(handing.member.instance.endpoint("ubuntu"))
     handing.stands("running", in_charge=True)
     handing.over.revive(connection)

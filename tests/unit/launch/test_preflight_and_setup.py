@@ -69,7 +69,7 @@ def test_the_environment_is_keyed_by_its_packages():
     assert packages_of("# none\n") == []
 
 
-def test_the_environment_is_built_from_the_requirements_and_its_interpreter_returned():
+def test_environment_is_built_from_requirements_and_returns_its_python():
     to = connection()
     python, told = prepared(to)
     assert python == "/env/bin/python"

@@ -49,7 +49,7 @@ def test_what_one_zone_can_give_only_in_part_is_completed_from_another(world):
     assert ids(members) == world.cloud.alive()
 
 
-def test_another_type_completes_what_the_first_lacks_and_the_refusal_is_told(world):
+def test_another_type_completes_the_first_and_the_refusal_is_reported(world):
     world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
     lack(world, ("c7i.xlarge", B, ON_DEMAND))
     members = world.provision(RECIPE)
@@ -111,9 +111,7 @@ def test_a_refusal_of_another_kind_is_raised_and_its_intent_is_ended(world, erro
 @pytest.mark.parametrize("lag_s", [0.0, 60.0])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "launch"), (RECIPE, "launch_fleet")])
-def test_after_a_crash_between_intent_and_answer_the_same_request_makes_no_second_instance(
-    world, lag_s, after, text, method
-):
+def test_a_request_repeated_after_a_crash_makes_no_second_instance(world, lag_s, after, text, method):
     world.cloud.lag_s = lag_s
     world.cloud.failures.append(Failure(method, Killed(), after=after))
     world.killed_while_provisioning(text)

@@ -61,7 +61,7 @@ def test_those_that_boot_longer_are_dialled_again(world):
     assert (endpoint.host, endpoint.user, endpoint.port) == ("198.51.100.2", "ubuntu", 22)
 
 
-def test_an_instance_taken_away_while_it_is_dialled_is_not_dialled_for_five_minutes(world):
+def test_an_instance_terminated_while_connecting_is_given_up_soon(world):
     members = addresses(world, world.provision())
     world.dial.machines["i-0001"] = FakeMachine("i-0001", gone=True)
     world.cloud.interrupt("i-0001")

@@ -103,7 +103,7 @@ def test_a_newcomer_that_cannot_be_used_is_ended_and_the_others_are_used(world, 
     assert gone.ended_at
 
 
-def test_a_newcomer_that_is_taken_away_while_it_boots_does_not_stop_the_others(world):
+def test_a_new_instance_lost_at_boot_does_not_stop_the_others(world):
     world.provision()
     world.cloud.boot_s = 30
     failures = iter([None])

@@ -258,7 +258,7 @@ def test_short_credentials_are_renewed_and_end(rig, owner):
     assert refusal(client(rig, "ec2", newest, token="wrong").describe_instances) == "AuthFailure"
 
 
-def test_a_role_is_made_once_attached_once_and_deleted_wherever_it_broke_off(rig, owner, coordinator):
+def test_a_role_is_made_and_attached_once_and_deleted_from_any_state(rig, owner, coordinator):
     for _ in range(2):
         assert owner.put_control_role("again", tags("again")) == "dlcloud-again"
     with pytest.raises(CloudError, match="another instance profile"):

@@ -272,7 +272,7 @@ def test_a_stock_client_retries_over_a_throttled_call(rig):
     assert client.describe_vpcs()["Vpcs"]
 
 
-def test_another_home_uses_it_without_its_folder_and_driven_by_who_knows_the_token(rig):
+def test_another_home_uses_it_with_only_the_token(rig):
     shared = SharedSite(url=rig.endpoint.url)
     assert shared.start().url == rig.endpoint.url
     with pytest.raises(LocalCloudError, match="control token") as caught:

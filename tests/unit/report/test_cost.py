@@ -141,7 +141,7 @@ def test_no_winner_is_named_where_none_was_seen(verdict):
     assert told[1]["speed-up"] == "≈ 1.02x (0.97–1.08)"
 
 
-def test_a_setting_that_is_no_baseline_and_was_not_compared_has_no_speed_up():
+def test_a_candidate_that_was_not_compared_has_no_speed_up():
     assert [row["speed-up"] for row in rows()] == ["baseline", ""]
 
 
@@ -164,7 +164,7 @@ BESIDE_BEST = [
 ]
 
 
-def test_beside_its_own_baseline_each_setting_stands_beside_the_best_of_all():
+def test_settings_show_ratios_to_their_own_and_to_the_best_baseline():
     shown = rows(*ENGINES, overall=BESIDE_BEST, quoted=quote())
     assert [row["over best"] for row in shown] == ["best", "3.46x", "≈ 0.98x", "3.01x"]
     told = table(*ENGINES, overall=BESIDE_BEST, quoted=quote())
@@ -172,7 +172,7 @@ def test_beside_its_own_baseline_each_setting_stands_beside_the_best_of_all():
     assert max(len(line) for line in told.splitlines()) <= 80
 
 
-def test_programs_and_the_wide_table_get_the_interval_over_the_best_baseline():
+def test_json_and_wide_table_hold_the_interval_over_the_best_baseline():
     first, *_, last = records(*ENGINES, overall=BESIDE_BEST)
     assert (first["best_baseline"], first["over_best"]) == ("openvino fp32", None)
     beside = [last[f"over_best{part}"] for part in ("", "_low", "_high", "_verdict")]

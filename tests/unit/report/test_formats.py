@@ -18,7 +18,7 @@ def report(*records, sections=(), **extra):
     return Report(command="test", records=records, sections=sections, empty="nothing", extra=extra)
 
 
-def test_csv_has_every_key_of_any_record_once_and_empty_cells_for_the_others():
+def test_csv_has_every_key_of_any_record_once_and_else_empty_cells():
     told = render(
         report({"a": 1, "b": None}, {"b": True, "c": Decimal("0.10")}, {"a": AT, "c": 'x,"y"\nz'}), Format.CSV
     )

@@ -95,7 +95,7 @@ def test_a_second_start_does_nothing_also_when_the_job_has_ended(job):
     assert (job.job / "count").read_text() == "once\n"
 
 
-def test_it_runs_in_the_work_folder_without_input_and_in_a_session_of_its_own(job):
+def test_it_runs_in_the_work_folder_without_input_in_its_own_session(job):
     job.command("pwd; cat; ps -o sid= -p $$ 2>/dev/null || cut -d' ' -f6 /proc/$$/stat\n")("start")
     folder, session = job("follow", "log", "0").decode().split()
     assert folder == str(job.job / "work")

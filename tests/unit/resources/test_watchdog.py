@@ -107,7 +107,7 @@ def test_a_reboot_does_not_move_the_end_of_the_budget(made, passed, left):
     assert there.system.orders == [240, left]
 
 
-def test_an_idle_instance_ends_after_so_many_minutes_and_the_timer_stays_where_it_is(made):
+def test_an_idle_instance_ends_after_its_minutes_and_the_timer_stays(made):
     there = made(idle=6)
     there.boot(minutes=5)
     assert there.system.orders == [6]

@@ -10,7 +10,7 @@ from tests.fakes.samples import run
 NOW = run("r").started_at
 
 
-def test_the_newest_bench_of_an_order_is_taken_up_unless_it_is_complete_or_old(database):
+def test_the_newest_bench_is_resumed_unless_it_is_complete_or_old(database):
     benches = Benches(database)
     assert benches.incomplete("d", NOW) is None
     benches.begin("one", "d", NOW)

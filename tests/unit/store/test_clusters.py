@@ -46,7 +46,7 @@ def test_clusters_that_are_down_are_not_active(clusters):
     assert [each.name for each in clusters.all()] == ["a", "c", "b"]
 
 
-def test_an_active_cluster_is_found_before_one_that_is_down_then_the_newest(clusters):
+def test_an_active_cluster_is_found_before_one_down_then_the_newest(clusters):
     clusters.add(cluster("x", cluster_id="old", created_at=later(0)))
     clusters.add(cluster("x", cluster_id="new", created_at=later(1)))
     clusters.add(cluster("x", cluster_id="down", created_at=later(2), state=ClusterState.DOWN))

@@ -78,7 +78,7 @@ def test_a_transaction_is_all_or_nothing(database, clusters):
     assert [each.cluster_id for each in clusters.all()] == ["b"]
 
 
-def test_a_reader_in_another_connection_sees_nothing_of_an_open_transaction(database, clusters, tmp_path):
+def test_another_connection_sees_nothing_of_an_open_transaction(database, clusters, tmp_path):
     other = Database(tmp_path / "store.sqlite")
     with database.transaction():
         clusters.add(cluster())

@@ -106,7 +106,7 @@ def test_a_run_that_was_exported_while_it_ran_is_completed(homes):
     assert len(two.measurements.chosen(Selection(), newest=True)) == 1
 
 
-def test_commands_variables_samples_and_progress_stay_home_unless_asked_for(homes):
+def test_commands_variables_and_samples_are_exported_only_on_request(homes):
     one, _ = homes
     one.measure("a")
     (line,) = one.lines()
@@ -131,7 +131,9 @@ def test_every_line_keeps_to_the_schema(homes):
     one, _ = homes
     one.measure("a")
     one.runs.add(run("b", hourly_usd=None, price_as_of=None))
-    for line in one.lines():
+    lines = one.lines()
+    assert len(lines) == 2
+    for line in lines:
         jsonschema.validate(json.loads(line), results_schema())
 
 

@@ -36,7 +36,7 @@ def filled(runs, measurements):
     return measurements
 
 
-def test_the_newest_of_each_type_benchmark_case_and_setting_real_and_rehearsed_apart(filled):
+def test_newest_result_per_type_case_and_setting_real_and_rehearsed(filled):
     newest = filled.chosen(Selection(), newest=True)
     assert {name: len(places) for name, places in newest.items()} == {"a": 1, "b": 1, "c": 1, "d": 1}
     assert [each.setting for each in filled.results(newest)["a"]] == ["int8"]

@@ -55,7 +55,7 @@ def test_records_are_stored_once_however_often_they_come(stored):
     assert stored.stored_bytes("sample-1a2b-0001") == len(CONTENT)
 
 
-def test_pieces_that_overlap_and_end_in_the_middle_of_a_line_are_stored_once(stored):
+def test_overlapping_pieces_that_end_mid_line_are_stored_once(stored):
     draw = random.Random(7)
     told = []
     while stored.stored_bytes("sample-1a2b-0001") < len(CONTENT):

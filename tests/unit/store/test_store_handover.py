@@ -77,7 +77,7 @@ def test_a_run_is_followed_on_from_the_very_byte(there):
     assert len(Runs(there).all_lines("sample-1a2b-0001")) == 2
 
 
-def test_what_was_learned_there_comes_home_and_what_still_ran_counts_as_cut_off(there, home):
+def test_results_come_home_and_runs_still_running_count_as_lost(there, home):
     clusters, runs = Clusters(there), Runs(there)
     clusters.put_members("c0ffee", [member("i-0002")])
     clusters.end_intent(clusters.begin_intent("c0ffee", RESIZE, "2", LATER), "done", LATER)
@@ -91,7 +91,7 @@ def test_what_was_learned_there_comes_home_and_what_still_ran_counts_as_cut_off(
     assert [json.loads(line)["step"] for line in Runs(home).lines("sample-1a2b-0001", "step")] == [1, 2, 3]
 
 
-def test_a_home_that_never_knew_the_cluster_knows_it_then_and_that_it_has_a_role(there, elsewhere):
+def test_a_home_that_did_not_know_the_cluster_learns_it_and_its_role(there, elsewhere):
     assert taken(there, elsewhere).cluster_id == "c0ffee"
     assert Clusters(elsewhere).controller("c0ffee") == "i-0001"
     assert [each.cluster_id for each in Runs(elsewhere).own()] == ["c0ffee"]
@@ -124,7 +124,7 @@ def test_what_cannot_be_true_is_refused_and_nothing_of_it_is_stored(there, elsew
     assert Clusters(elsewhere).all() == []
 
 
-def test_a_cluster_is_controlled_elsewhere_only_once_its_hand_over_is_complete(clusters):
+def test_a_cluster_is_detached_only_once_its_hand_over_is_complete(clusters):
     clusters.add(cluster(state=ClusterState.RUNNING))
     begun = clusters.begin_intent("c0ffee", HAND_OVER, "i-0001", THEN)
     assert clusters.controller("c0ffee") is None
