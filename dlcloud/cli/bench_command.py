@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("bench", short_help="Run benchmarks on several instance types at once.")
+@click.command("bench")
 @click.option(
     "-i",
     "--instance",

@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("compare", short_help="Two runs, types, settings or dates side by side.")
+@click.command("compare")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @output_option

@@ -7,7 +7,7 @@ import click
 from dlcloud.cli.options import output_option, selection_options, verbose_option
 
 
-@click.command("cost-report", short_help="Throughput, speed-up and cost of what was measured.")
+@click.command("cost-report")
 @click.argument("runs", nargs=-1)
 @click.option(
     "--by",

@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("doctor", short_help="Check account, quota, image, network, prices.")
+@click.command("doctor")
 @click.argument("target", default="quickstart")
 @click.option("--cloud", type=click.Choice(["aws", "local"]), default=None, help="Instead of the recipe's.")
 @click.option("--region", default=None, help="Instead of the recipe's.")

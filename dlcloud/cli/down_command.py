@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("down", short_help="Terminate clusters and all that belongs to them.")
+@click.command("down")
 @click.argument("clusters", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every cluster that is up.")
 @click.option(

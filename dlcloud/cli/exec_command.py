@@ -7,7 +7,6 @@ from dlcloud.cli.options import output_option, verbose_option
 
 @click.command(
     "exec",
-    short_help="Run a command on every instance at once.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("cluster")

@@ -7,7 +7,7 @@ import click
 from dlcloud.cli.options import selection_options, verbose_option
 
 
-@click.command("export", short_help="Write results to share (JSON lines) or for notebooks (CSV, Parquet).")
+@click.command("export")
 @click.argument("file")
 @click.option(
     "--format",

@@ -1,4 +1,4 @@
-"""Tell a user what went wrong: the message and the next command to type, or where the log of our bug is."""
+"""Report an error to the user: its message and the next command to type, or the log of a bug of ours."""
 
 import os
 import traceback
@@ -8,22 +8,22 @@ from pathlib import Path
 
 import click
 
-from dlcloud.cli.main import COMMANDS, EXIT_BUG
 from dlcloud.core.errors import DlcloudError
 
+EXIT_BUG = 70  # Source: sysexits.h, EX_SOFTWARE
 
-def report_error(error: Exception, arguments: Sequence[str]) -> int:
+
+def report_error(error: Exception, *, command: str, arguments: Sequence[str]) -> int:
     """Print an error, on stdout too where JSON was asked for; return the exit code."""
-    if not isinstance(error, DlcloudError):
-        error = _bug(error)
-        status = EXIT_BUG
-    else:
+    if isinstance(error, DlcloudError):
         status = error.exit_code
+    else:
+        error, status = _bug(error), EXIT_BUG
     click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True)
     if error.hint:
         click.echo(click.style("hint: ", fg="cyan") + error.hint, err=True)
-    if _wants_json(arguments) and not error.result_shown:
-        click.echo(_json(error, status, arguments))
+    if _is_json_wanted(arguments) and not error.result_shown:
+        click.echo(_json(error, status, command))
     return status
 
 
@@ -48,17 +48,21 @@ def _log_path() -> Path:
     return home() / "logs" / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bug-{os.getpid()}.log"
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
+def _is_json_wanted(arguments: Sequence[str]) -> bool:
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return any(
-        first == "--output=json" or (first in {"--output", "-o"} and then == "json") for first, then in pairs
+        option == "--output=json" or (option in {"--output", "-o"} and value == "json")
+        for option, value in pairs
     )
 
 
-def _json(error: DlcloudError, status: int, arguments: Sequence[str]) -> str:
+def _json(error: DlcloudError, status: int, command: str) -> str:
     from dlcloud.report.table import envelope
 
-    command = next((word for word in arguments if word in COMMANDS), "")
-    kind = type(error).__name__
-    content = {"kind": kind, "message": error.message, "hint": error.hint, "exit_code": status}
+    content = {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "exit_code": status,
+    }
     return envelope(command, {"error": content})

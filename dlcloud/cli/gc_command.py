@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("gc", short_help="Find and remove what lost clusters left.")
+@click.command("gc")
 @click.argument("clusters", nargs=-1)
 @click.option("--region", "regions", multiple=True, help="Only there; default: every region of the account.")
 @click.option(

@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("import", short_help="Take in results that others exported.")
+@click.command("import")
 @click.argument("files", nargs=-1, required=True)
 @output_option
 @verbose_option

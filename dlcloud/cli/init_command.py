@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 
-@click.command("init", short_help="Write a commented recipe to start from.")
+@click.command("init")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=Path("recipe.yaml"))
 def command(file: Path) -> None:
     """Write a commented recipe to FILE (recipe.yaml) to start from."""

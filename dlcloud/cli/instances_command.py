@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("instances", short_help="Instance types: hardware, prices, TFLOPS per USD.")
+@click.command("instances")
 @click.argument("types", nargs=-1)
 @click.option(
     "--gpu", default="", help="With this GPU (T4, A10G, V100, ...); `any` for any, `none` for none."

@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.group("local", short_help="Start, look at, disturb, stop the local EC2.")
+@click.group("local")
 def command() -> None:
     """Rehearse on this machine: start, look at, disturb and stop the local EC2."""
 

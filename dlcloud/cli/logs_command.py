@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import verbose_option
 
 
-@click.command("logs", short_help="Print what a run's program printed.")
+@click.command("logs")
 @click.argument("run", default="")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
 @click.option(

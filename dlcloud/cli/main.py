@@ -1,50 +1,61 @@
-"""The `dlcloud` command: finds its subcommands, and turns whatever happens into an exit code and a text."""
+"""The `dlcloud` command: finds its subcommands, and turns every error into a message and an exit code."""
 
 import sys
 from importlib import import_module
 
 import click
 
-COMMANDS = (
-    "bench",
-    "compare",
-    "cost-report",
-    "doctor",
-    "down",
-    "exec",
-    "export",
-    "gc",
-    "import",
-    "init",
-    "instances",
-    "local",
-    "logs",
-    "resize",
-    "schema",
-    "ssh",
-    "status",
-    "training",
-    "up",
-)
+COMMANDS = {
+    "up": "Launch, run, bring results home, terminate.",
+    "bench": "Run benchmarks on several instance types at once.",
+    "status": "What is up, and what it has cost so far.",
+    "logs": "Print what a run's program printed.",
+    "exec": "Run a command on every instance at once.",
+    "ssh": "Open a shell on an instance.",
+    "resize": "Change the number of instances of a cluster that is up.",
+    "down": "Terminate clusters and all that belongs to them.",
+    "cost-report": "Throughput, speed-up and cost of what was measured.",
+    "compare": "Two runs, types, settings or dates side by side.",
+    "training": "Steps, world sizes, pauses and cost of elastic trainings.",
+    "export": "Write results as JSON lines, CSV or Parquet.",
+    "import": "Merge results that were exported elsewhere.",
+    "instances": "Instance types: hardware, prices, TFLOPS per USD.",
+    "doctor": "Check account, quota, image, network, prices.",
+    "gc": "Find and remove what lost clusters left.",
+    "init": "Write a commented recipe to start from.",
+    "schema": "Print the JSON Schema of a recipe, or of results.",
+    "local": "Start, look at, disturb, stop the local EC2.",
+}
+"""The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""
+
+MODULES = {"import": "import_"}
+"""The modules of commands whose names are keywords of Python."""
 
 EXIT_USAGE = 2
-EXIT_BUG = 70  # Source: sysexits.h, EX_SOFTWARE
 EXIT_INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """Imports a subcommand's module when it is asked for."""
+    """Imports a subcommand's module when the subcommand is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        """Return the names."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return one; its module is named as it is."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"dlcloud.cli.{cmd_name.replace('-', '_')}_command")
+        name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
+        try:
+            module = import_module(f"dlcloud.cli.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"dlcloud.cli.{name}":
+                raise
+            module = import_module(f"dlcloud.cli.{name.rstrip('_')}_command")
         return module.command  # type: ignore[no-any-return]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -60,7 +71,7 @@ def dlcloud() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit; see the exit codes in the README."""
+    """Run the command line and exit; the exit codes are in the documentation."""
     try:
         status = dlcloud(standalone_mode=False)
     except click.ClickException as error:
@@ -70,11 +81,12 @@ def main() -> None:
         click.echo("interrupted", err=True)
         status = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of our output has closed the pipe.
         sys.stderr.close()
         status = 0
     except Exception as error:  # noqa: BLE001  the last place: no traceback ever reaches a user
         from dlcloud.cli.failures import report_error
 
-        status = report_error(error, sys.argv[1:])
+        command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
+        status = report_error(error, command=command, arguments=sys.argv[1:])
     sys.exit(status if isinstance(status, int) else 0)

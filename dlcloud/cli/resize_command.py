@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("resize", short_help="Give a cluster that is up more or fewer instances.")
+@click.command("resize")
 @click.argument("cluster")
 @click.argument("size", type=click.IntRange(min=1, max=1000))
 @click.option("--dry-run", is_flag=True, help="Show what would be launched and ended; do neither.")

@@ -7,7 +7,6 @@ import click
 
 @click.command(
     "schema",
-    short_help="Print the JSON Schema of a recipe, or of results.",
 )
 @click.argument("what", type=click.Choice(["recipe", "results"]), default="recipe")
 def command(*, what: str) -> None:

@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import verbose_option
 
 
-@click.command("ssh", short_help="Open a shell on an instance.")
+@click.command("ssh")
 @click.argument("cluster", default="")
 @click.option("-i", "--instance", default="", help="Which instance: its id, or its number from 1.")
 @click.option(

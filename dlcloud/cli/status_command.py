@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("status", short_help="What is up, and what it has cost so far.")
+@click.command("status")
 @click.argument("cluster", default="")
 @click.option("--all", "everything", is_flag=True, help="Clusters that are down, too.")
 @click.option(

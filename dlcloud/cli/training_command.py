@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("training", short_help="What an elastic run came to: steps, sizes, pauses, cost.")
+@click.command("training")
 @click.argument("name", required=False, default="")
 @output_option
 @verbose_option

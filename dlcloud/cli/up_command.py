@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 
 
-@click.command("up", short_help="Launch, run, bring results home, terminate.")
+@click.command("up")
 @click.argument("recipe")
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("--keep", is_flag=True, help="Keep the instances up afterwards.")
