@@ -8,7 +8,7 @@ from itertools import groupby
 
 from dlcloud.cli.context import Context
 from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
-from dlcloud.core.cost import billed_seconds, instance_usd, rounded, volume_usd
+from dlcloud.core.cost import billed_seconds, instance_usd, money, rounded, volume_usd
 from dlcloud.core.instance import Instance, InstanceState, Market
 from dlcloud.core.whereabouts import DetachedCluster, controlled
 from dlcloud.report.table import Report, Section
@@ -160,7 +160,7 @@ def _row(member: Member, usd: Decimal | None, now: datetime, cluster: Cluster | 
         f"{instance.instance_type}{' spot' if instance.market is Market.SPOT else ''}",
         _address(instance) if instance.host and instance.alive else "",
         str((member.ended_at or now) - instance.launched_at).partition(".")[0],
-        f"{rounded(usd)}{mark}" if usd is not None else "unknown",
+        f"{money(usd)}{mark}" if usd is not None else "unknown",
     )
 
 

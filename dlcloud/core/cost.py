@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.instance import Instance, Price
@@ -10,6 +10,7 @@ from dlcloud.core.instance import Instance, Price
 MINIMUM_BILLED_S = 60  # Source: EC2 pricing, "per-second billing, with a minimum of 60 seconds" (Linux)
 SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
+SHOWN_DIGITS = 3
 
 # Source: EBS pricing, gp3 in us-east-1, 0.08 USD per GiB and month of 730 hours, read 2026-07.
 EBS_GP3_USD_PER_GIB_HOUR = Decimal("0.08") / 730
@@ -73,6 +74,14 @@ def usd_per_million(hourly_usd: Decimal, per_second: float) -> Decimal | None:
     if per_second <= 0:
         return None
     return hourly_usd * MILLION / (SECONDS_PER_HOUR * Decimal(repr(per_second)))
+
+
+def money(usd: Decimal) -> str:
+    """Return an amount with three significant digits; whole dollars are never rounded away."""
+    if not usd:
+        return "0"
+    magnitude = Context(prec=SHOWN_DIGITS, rounding=ROUND_HALF_UP).plus(usd).adjusted()
+    return f"{rounded(usd, max(0, SHOWN_DIGITS - 1 - magnitude)):f}"
 
 
 def rounded(usd: Decimal, digits: int = 4) -> Decimal:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from dlcloud.core.cost import rounded
+from dlcloud.core.cost import money, rounded
 from dlcloud.core.errors import CloudError
 from dlcloud.core.fit import Fit, LeftOut
 from dlcloud.core.plan import Plan
@@ -117,7 +117,7 @@ def _money(plans: Sequence[Plan]) -> str:
     worst = _total(plan.worst_case_usd for plan in plans)
     if hourly is None or worst is None:
         return f"cost unknown; {ended}"
-    return f"{rounded(hourly)} USD/h while all are up; worst case {rounded(worst, 2)} USD:\n{ended}"
+    return f"{rounded(hourly)} USD/h while all are up; worst case {money(worst)} USD:\n{ended}"
 
 
 def _total(values: Iterable[Decimal | None]) -> Decimal | None:

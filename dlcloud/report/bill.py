@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.cost import billed_seconds, instance_usd, rounded, volume_usd
+from dlcloud.core.cost import billed_seconds, instance_usd, money, volume_usd
 
 
 def cost_of_cluster(cluster: Cluster, members: Sequence[Member]) -> str:
@@ -23,6 +23,4 @@ def cost_of_cluster(cluster: Cluster, members: Sequence[Member]) -> str:
     usd = Decimal(0)
     for member, each in billed:
         usd += instance_usd(member.hourly_usd or Decimal(0), each) + volume_usd(cluster.disk_gib, each)
-    return (
-        f"{told}, which {'would have cost' if cluster.cloud == 'local' else 'cost about'} {rounded(usd)} USD"
-    )
+    return f"{told}, which {'would have cost' if cluster.cloud == 'local' else 'cost about'} {money(usd)} USD"

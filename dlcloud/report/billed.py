@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from decimal import Decimal
 
-from dlcloud.core.cost import rounded
+from dlcloud.core.cost import money, rounded
 from dlcloud.core.reconciliation import Reconciliation
 from dlcloud.report.table import Cell, Section, fitted
 
@@ -49,12 +49,12 @@ def _row(line: Reconciliation) -> tuple[str, ...]:
         line.cluster.region,
         _usd(line.estimate, "unknown"),
         _usd(line.billed.usd if line.billed else None, "") + mark,
-        "" if line.difference is None else f"{rounded(line.difference):+}",
+        "" if line.difference is None else f"{'+' if line.difference >= 0 else ''}{money(line.difference)}",
     )
 
 
 def _usd(amount: Decimal | None, otherwise: str) -> str:
-    return otherwise if amount is None else str(rounded(amount))
+    return otherwise if amount is None else money(amount)
 
 
 def _record(line: Reconciliation) -> dict[str, Cell]:

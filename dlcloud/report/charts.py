@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dlcloud.core.cost import money
 from dlcloud.core.instance import Market
 from dlcloud.core.pareto import pareto_front
 from dlcloud.core.ranking import Group, group_rows
 from dlcloud.core.result_row import ResultRow
-from dlcloud.report.cost import money, number, speed_up
+from dlcloud.report.cost import number, speed_up
 
 Spec = dict[str, Any]
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
-from dlcloud.core.cost import rounded
+from dlcloud.core.cost import money
 from dlcloud.core.instance import Market
 from dlcloud.core.ranking import Best, By, Group, best_of, group_rows, natural_group, rank
 from dlcloud.core.result import Metric
@@ -224,11 +223,6 @@ def usd(line: ResultRow, market: Market, mark: str) -> str:
     """Return the USD a million items cost in a market."""
     amount = line.usd_per_million(market)
     return "unknown" if amount is None else f"{money(amount)}{mark}"
-
-
-def money(amount: Decimal) -> str:
-    """Return an amount in cents, below a dollar in tenths of them."""
-    return str(rounded(amount, 3 if amount < 1 else 2))
 
 
 def interval(metric: Metric | None) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
-from dlcloud.core.cost import rounded
+from dlcloud.core.cost import money
 from dlcloud.core.instance import Market, Price
 from dlcloud.core.result_row import ResultRow
 from dlcloud.report.table import Section, fitted
@@ -96,7 +96,7 @@ def _bill_row(line: ResultRow) -> tuple[str, ...]:
         "" if bill.setup_s is None else str(bill.setup_s),
         str(bill.run_s),
         str(bill.rest_s),
-        f"{rounded(bill.usd)}{mark}" if bill.usd is not None else "unknown",
+        f"{money(bill.usd)}{mark}" if bill.usd is not None else "unknown",
     )
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from dlcloud.core.cluster import Leftover
-from dlcloud.core.cost import EBS_GP3_USD_PER_GIB_HOUR, rounded
+from dlcloud.core.cost import EBS_GP3_USD_PER_GIB_HOUR, money
 from dlcloud.report.table import Cell, Report, Section
 
 
@@ -30,7 +30,7 @@ def leftovers_report(lines: Sequence[Priced], *, now: datetime) -> Report:
     ordered = sorted(lines, key=lambda line: (-(line.hourly_usd or Decimal(0)), line.leftover.resource_id))
     total = sum((line.hourly_usd or Decimal(0) for line in lines), Decimal(0))
     unknown = any(line.hourly_usd is None for line in lines)
-    note = f"{rounded(total)} USD/h{' and what has no known price' if unknown else ''}"
+    note = f"{money(total)} USD/h{' and what has no known price' if unknown else ''}"
     section = Section(
         heading="",
         titles=("cluster", "region", "what", "id", "type", "since", "USD/h"),
@@ -51,7 +51,7 @@ def _row(line: Priced, now: datetime) -> tuple[str, ...]:
     each = line.leftover
     since = str(now - each.instance.launched_at).partition(".")[0] if each.instance else ""
     kind = each.instance.instance_type if each.instance else f"{each.size_gib} GiB" if each.size_gib else ""
-    usd = "unknown" if line.hourly_usd is None else str(rounded(line.hourly_usd)) if line.hourly_usd else ""
+    usd = "unknown" if line.hourly_usd is None else money(line.hourly_usd) if line.hourly_usd else ""
     return (each.cluster_id, each.region, each.kind, each.resource_id, kind, since, usd)
 
 

@@ -1,6 +1,6 @@
 """A plan as a table: what `--dry-run` prints and what `up` shows before it spends."""
 
-from dlcloud.core.cost import rounded
+from dlcloud.core.cost import money, rounded
 from dlcloud.core.plan import Plan, Pool
 from dlcloud.report.table import Cell, Report, Section
 
@@ -62,7 +62,7 @@ def _money(plan: Plan) -> str:
     if plan.hourly_usd is None or plan.worst_case_usd is None:
         return f"cost unknown; instances end themselves after {plan.life_minutes} minutes at the latest"
     return (
-        f"{rounded(plan.hourly_usd)} USD/h at most; worst case {rounded(plan.worst_case_usd, 2)} USD:\n"
+        f"{rounded(plan.hourly_usd)} USD/h at most; worst case {money(plan.worst_case_usd)} USD:\n"
         f"instances end themselves after {plan.life_minutes} minutes, with the launcher gone too"
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.cost import rounded
+from dlcloud.core.cost import money, rounded
 from dlcloud.core.instance import Market
 from dlcloud.core.plan import Plan
 from dlcloud.core.resize import Resize
@@ -110,7 +110,5 @@ def _money(plan: Plan) -> list[str]:
     ends = f"new instances end themselves after {plan.life_minutes} minutes, with the launcher gone too"
     if plan.hourly_usd is None or plan.worst_case_usd is None:
         return ["cost unknown", ends]
-    told = (
-        f"{rounded(plan.hourly_usd)} USD/h at most in all; worst case {rounded(plan.worst_case_usd, 2)} USD"
-    )
+    told = f"{rounded(plan.hourly_usd)} USD/h at most in all; worst case {money(plan.worst_case_usd)} USD"
     return [told, ends]

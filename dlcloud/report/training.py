@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from dlcloud.core.cost import rounded
+from dlcloud.core.cost import money, rounded
 from dlcloud.core.instance import Market
 from dlcloud.core.training import Training, of_market
 from dlcloud.report.table import Cell, Report, Section
@@ -99,10 +99,10 @@ def _events(training: Training) -> Section:
 
 
 def _costs(training: Training) -> Section:
-    rows = [
-        tuple("" if value is None else str(value) for value in _cost_record(training, place).values())
-        for place in range(len(training.shares))
-    ]
+    rows = []
+    for place, share in enumerate(training.shares):
+        record = {**_cost_record(training, place), "usd": None if share.usd is None else money(share.usd)}
+        rows.append(tuple("" if value is None else str(value) for value in record.values()))
     return Section(
         heading=_heading(training),
         titles=("instance", "type", "market", "seconds", "USD/h", "USD"),
@@ -128,7 +128,7 @@ def _cost_record(training: Training, place: int) -> dict[str, Cell]:
 def _heading(training: Training) -> str:
     if training.usd is None:
         return "what each instance cost; a price is not known"
-    return f"{rounded(training.usd)} USD in all, volumes included"
+    return f"{money(training.usd)} USD in all, volumes included"
 
 
 def _notes(training: Training) -> list[str]:
@@ -137,7 +137,7 @@ def _notes(training: Training) -> list[str]:
         return ["what a fixed run would have cost cannot be told: a price or a speed is missing"]
     told = f"the same steps on {fixed.instances} on-demand instances, without a change: about"
     word = "saved" if saved >= 0 else "more"
-    return [f"{told} {rounded(fixed.usd)} USD in {fixed.seconds:.0f} s; {abs(saved) * 100:.0f} % {word}"]
+    return [f"{told} {money(fixed.usd)} USD in {fixed.seconds:.0f} s; {abs(saved) * 100:.0f} % {word}"]
 
 
 def _pause(pause_s: float | None) -> str:

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.core.cluster import client_token
-from dlcloud.core.cost import billed_seconds, instance_usd, rounded, usd_per_million, volume_usd
+from dlcloud.core.cost import billed_seconds, instance_usd, money, rounded, usd_per_million, volume_usd
 from dlcloud.core.events import StageDone, StageStarted, stage
 from dlcloud.core.instance import InstanceState
 from dlcloud.core.result import Hardware, comparison_of, hardware_of, parse_record, result_of
@@ -29,6 +29,25 @@ def test_known_costs():
     assert usd_per_million(Decimal("3.60"), 0) is None
     assert rounded(Decimal("0.00005")) == Decimal("0.0001")
     assert rounded(Decimal("2.675"), 2) == Decimal("2.68")
+
+
+@pytest.mark.parametrize(
+    ("usd", "shown"),
+    [
+        ("0", "0"),
+        ("0.001171", "0.00117"),
+        ("0.0000000123", "0.0000000123"),
+        ("0.5", "0.500"),
+        ("0.9996", "1.00"),
+        ("4.958333", "4.96"),
+        ("99.96", "100"),
+        ("198.333", "198"),
+        ("12345.6", "12346"),
+        ("-0.014521", "-0.0145"),
+    ],
+)
+def test_money_has_three_significant_digits_and_whole_dollars(usd, shown):
+    assert money(Decimal(usd)) == shown
 
 
 def test_a_token_is_of_its_request_and_fits_ec2():

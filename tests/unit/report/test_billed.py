@@ -39,7 +39,7 @@ def test_an_estimate_is_of_all_instances_and_their_volumes():
 
 def test_the_bill_stands_beside_the_estimate():
     told = lines({"c0ffee": BilledCost(usd=Decimal("0.52"), estimated=True)})
-    assert "sample-1a2b us-east-1 0.5055 0.5200 ~ +0.0145" in shown(told)
+    assert "sample-1a2b us-east-1 0.505 0.520 ~ +0.0145" in shown(told)
     assert "has not closed the month" in shown(told)
     (record,) = billed_records(told, "")["clusters"]
     assert record["difference_usd"] == Decimal("0.014521")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -39,9 +40,9 @@ TFLOPS/USD: peak of the data sheet, of the tensor cores if any, by the on-demand
 
 what the runs cost
 
-run               type        billed s  boot  set-up  run  rest     USD
-----------------  ----------  --------  ----  ------  ---  ----  ------
-sample-1a2b-0001  c7i.xlarge       175    30      40  100     5  0.0090
+run               type        billed s  boot  set-up  run  rest      USD
+----------------  ----------  --------  ----  ------  ---  ----  -------
+sample-1a2b-0001  c7i.xlarge       175    30      40  100     5  0.00900
 
 billed by the second from launch to end, at least 60 s, its EBS volume included"""
 
@@ -198,7 +199,17 @@ def test_wall_time_stands_in_for_a_throughput():
     assert row["runs/s"] == "0.25"
     assert row["interval"] == "0.125–0.5"
     # A million runs of 4 s at 0.1785 USD/h.
-    assert row["USD/M"] == "198.33"
+    assert row["USD/M"] == "198"
+
+
+def test_a_price_that_is_not_zero_is_never_shown_as_zero():
+    fast = result(throughput=metric(4_500_000.0, 4_400_000.0, 4_600_000.0))
+    cheap = replace(BILL, instance_usd=Decimal("0.0000411"), volume_usd=Decimal("0.0000021"))
+    (row,) = rows(fast, quoted=quote())
+    assert (row["USD/M"], row["spot"]) == ("0.0000110", "0.00000441")
+    told = table(fast, quoted=quote(), bill=cheap)
+    assert "0.0000432" in told
+    assert max(len(line) for line in told.splitlines()) <= 80
 
 
 def test_a_result_that_measured_nothing_has_empty_cells():
