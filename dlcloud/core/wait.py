@@ -1,0 +1,47 @@
+"""Wait for a condition, with a deadline: the one loop of its kind."""
+
+from collections.abc import Callable
+from operator import truth
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Timer(Protocol):
+    """What waiting needs of a `Clock`; the module `time` will do where no clock is injected."""
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that is never set."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Wait."""
+
+
+def wait_until(
+    poll: Callable[[], T],
+    is_done: Callable[[T], object] = truth,
+    *,
+    clock: Timer,
+    timeout_s: float,
+    poll_s: float,
+    first_poll_s: float | None = None,
+) -> T:
+    """Call `poll` until its value is what is waited for, or the time is over; return the last value.
+
+    Whether it was in time is for the caller to see: a condition by its truth, a list of what is left over
+    (`is_done=operator.not_`) by what it still contains.
+
+    Args:
+        poll: At least called once, and once more after `timeout_s`.
+        is_done: True for the value that ends the wait; by default any true value does.
+        clock: Measures and sleeps.
+        timeout_s: Seconds until the wait is given up.
+        poll_s: Seconds between two calls.
+        first_poll_s: Seconds before the second call, if other than `poll_s`.
+    """
+    deadline = clock.monotonic() + timeout_s
+    pause_s = poll_s if first_poll_s is None else first_poll_s
+    while not is_done(value := poll()) and clock.monotonic() <= deadline:
+        clock.sleep(pause_s)
+        pause_s = poll_s
+    return value
