@@ -1,11 +1,13 @@
 """A cluster: the instances of one recipe, and how far the work on them has come."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
+from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Instance
 
 MANAGED_TAG = "dlcloud:managed"
@@ -89,6 +91,26 @@ class Intent:
     detail: str
     begun_at: datetime
     outcome: str | None
+
+
+def select_members(cluster: Cluster, members: Sequence[Member], instance: str) -> list[Member]:
+    """Return the running members, or the one with this instance id or number (from 1).
+
+    Raises:
+        RecipeError: There is none.
+    """
+    running = [member for member in members if member.ended_at is None and member.instance.host]
+    if not instance and running:
+        return running
+    selected = [
+        member
+        for number, member in enumerate(running, start=1)
+        if instance in {str(number), member.instance.instance_id}
+    ]
+    if not selected:
+        ids = ", ".join(member.instance.instance_id for member in running) or "none"
+        raise RecipeError(f"{cluster.name} has no instance {instance}".rstrip(), f"its instances: {ids}")
+    return selected
 
 
 def client_token(cluster: Cluster, *request: str | int) -> str:

@@ -181,7 +181,7 @@ def test_init_writes_a_recipe_once(dlcloud, home):
     assert "name: my-first" in text
     done = dlcloud("init")
     assert done.status == 2
-    assert "is left as it is" in done.stderr
+    assert "was not changed" in done.stderr
     assert (home.parent / "recipe.yaml").read_text() == text
 
 

@@ -5,13 +5,11 @@ import json
 import click
 
 
-@click.command(
-    "schema",
-)
-@click.argument("what", type=click.Choice(["recipe", "results"]), default="recipe")
-def command(*, what: str) -> None:
+@click.command("schema")
+@click.argument("document", type=click.Choice(["recipe", "results"]), default="recipe")
+def command(*, document: str) -> None:
     """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
     from dlcloud.core.recipe import recipe_schema
     from dlcloud.core.transfer import results_schema
 
-    click.echo(json.dumps(recipe_schema() if what == "recipe" else results_schema(), indent=2))
+    click.echo(json.dumps(recipe_schema() if document == "recipe" else results_schema(), indent=2))

@@ -1,0 +1,84 @@
+"""`dlcloud logs`: the output of a run's program, from the instance while it runs, from this machine after."""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from dlcloud.cli.options import verbose_option
+from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.result import Run, RunState
+
+if TYPE_CHECKING:
+    from dlcloud.cli.context import Context
+
+
+@click.command("logs")
+@click.argument("run", default="")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", help="Output format.")
+@verbose_option
+def command(*, run: str, follow: bool, output: str, verbose: bool) -> int | None:
+    """Print the log of RUN (a run, a cluster or an instance; default: the newest run)."""
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.elsewhere import passed_on
+
+    with Context("logs", verbose=verbose) as context:
+        status = passed_on(context, run)
+        if status is None:
+            print_log(context, run, follow=follow, output=output)
+    return status
+
+
+def print_log(context: "Context", name: str, *, follow: bool, output: str) -> None:
+    """Print a run's log.
+
+    Raises:
+        RecipeError: There is no such run, or its log was lost.
+        UnreachableError: The instance does not answer.
+    """
+    from dlcloud.report.table import envelope
+
+    run = _find(context, name)
+    pieces = _pieces(context, run, follow=follow)
+    if output == "json":
+        text = b"".join(pieces).decode("utf-8", "replace")
+        click.echo(envelope("logs", {"result": {"run": run.run_id, "state": str(run.state), "log": text}}))
+        return
+    for piece in pieces:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+
+def _find(context: "Context", name: str) -> Run:
+    runs = context.runs.own()
+    if not runs:
+        raise RecipeError("nothing has run yet", "dlcloud up quickstart")
+    named = [run for run in runs if not name or name in {run.run_id, run.cluster_name, run.instance_id}]
+    if not named:
+        raise RecipeError(f"no run {name}", f"dlcloud logs {runs[-1].run_id} prints the newest")
+    return named[-1]
+
+
+def _pieces(context: "Context", run: Run, *, follow: bool) -> Iterator[bytes]:
+    from dlcloud.launch.remote_jobs import log_command
+
+    stored = context.paths.run_log(run.run_id)
+    if stored.exists():
+        return iter([stored.read_bytes()])
+    if run.state is not RunState.RUNNING:
+        raise RecipeError(f"the log of {run.run_id} was not copied back ({run.state})", "dlcloud cost-report")
+    cluster, member = _instance_of(context, run)
+    connection = context.dialer(cluster).dial(member.instance.endpoint(cluster.user))
+    return connection.stream(log_command(run, follow=follow))
+
+
+def _instance_of(context: "Context", run: Run) -> tuple[Cluster, Member]:
+    cluster = context.clusters.find(run.cluster_id)
+    members = context.clusters.members(run.cluster_id)
+    member = next((member for member in members if member.instance.instance_id == run.instance_id), None)
+    if cluster is None or member is None:
+        raise RecipeError(f"the instance of {run.run_id} is unknown in this home", "dlcloud status --all")
+    return cluster, member

@@ -1,0 +1,249 @@
+"""`dlcloud status`: what the store holds of the clusters, corrected by what the cloud reports now."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
+from dlcloud.core.cost import billed_seconds, instance_usd, money, rounded, volume_usd
+from dlcloud.core.instance import Instance, InstanceState, Market
+from dlcloud.core.whereabouts import DetachedCluster, controlled
+
+if TYPE_CHECKING:
+    from dlcloud.cli.context import Context
+    from dlcloud.report.table import Report, Section
+
+SSH_PORT = 22
+
+
+@click.command("status")
+@click.argument("cluster", default="")
+@click.option("--all", "all_clusters", is_flag=True, help="Clusters that are down, too.")
+@click.option(
+    "--everywhere",
+    is_flag=True,
+    help="Detached clusters of other machines, in every region, too.",
+)
+@output_option
+@verbose_option
+def command(*, cluster: str, all_clusters: bool, everywhere: bool, output: str, verbose: bool) -> int | None:
+    """Show the instances of CLUSTER (default: of all) as the cloud reports them now, with their cost so far.
+
+    A detached cluster (`up --detach`, from any machine) is found by its name.
+    """
+    from dlcloud.cli.context import Context
+    from dlcloud.report.table import Format, render
+
+    with Context("status", verbose=verbose) as context:
+        if cluster:
+            from dlcloud.cli.elsewhere import passed_on
+
+            status = passed_on(context, cluster)
+            if status is not None:
+                return status
+        lines = instance_lines(context, cluster, all_clusters=all_clusters, everywhere=everywhere)
+        click.echo(render(status_report(lines, now=context.clock.now()), Format(output)))
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceLine:
+    """One instance; `member` is None for a cluster without instances, `cluster` for an unknown instance.
+
+    `detached` is set where an instance of the cluster itself controls it: it knows more than this home.
+    """
+
+    cluster: Cluster | None
+    member: Member | None
+    detached: DetachedCluster | None = None
+
+    def usd(self, now: datetime) -> Decimal | None:
+        """Return the cost of the instance and its disk until now or their end."""
+        if self.cluster is None or self.member is None or self.member.hourly_usd is None:
+            return None
+        seconds = billed_seconds(self.member.instance.launched_at, self.member.ended_at or now)
+        return instance_usd(self.member.hourly_usd, seconds) + volume_usd(self.cluster.disk_gib, seconds)
+
+
+def instance_lines(
+    context: "Context", name: str = "", *, all_clusters: bool, everywhere: bool = False
+) -> list[InstanceLine]:
+    """Return a line for each instance of each cluster, and for tagged instances of clusters unknown here.
+
+    Args:
+        context: The collaborators.
+        name: Only of this cluster; of all if it is empty.
+        all_clusters: Also of clusters that are down.
+        everywhere: Also of detached clusters of other machines.
+
+    Raises:
+        RecipeError: There is no cluster of that name.
+    """
+    if name:
+        return _lines_of_one(context, context.clusters.find(name) or context.find_cluster(name))
+    clusters = context.clusters.all() if all_clusters else context.clusters.active()
+    places = {(cluster.cloud, cluster.region) for cluster in context.clusters.active()}
+    if everywhere:
+        from dlcloud.cli.elsewhere import everywhere as find_everywhere
+
+        places |= {(cluster.cloud, cluster.region) for cluster in find_everywhere(context)}
+    reported = {place: _reported(context, *place) for place in sorted(places)}
+    detached = {
+        cluster.cluster_id: cluster
+        for (cloud, region), instances in reported.items()
+        for cluster in controlled(instances, cloud=cloud, region=region)
+    }
+    lines: list[InstanceLine] = []
+    for cluster in clusters:
+        instances = reported.get((cluster.cloud, cluster.region), [])
+        members = context.clusters.members(cluster.cluster_id)
+        lines += _lines_of(cluster, members, instances, detached.get(cluster.cluster_id))
+    known_ids = {cluster.cluster_id for cluster in context.clusters.all()}
+    return lines + _lines_of_strays(reported.values(), known_ids, detached)
+
+
+def status_report(lines: Sequence[InstanceLine], *, now: datetime) -> "Report":
+    """Return a table for each cluster: its instances, where they are, for how long, for how much."""
+    from dlcloud.report.table import Report
+
+    groups = groupby(lines, key=lambda line: (line.cluster, line.detached))
+    return Report(
+        command="status",
+        records=[_record(line, now) for line in lines],
+        sections=[_section(*key, list(of_cluster), now) for key, of_cluster in groups],
+        empty="nothing is up",
+    )
+
+
+def _lines_of_one(context: "Context", cluster: Cluster) -> list[InstanceLine]:
+    members = context.clusters.members(cluster.cluster_id)
+    down = cluster.state is ClusterState.DOWN
+    instances = [] if down else _reported(context, cluster.cloud, cluster.region)
+    return _lines_of(cluster, members, instances, None)
+
+
+def _reported(context: "Context", cloud: str, region: str) -> list[Instance]:
+    if cloud == "local" and context.local_site.find() is None:
+        return []  # its instances ended with it; a look must not start another local EC2
+    return context.cloud(cloud, region).instances()
+
+
+def _lines_of(
+    cluster: Cluster,
+    members: Sequence[Member],
+    instances: Iterable[Instance],
+    detached: DetachedCluster | None,
+) -> list[InstanceLine]:
+    """Join the stored members of a cluster with its reported instances."""
+    current = {
+        instance.instance_id: instance
+        for instance in instances
+        if instance.tags.get(CLUSTER_TAG) == cluster.cluster_id
+    }
+    stored = {member.instance.instance_id: member for member in members}
+    joined = [_updated_member(member, current.get(name)) for name, member in stored.items()]
+    joined += [_unpriced_member(instance) for name, instance in current.items() if name not in stored]
+    return [InstanceLine(cluster=cluster, member=member, detached=detached) for member in joined] or [
+        InstanceLine(cluster=cluster, member=None, detached=detached)
+    ]
+
+
+def _lines_of_strays(
+    reported: Iterable[Sequence[Instance]], known_ids: set[str], detached: dict[str, DetachedCluster]
+) -> list[InstanceLine]:
+    """Return a line for each live instance of an unknown cluster; those without a controller come last."""
+    strays = [
+        (instance.tags.get(CLUSTER_TAG, ""), instance)
+        for instances in reported
+        for instance in instances
+        if instance.alive and instance.tags.get(CLUSTER_TAG) not in known_ids
+    ]
+    strays.sort(key=lambda stray: (stray[0] not in detached, stray[0]))
+    return [
+        InstanceLine(cluster=None, member=_unpriced_member(instance), detached=detached.get(cluster_id))
+        for cluster_id, instance in strays
+    ]
+
+
+def _updated_member(member: Member, instance: Instance | None) -> Member:
+    if instance is None:
+        return replace(member, instance=replace(member.instance, state=InstanceState.TERMINATED))
+    return replace(member, instance=instance)
+
+
+def _unpriced_member(instance: Instance) -> Member:
+    return Member(instance=instance, hourly_usd=None, price_source="", price_as_of=None)
+
+
+def _section(
+    cluster: Cluster | None, detached: DetachedCluster | None, lines: Sequence[InstanceLine], now: datetime
+) -> "Section":
+    from dlcloud.report.table import Section
+
+    rows = [_row(line.member, line.usd(now), now, cluster) for line in lines if line.member]
+    local = cluster is not None and cluster.cloud == "local"
+    return Section(
+        heading=_heading(cluster, detached),
+        titles=("instance", "state", "type", "address", "up", "USD"),
+        rows=rows,
+        notes=["* rehearsal on the local EC2: not billed, at the type's price"] if local and rows else [],
+        numeric=frozenset({4, 5}),
+    )
+
+
+def _heading(cluster: Cluster | None, detached: DetachedCluster | None) -> str:
+    if detached is not None:
+        controller = detached.instance.instance_id
+        where = f"detached, {detached.cloud} {detached.region}, controlled by {controller}"
+        return f"{detached.name}: {where}; dlcloud status {detached.name} asks it"
+    if cluster is None:
+        return "instances with dlcloud's tag of clusters that are not in this home's store"
+    return f"{cluster.name}: {cluster.state}, {cluster.cloud} {cluster.region}"
+
+
+def _row(member: Member, usd: Decimal | None, now: datetime, cluster: Cluster | None) -> tuple[str, ...]:
+    instance = member.instance
+    mark = "*" if cluster and cluster.cloud == "local" else ""
+    return (
+        instance.instance_id,
+        str(instance.state),
+        f"{instance.instance_type}{' spot' if instance.market is Market.SPOT else ''}",
+        _address(instance) if instance.host and instance.alive else "",
+        str((member.ended_at or now) - instance.launched_at).partition(".")[0],
+        f"{money(usd)}{mark}" if usd is not None else "unknown",
+    )
+
+
+def _address(instance: Instance) -> str:
+    return instance.host if instance.ssh_port == SSH_PORT else f"{instance.host}:{instance.ssh_port}"
+
+
+def _record(line: InstanceLine, now: datetime) -> dict[str, str | int | bool | Decimal | datetime | None]:
+    cluster, member = line.cluster, line.member
+    owner = cluster or line.detached
+    return {
+        "cluster": owner.name if owner else None,
+        "cluster_id": owner.cluster_id if owner else None,
+        "cluster_state": "detached" if line.detached else str(cluster.state) if cluster else None,
+        "controller": line.detached.instance.instance_id if line.detached else None,
+        "cloud": owner.cloud if owner else None,
+        "region": owner.region if owner else None,
+        "rehearsal": owner.cloud == "local" if owner else None,
+        "instance_id": member.instance.instance_id if member else None,
+        "instance_type": member.instance.instance_type if member else None,
+        "market": str(member.instance.market) if member else None,
+        "zone": member.instance.zone if member else None,
+        "state": str(member.instance.state) if member else None,
+        "host": member.instance.host if member else None,
+        "ssh_port": member.instance.ssh_port if member else None,
+        "launched_at": member.instance.launched_at if member else None,
+        "ended_at": member.ended_at if member else None,
+        "hourly_usd": member.hourly_usd if member else None,
+        "usd_so_far": None if (usd := line.usd(now)) is None else rounded(usd, 6),
+    }
