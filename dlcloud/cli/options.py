@@ -12,20 +12,20 @@ FORMATS = ("table", "json", "csv", "markdown")
 
 
 class Day(click.ParamType[datetime]):
-    """A day, or a time, in UTC where it does not say otherwise."""
+    """A day or a time, in UTC unless it has an offset."""
 
     name = "date"
 
     def convert(
         self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Return it as an aware time, at the day's beginning where only a day is told."""
+        """Return an aware time; a day without a time is its beginning."""
         if isinstance(value, datetime):
             return value
         try:
             time = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no date such as 2026-09-01 or 2026-09-01T12:00", param, ctx)
+            self.fail(f"{value!r} is not a date like 2026-09-01 or 2026-09-01T12:00", param, ctx)
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
@@ -33,24 +33,22 @@ DAY = Day()
 
 
 def output_option(command: Command) -> Command:
-    """Add --output."""
     option = click.option(
         "-o",
         "--output",
         type=click.Choice(FORMATS),
         default="table",
-        help="How the result is written to stdout.",
+        help="Format of the result on stdout.",
     )
     return option(command)
 
 
 def verbose_option(command: Command) -> Command:
-    """Add --verbose."""
-    return click.option("-v", "--verbose", is_flag=True, help="Diagnosis on stderr, too.")(command)
+    return click.option("-v", "--verbose", is_flag=True, help="Print the log on stderr.")(command)
 
 
 def selection_options(command: Command) -> Command:
-    """Add what selects results: --type, --benchmark, --setting and so on."""
+    """Add the options that select results: --type, --benchmark, --setting and so on."""
     options = (
         click.option("--type", "types", multiple=True, help="Of this instance type, or family (c7i)."),
         click.option("--benchmark", "benchmarks", multiple=True, help="Of this benchmark, or recipe."),
@@ -64,8 +62,8 @@ def selection_options(command: Command) -> Command:
             type=click.Choice(["aws", "local"]),
             help="Real, or rehearsed.",
         ),
-        click.option("--since", type=DAY, help="Begun on this day (UTC) or later: 2026-09-01."),
-        click.option("--until", type=DAY, help="Begun before this day (UTC)."),
+        click.option("--since", type=DAY, help="Started on this day (UTC) or later: 2026-09-01."),
+        click.option("--until", type=DAY, help="Started before this day (UTC)."),
     )
     for option in reversed(options):
         command = option(command)

@@ -1,4 +1,4 @@
-"""What flows tell while they work. Flows emit; the console draws; nothing else prints."""
+"""Events of the flows: flows emit them, the console draws them, nothing else prints."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from dlcloud.core.protocols import Clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something worth telling. `instance_id` is empty where it concerns none in particular."""
+    """Something to show the user. `instance_id` is empty where it concerns no single instance."""
 
     message: str
     instance_id: str = ""
@@ -38,12 +38,12 @@ class Progress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(Event):
-    """A fact that the user should know, of no stage."""
+    """A fact outside any stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
-    """Something is not as it should be, and the flow goes on."""
+    """A problem that does not stop the flow."""
 
 
 Emit = Callable[[Event], None]
@@ -51,7 +51,7 @@ Emit = Callable[[Event], None]
 
 @contextmanager
 def stage(emit: Emit, clock: Clock, message: str, *, instance_id: str = "") -> Iterator[None]:
-    """Tell that a stage begins and, unless it raises, that it is done and how long it took."""
+    """Emit the start of a stage and, unless the block raises, its end with its duration."""
     started = clock.monotonic()
     emit(StageStarted(message=message, instance_id=instance_id))
     yield

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dlcloud.cli.console import LiveConsole, PlainConsole, broken, console_for, line_of
+from dlcloud.cli.console import LiveConsole, PlainConsole, console_for, line_of, wrap
 from dlcloud.core.events import Notice, Progress, StageDone, StageStarted, Warned
 
 
@@ -37,14 +37,14 @@ def test_a_line_begins_with_the_time_since_the_start():
     assert re.fullmatch(r" +\d+\.\d s  hello\n", stream.getvalue())
 
 
-def test_progress_is_told_at_most_every_ten_seconds_for_each_instance():
+def test_progress_is_printed_at_at_most_every_ten_seconds_for_each_instance():
     stream = io.StringIO()
     console = PlainConsole(stream)
-    console._told["i-1"] = console._started  # as if just told
+    console._printed_at["i-1"] = console._started  # as if just printed
     for _ in range(3):
         console.emit(Progress(message="one", instance_id="i-1"))
     console.emit(Warned(message="careful", instance_id="i-1"))
-    console._told["i-1"] -= 10
+    console._printed_at["i-1"] -= 10
     for _ in range(3):
         console.emit(Progress(message="two", instance_id="i-1"))
     assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["warning: careful", "two"]
@@ -54,11 +54,11 @@ def test_lines_of_many_threads_stay_whole():
     stream = io.StringIO()
     console = PlainConsole(stream)
 
-    def tell(name):
+    def emit_all(name):
         for number in range(50):
             console.emit(Notice(message=f"{name} {number}"))
 
-    threads = [threading.Thread(target=tell, args=(name,)) for name in "abcd"]
+    threads = [threading.Thread(target=emit_all, args=(name,)) for name in "abcd"]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -78,9 +78,9 @@ def test_a_terminal_gets_the_live_console():
     assert isinstance(console_for(io.StringIO()), PlainConsole)
 
 
-def test_a_line_too_long_for_the_terminal_is_broken_between_words():
+def test_a_line_too_long_for_the_terminal_is_wrap_between_words():
     words = "    2.0 s  " + "word " * 20 + "https://example.org/" + "x" * 70
-    lines = broken(words + "\nthe next", 80).splitlines()
+    lines = wrap(words + "\nthe next", 80).splitlines()
     assert lines[0] == ("    2.0 s  " + "word " * 14).rstrip()
     assert lines[1].startswith(" " * 11 + "word")
     assert "https://example.org/" + "x" * 70 in lines[2]
