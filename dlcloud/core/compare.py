@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from dlcloud.core.result import Metric
+from dlcloud.core.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Metric
 from dlcloud.core.result_row import ResultRow
 
 FEWEST_SAMPLES = 6
 """With fewer, the interval of a median is not of 95 %: 1 - 2**(1 - n)."""
-
-FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED = "faster", "slower", "no difference seen", "undecided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

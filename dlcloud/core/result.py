@@ -50,6 +50,9 @@ class Result:
     stable: bool = True
 
 
+FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED = "faster", "slower", "no difference seen", "undecided"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """A setting against the baseline of its case: a ratio above 1 favours the candidate."""
@@ -62,6 +65,11 @@ class Comparison:
     low: float
     high: float
     verdict: str
+
+    @property
+    def is_decided(self) -> bool:
+        """True if a difference was seen: the interval of the ratio excludes 1."""
+        return self.verdict in {FASTER, SLOWER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

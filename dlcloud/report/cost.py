@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dlcloud.core.cost import money
 from dlcloud.core.instance import Market
 from dlcloud.core.ranking import Best, By, Group, best_of, group_rows, natural_group, rank
-from dlcloud.core.result import Metric
+from dlcloud.core.result import NO_DIFFERENCE, Metric
 from dlcloud.core.result_row import ResultRow
 from dlcloud.report.cost_details import bill_section, detail_sections, price_section
 from dlcloud.report.cost_record import record_of
@@ -14,7 +14,6 @@ from dlcloud.report.cost_wide import wide_section
 from dlcloud.report.table import Report, Section, fitted
 
 REHEARSAL_NOTE = "* rehearsal: the price is of {type}, the speed is of this machine's {hardware}"
-WON = frozenset({"faster", "slower"})
 EMPTY = "nothing has been measured yet: dlcloud up quickstart"
 _SUPERLATIVE = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shortest latency"}
 
@@ -164,8 +163,7 @@ def _notes(lines: Sequence[ResultRow], best: Sequence[Best], by: By | None, mark
     if best_names := dict.fromkeys(line.overall.baseline for line in lines if line.overall):
         names = " or ".join(best_names)
         notes.append(f"over best: beside {names}, the best baseline of the case; intervals: --wide")
-    if any(told.verdict not in WON for line in lines for told in (line.comparison, line.overall) if told):
-        notes.append("≈: no difference seen")
+    notes += _undecided_note(lines)
     named = len({line.result.case for line in lines}) > 1
     notes += [_told(each, by or By.COST, market, named=named) for each in best]
     warnings = [
@@ -176,6 +174,21 @@ def _notes(lines: Sequence[ResultRow], best: Sequence[Best], by: By | None, mark
     if any(not line.result.stable and not line.result.warnings for line in lines):
         warnings.append("~: not stable")
     return notes + list(dict.fromkeys(warnings))
+
+
+def _undecided_note(lines: Sequence[ResultRow]) -> list[str]:
+    """Return the legend of `≈`; none where every comparison shown has a winner."""
+    comparisons = [
+        comparison for line in lines for comparison in (line.comparison, line.overall) if comparison
+    ]
+    verdicts = {comparison.verdict for comparison in comparisons if not comparison.is_decided}
+    if not verdicts:
+        return []
+    if verdicts == {NO_DIFFERENCE}:
+        return ["≈: no difference seen"]
+    if NO_DIFFERENCE in verdicts:
+        return ["≈: no difference seen, or undecided (too few runs)"]
+    return ["≈: undecided, with too few runs to see a difference"]
 
 
 def _told(best: Best, by: By, market: Market, *, named: bool) -> str:
@@ -203,7 +216,7 @@ def speed_up(line: ResultRow) -> str:
     comparison = line.comparison
     if comparison is None:
         return "baseline" if line.result.baseline else ""
-    unclear = "" if comparison.verdict in WON else "≈ "
+    unclear = "" if comparison.is_decided else "≈ "
     return f"{unclear}{ratio(comparison.ratio)}x ({ratio(comparison.low)}–{ratio(comparison.high)})"
 
 
@@ -211,7 +224,7 @@ def over_best(line: ResultRow) -> str:
     """Return the speed-up over the best baseline of the case; its interval has no room here."""
     if line.overall is None:
         return "best" if line.best else ""
-    return f"{'' if line.overall.verdict in WON else '≈ '}{ratio(line.overall.ratio)}x"
+    return f"{'' if line.overall.is_decided else '≈ '}{ratio(line.overall.ratio)}x"
 
 
 def ratio(value: float) -> str:

@@ -142,6 +142,24 @@ def test_no_winner_is_named_where_none_was_seen(verdict):
     assert told[1]["speed-up"] == "≈ 1.02x (0.97–1.08)"
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "legend"),
+    [
+        (["no difference seen"], "≈: no difference seen"),
+        (["undecided"], "≈: undecided, with too few runs to see a difference"),
+        ([""], "≈: undecided, with too few runs to see a difference"),
+        (["no difference seen", "undecided"], "≈: no difference seen, or undecided (too few runs)"),
+    ],
+)
+def test_the_legend_tells_undecided_from_no_difference(verdicts, legend):
+    compared = [
+        comparison(candidate=name, verdict=verdict)
+        for name, verdict in zip(("int8", "bf16"), verdicts, strict=False)
+    ]
+    results = (result(baseline=True), result("int8"), result("bf16"))
+    assert legend in table(*results, compared=compared).splitlines()
+
+
 def test_a_candidate_that_was_not_compared_has_no_speed_up():
     assert [row["speed-up"] for row in rows()] == ["baseline", ""]
 
