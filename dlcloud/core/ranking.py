@@ -7,6 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from dlcloud.core.instance import Market
+from dlcloud.core.result import UNDECIDED
 from dlcloud.core.result_row import ResultRow
 
 
@@ -84,17 +85,39 @@ def _best(lines: Sequence[ResultRow], by: By, market: Market) -> Best:
     first, *others = rank(lines, by, market)
     if _figure(first, by, market) is None:
         return Best(case=case, line=None, reason=f"no {by} is known")
-    bounds = _interval(first, by, market)
-    if bounds is None:
-        return Best(case=case, line=None, reason=f"{_name(first, lines)} has no interval")
     for other in others:
-        theirs = _interval(other, by, market)
-        if theirs is None:
-            return Best(case=case, line=None, reason=f"{_name(other, lines)} has no interval")
-        if theirs[0] <= bounds[1] and bounds[0] <= theirs[1]:
-            told = f"the intervals of {_name(first, lines)} and {_name(other, lines)} overlap"
-            return Best(case=case, line=None, reason=told)
+        reason = _tie(first, other, lines, by, market)
+        if reason:
+            return Best(case=case, line=None, reason=reason)
     return Best(case=case, line=first, reason="its interval overlaps with no other")
+
+
+def _tie(first: ResultRow, other: ResultRow, lines: Sequence[ResultRow], by: By, market: Market) -> str:
+    """Return why the first of two lines cannot be called better than the other; empty if it can."""
+    ours, theirs = _interval(first, by, market), _interval(other, by, market)
+    if ours is None:
+        return f"{_name(first, lines)} has no interval"
+    if theirs is None:
+        return f"{_name(other, lines)} has no interval"
+    names = f"{_name(first, lines)} and {_name(other, lines)}"
+    if theirs[0] <= ours[1] and ours[0] <= theirs[1]:
+        return f"the intervals of {names} overlap"
+    undecided = _undecided(first, other) if by is not By.LATENCY else ""
+    return f"{undecided} between {names}" if undecided else ""
+
+
+def _undecided(first: ResultRow, other: ResultRow) -> str:
+    """Return the verdict of the paired comparison of two settings of a run; empty if it has a winner.
+
+    Samples of one run are compared in pairs, which may see no difference where the intervals do not overlap.
+    """
+    if first.run.run_id != other.run.run_id:
+        return ""
+    for candidate, baseline in ((first, other), (other, first)):
+        for comparison in (candidate.comparison, candidate.overall):
+            if comparison and comparison.baseline == baseline.result.setting and not comparison.is_decided:
+                return comparison.verdict or UNDECIDED
+    return ""
 
 
 def _name(line: ResultRow, lines: Sequence[ResultRow]) -> str:

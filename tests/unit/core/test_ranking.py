@@ -1,6 +1,7 @@
 """Order, groups and winners: a winner only where no interval overlaps."""
 
 import itertools
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from dlcloud.core.instance import Market
 from dlcloud.core.quote import MarketPrices
 from dlcloud.core.ranking import By, Group, best_of, group_rows, natural_group, rank
-from dlcloud.core.result import Hardware, Metric, Result
+from dlcloud.core.result import Comparison, Hardware, Metric, Result
 from dlcloud.core.result_row import ResultRow
 from tests.fakes.samples import THEN, price, run
 
@@ -25,7 +26,7 @@ def line(low, value, high, setting="fp32", *, usd="1", kind="c5.large", spot=Non
         on_demand=price(kind, usd) if usd else None,
         spot=price(kind, spot, Market.SPOT) if spot else None,
     )
-    of = run(f"{kind}-{setting}", instance_type=kind, **other)
+    of = run(other.pop("run_id", f"{kind}-{setting}"), instance_type=kind, **other)
     result = Result(case=case, setting=setting, baseline=False, metrics=metrics, stable=stable)
     return ResultRow(run=of, hardware=Hardware(), result=result, comparison=None, quote=quote)
 
@@ -72,6 +73,29 @@ def test_a_winner_is_named_where_no_interval_overlaps():
 def test_no_winner_is_named_where_that_cannot_be_told(other, reason):
     (best,) = best_of([line(9, 10, 11, "a"), other], By.COST, Market.ON_DEMAND)
     assert (best.line, best.reason) == (None, reason)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        ("no difference seen", "no difference seen between b and a"),
+        ("undecided", "undecided between b and a"),
+        ("", "undecided between b and a"),
+    ],
+)
+def test_no_winner_is_named_where_the_paired_comparison_sees_none(verdict, reason):
+    baseline, candidate = line(9, 10, 11, "a", run_id="one"), line(12, 13, 14, "b", run_id="one")
+    values = {"case": "vgg16", "baseline": "a", "candidate": "b", "metric": "throughput"}
+    compared = Comparison(**values, ratio=1.15, low=0.81, high=1.22, verdict=verdict)
+    for column in ("comparison", "overall"):
+        lines = [baseline, replace(candidate, **{column: compared})]
+        (best,) = best_of(lines, By.COST, Market.ON_DEMAND)
+        assert (best.line, best.reason) == (None, reason)
+    faster = replace(candidate, comparison=replace(compared, verdict="faster"))
+    (best,) = best_of([baseline, faster], By.COST, Market.ON_DEMAND)
+    assert best.line is faster
+    (best,) = best_of([replace(baseline, run=run("other")), lines[1]], By.COST, Market.ON_DEMAND)
+    assert best.line is lines[1]
 
 
 def test_types_that_were_only_rehearsed_do_not_compete():
