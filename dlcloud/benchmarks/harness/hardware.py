@@ -21,6 +21,12 @@ FLAGS = (
     "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
 
+X86_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+BF16_FLAGS = X86_BF16_FLAGS | {"bf16"}
+"""Any of these computes bf16 natively, where others imitate it; the last is Arm's."""
+
+NO_BF16 = "this processor has neither AVX512_BF16 nor AMX"
+
 STEERING = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "NUMEXPR_",
     "TF_ENABLE_", "TF_NUM_", "TF_SET_", "TF_XLA_", "TF_USE_", "TF_DISABLE_", "XLA_", "KERAS_",

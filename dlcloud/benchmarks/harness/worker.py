@@ -25,9 +25,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from . import load, statistics
+from .workload import Workload
 
 PR_SET_PDEATHSIG = 1
 """Source: prctl(2), linux/prctl.h."""
@@ -36,24 +37,6 @@ MEASURED_AT_ONCE_S = 0.005
 """Steps of the warm-up are timed in groups of at least this long; shorter ones are mostly noise."""
 
 LATENCIES_KEPT = 250
-
-
-class Workload(Protocol):
-    """What a factory returns: a framework made ready to run one setting.
-
-    Attributes:
-        items_per_step: How many images one step takes; 0 where there is nothing to time.
-        facts: What is known of the setting before it runs.
-    """
-
-    items_per_step: int
-    facts: Mapping[str, Any]
-
-    def step(self) -> None:
-        """Run once and wait for the result."""
-
-    def outputs(self) -> list[list[float]]:
-        """Return what the setting computes, a row an input, for comparison between settings."""
 
 
 class Worker:

@@ -1,0 +1,95 @@
+"""Read from the logs of oneDNN and of CUDA's profiler which kernels a framework ran, and in which types."""
+
+import ctypes
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+ARITHMETIC_PRIMITIVES = frozenset({"convolution", "deconvolution", "inner_product", "matmul"})
+"""The primitives that do nearly all the arithmetic, as oneDNN names them."""
+
+# Source: oneDNN developer guide, "Verbose Mode": comma-separated fields, the primitive's kind, its
+# implementation, the kind of propagation, and operands such as `src:u8::blocked:acdb::f0 wei:s8:...`.
+PRIMITIVE = re.compile(
+    r"onednn_verbose,.*?(?P<event>create:\w+|exec),cpu,(?P<kind>\w+),(?P<kernel>[^,]+),[^,]*,(?P<operands>[^,]*)"
+)
+OPERAND_TYPE = re.compile(r"\b(?:src|wei|dst)\w*:(\w+):")
+ISA = re.compile(r"onednn_verbose,.*?cpu,isa:(.+)")
+
+# Names of CUDA libraries' kernels. 884 to 16832 are the shapes of tensor core instructions from Volta to Ada,
+# after a letter for the type; (w)gmma are those of Hopper; nvjet is cuBLAS's name since then.
+# Source: kernels seen in public profiles of cuDNN 7 to 9, cuBLAS 10 to 13 and CUTLASS 2 to 3.
+TENSOR_CORE = re.compile(
+    r"[shi](884|8816|1688|16816|16832)|[hi]mma|w?gmma|tensorop|nvjet|xmma(?!.*_f32f32_f32f32)", re.IGNORECASE
+)
+SIMT = re.compile(r"simt|nvjet_ss|sgemm|scudnn|_ffma_|f32f32_f32f32", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primitive:
+    """A primitive of oneDNN that was created or executed.
+
+    Attributes:
+        executed: False where it was only created.
+        kind: One of ARITHMETIC_PRIMITIVES.
+        kernel: The implementation with its instruction set, such as `brg_conv_fwd:avx512_core_bf16`.
+        types: Of the operands, the source first: f32, bf16, u8, ...
+    """
+
+    executed: bool
+    kind: str
+    kernel: str
+    types: tuple[str, ...]
+
+
+@contextmanager
+def capture_stdout() -> Iterator[list[str]]:
+    """Catch what is written to file descriptor 1, also by C code; the list has the lines after the block."""
+    lines: list[str] = []
+    _flush()
+    stdout = os.dup(1)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            yield lines
+        finally:
+            _flush()
+            os.dup2(stdout, 1)
+            os.close(stdout)
+            file.seek(0)
+            lines.extend(file.read().decode(errors="replace").splitlines())
+
+
+def read_primitives(log: Iterable[str]) -> list[Primitive]:
+    """Return the arithmetic primitives in the lines of oneDNN's verbose log."""
+    matches = (match for line in log if (match := PRIMITIVE.search(line)))
+    return [
+        Primitive(
+            executed=match["event"] == "exec",
+            kind=match["kind"],
+            kernel=match["kernel"],
+            types=tuple(OPERAND_TYPE.findall(match["operands"])),
+        )
+        for match in matches
+        if match["kind"] in ARITHMETIC_PRIMITIVES
+    ]
+
+
+def read_isa(log: Iterable[str]) -> str | None:
+    """Return the newest instructions that oneDNN may use, in its own words; None if the log lacks them."""
+    return next((match[1].strip() for line in log if (match := ISA.search(line))), None)
+
+
+def uses_tensor_cores(kernel: str) -> bool:
+    """True if a CUDA kernel of this name runs on tensor cores."""
+    return TENSOR_CORE.search(kernel) is not None and SIMT.search(kernel) is None
+
+
+def _flush() -> None:
+    """Write out what Python and C still buffer; oneDNN writes through C's stdio."""
+    sys.stdout.flush()
+    ctypes.CDLL(None).fflush(None)

@@ -1,0 +1,38 @@
+"""What a worker's factories return: a framework made ready to run, or facts alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Workload(Protocol):
+    """A framework made ready to run one setting.
+
+    Attributes:
+        items_per_step: How many images one step takes; 0 where there is nothing to time.
+        facts: What is known of the setting before it runs.
+    """
+
+    items_per_step: int
+    facts: Mapping[str, Any]
+
+    def step(self) -> None:
+        """Run once and wait for the result."""
+
+    def outputs(self) -> list[list[float]]:
+        """Return what the setting computes, a row an input, for comparison between settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntimedWorkload:
+    """A workload that only reports facts, such as those of a model that it built."""
+
+    facts: Mapping[str, Any]
+    items_per_step: int = 0
+
+    def step(self) -> None:
+        """Do nothing."""
+
+    def outputs(self) -> list[list[float]]:
+        """Return nothing."""
+        return []
