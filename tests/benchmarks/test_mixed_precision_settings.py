@@ -1,4 +1,4 @@
-"""What needs no framework: settings, what a machine lacks, proofs read from logs, packing, comparing."""
+"""The parts that need no framework: settings, capabilities, proofs read from logs, memory, comparisons."""
 
 import json
 import os
@@ -10,20 +10,25 @@ import pytest
 
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness import hardware
+from dlcloud.benchmarks.harness.kernels import uses_tensor_cores
 from dlcloud.benchmarks.harness.process import ArmFailedError
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.mixed_precision import main as program
-from dlcloud.benchmarks.mixed_precision import proving, settings
-from dlcloud.benchmarks.mixed_precision.comparison import compare_training, sign_test
-from dlcloud.benchmarks.mixed_precision.proof import cuda_kernels, onednn_kernels, uses_tensor_cores
-from dlcloud.benchmarks.mixed_precision.settings import Machine, Precision, Setting
+from dlcloud.benchmarks.mixed_precision import proof, settings
+from dlcloud.benchmarks.mixed_precision.cases import compare_training, sign_test
+from dlcloud.benchmarks.mixed_precision.proof import count_cuda_kernels, count_onednn_kernels
+from dlcloud.benchmarks.mixed_precision.settings import (
+    DeviceCapabilities,
+    TrainingPrecision,
+    TrainingSetting,
+)
 
-T4 = Machine(gpu="Tesla T4", compute_capability=(7, 5))
-V100 = Machine(gpu="Tesla V100-SXM2-16GB", compute_capability=(7, 0))
-A10G = Machine(gpu="NVIDIA A10G", compute_capability=(8, 6))
-P100 = Machine(gpu="Tesla P100", compute_capability=(6, 0))
-SAPPHIRE_RAPIDS = Machine(cpu_flags=frozenset({"avx512f", "avx512_bf16", "amx_bf16"}))
-SKYLAKE = Machine(cpu_flags=frozenset({"avx512f"}))
+T4 = DeviceCapabilities(gpu="Tesla T4", compute_capability=(7, 5))
+V100 = DeviceCapabilities(gpu="Tesla V100-SXM2-16GB", compute_capability=(7, 0))
+A10G = DeviceCapabilities(gpu="NVIDIA A10G", compute_capability=(8, 6))
+P100 = DeviceCapabilities(gpu="Tesla P100", compute_capability=(6, 0))
+SAPPHIRE_RAPIDS = DeviceCapabilities(cpu_flags=frozenset({"avx512f", "avx512_bf16", "amx_bf16"}))
+SKYLAKE = DeviceCapabilities(cpu_flags=frozenset({"avx512f"}))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,7 @@ SKYLAKE = Machine(cpu_flags=frozenset({"avx512f"}))
     ],
 )
 def test_a_setting_has_one_name_however_it_is_written(text, name):
-    assert Setting.parse(text).name == name
+    assert TrainingSetting.parse(text).name == name
 
 
 @pytest.mark.parametrize(
@@ -44,7 +49,7 @@ def test_a_setting_has_one_name_however_it_is_written(text, name):
         ("int8", "begins with one of fp32, tf32, bf16, fp16"),
         ("bf16+nhwc", "'nhwc' in 'bf16+nhwc' is none of channels_last, compile"),
         ("bf16+", "'' in 'bf16+' is none of"),
-        ("fp32+heap+heap", "says something twice"),
+        ("fp32+heap+heap", "repeats an optimization"),
     ],
 )
 def test_a_setting_that_there_is_not_is_refused(text, says, capsys):
@@ -54,7 +59,7 @@ def test_a_setting_that_there_is_not_is_refused(text, says, capsys):
     assert says in capsys.readouterr().err
 
 
-def test_knobs_that_keras_lacks_are_refused_at_once(capsys):
+def test_optimizations_that_keras_lacks_are_refused(capsys):
     with pytest.raises(SystemExit):
         program.parse(["--engine", "keras", "--setting", "bf16+fused"])
     assert "fused in 'bf16+fused' is for pytorch alone" in capsys.readouterr().err
@@ -77,22 +82,22 @@ def test_knobs_that_keras_lacks_are_refused_at_once(capsys):
         (SAPPHIRE_RAPIDS, "tf32", "training in tf32 needs a GPU with tensor cores"),
         (SKYLAKE, "bf16+channels_last", "neither AVX512_BF16 nor AMX"),
         (SKYLAKE, "fp32+channels_last", None),
-        (Machine(compiler=False), "fp32+compile", "apt-get install g++ python3-dev"),
-        (Machine(glibc=False), "fp32+heap", "only glibc's allocator"),
+        (DeviceCapabilities(has_compiler=False), "fp32+compile", "apt-get install g++ python3-dev"),
+        (DeviceCapabilities(has_glibc=False), "fp32+heap", "only glibc's allocator"),
     ],
 )
-def test_a_machine_that_lacks_something_is_told_what(machine, setting, lacks):
-    reason = machine.lacking(Setting.parse(setting))
+def test_the_reason_names_what_a_machine_lacks(machine, setting, lacks):
+    reason = machine.explain_unsupported(TrainingSetting.parse(setting))
     assert reason is None if lacks is None else lacks in reason
 
 
 @pytest.mark.parametrize("machine", [T4, A10G, SAPPHIRE_RAPIDS])
 @pytest.mark.parametrize("engine", ["pytorch", "keras"])
 def test_the_defaults_begin_with_the_baseline_and_suit_the_engine(machine, engine):
-    chosen = settings.defaults(machine, engine, depthwise=True)
+    chosen = settings.default_settings(machine, engine, depthwise=True)
     assert chosen[0].name == "fp32"
-    assert any(each.reduced and machine.lacking(each) is None for each in chosen)
-    program.parse(["--engine", engine, "--setting", *(each.name for each in chosen)])
+    assert any(setting.is_reduced and machine.explain_unsupported(setting) is None for setting in chosen)
+    program.parse(["--engine", engine, "--setting", *(setting.name for setting in chosen)])
 
 
 def test_a_gpu_shown_by_the_driver_is_used_and_a_hidden_one_is_missed(tmp_path, monkeypatch):
@@ -103,13 +108,13 @@ def test_a_gpu_shown_by_the_driver_is_used_and_a_hidden_one_is_missed(tmp_path, 
     assert hardware.gpus() == [
         {"name": "Tesla T4", "memory_mib": 15360.0, "driver": "580.95", "compute_capability": "7.5"}
     ]
-    machine = settings.this_machine("auto")
+    machine = settings.detect_capabilities("auto")
     assert (machine.gpu, machine.compute_capability, machine.device) == ("Tesla T4", (7, 5), "cuda")
     assert settings.available_mib(machine) == 15360
-    assert settings.this_machine("cpu").device == "cpu"
+    assert settings.detect_capabilities("cpu").device == "cpu"
     driver.write_text("#!/bin/sh\nexit 9\n")
     with pytest.raises(LookupError, match="no GPU"):
-        settings.this_machine("cuda")
+        settings.detect_capabilities("cuda")
 
 
 def test_an_absent_gpu_ends_the_program_in_one_line(capsys, monkeypatch, tmp_path):
@@ -127,10 +132,10 @@ def test_without_pytorch_one_line_names_the_requirements(alone):
     assert line.endswith("benchmarks/requirements/mixed_precision.txt")
 
 
-def onednn(kernel, kind, weight=None, primitive="convolution", what="exec"):
+def onednn(kernel, kind, weight=None, primitive="convolution", event="exec"):
     memory = f"src:{kind}::blocked:acdb::f0 wei:{weight or kind}:a:blocked:AcdB16a2b::f0 bia:undef::undef:::"
     return (
-        f"onednn_verbose,v1,primitive,{what},cpu,{primitive},{kernel},forward_training,{memory} "
+        f"onednn_verbose,v1,primitive,{event},cpu,{primitive},{kernel},forward_training,{memory} "
         f"dst:{kind}::blocked:acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb4_ic3oc16,0.03\n"
     )
 
@@ -146,14 +151,14 @@ def test_the_kernels_of_onednn_are_counted_by_the_types_they_compute_in():
         onednn("brg_conv_fwd:avx512_core", "bf16"),
         onednn("brg_conv_bwd:avx512_core_bf16+brg_conv_fwd:avx512_core_bf16", "bf16"),
         onednn("jit:uni", "bf16", primitive="reorder"),
-        onednn("brg_conv_fwd:avx512_core_bf16", "bf16", what="create:cache_miss"),
+        onednn("brg_conv_fwd:avx512_core_bf16", "bf16", event="create:cache_miss"),
         "something else\n",
     ]
-    bf16 = onednn_kernels(log, Precision.BF16)
-    assert (bf16.reduced, bf16.total) == (4, 7)
-    assert bf16.seen["convolution brg_conv_fwd:avx512_core_bf16 bf16"] == 2
-    fp32 = onednn_kernels(log, Precision.FP32)
-    assert (fp32.reduced, fp32.total) == (1, 7)
+    bf16 = count_onednn_kernels(log, TrainingPrecision.BF16)
+    assert (bf16.in_precision, bf16.total) == (4, 7)
+    assert bf16.runs["convolution brg_conv_fwd:avx512_core_bf16 bf16"] == 2
+    fp32 = count_onednn_kernels(log, TrainingPrecision.FP32)
+    assert (fp32.in_precision, fp32.total) == (1, 7)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +173,8 @@ def test_the_kernels_of_onednn_are_counted_by_the_types_they_compute_in():
         ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4>(Params)", True),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_gmma", True),
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", True),
+        ("turing_int8_i8816gemm_int8_128x128_ldg16_stages_2_tn", True),
+        ("ampere_int8_i16832gemm_int8_256x128_ldg16_relu_stages_64x3_tn", True),
         ("volta_scudnn_128x64_relu_interior_nn_v1", False),
         ("ampere_sgemm_128x64_nn", False),
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nt_align1>(Params)", False),
@@ -178,8 +185,8 @@ def test_the_kernels_of_onednn_are_counted_by_the_types_they_compute_in():
 )
 def test_a_kernels_name_tells_whether_it_runs_on_tensor_cores(name, tensor_cores):
     assert uses_tensor_cores(name) is tensor_cores
-    assert cuda_kernels([name], Precision.FP32).total == 1
-    assert cuda_kernels([name], Precision.FP32).reduced == (not tensor_cores)
+    assert count_cuda_kernels([name], TrainingPrecision.FP32).total == 1
+    assert count_cuda_kernels([name], TrainingPrecision.FP32).in_precision == (not tensor_cores)
 
 
 def test_kernels_that_only_move_or_add_are_no_proof_of_anything():
@@ -190,7 +197,7 @@ def test_kernels_that_only_move_or_add_are_no_proof_of_anything():
         "void splitKreduce_kernel<32, 16, int, float, __half, __half, false, true, false>",
         "Memcpy HtoD (Pageable -> Device)",
     ]
-    assert cuda_kernels(others, Precision.FP16).total == 0
+    assert count_cuda_kernels(others, TrainingPrecision.FP16).total == 0
 
 
 def facts(inside, every, memory_mib=100.0):
@@ -215,7 +222,7 @@ class ProvingArm:
         self.closed = True
 
 
-def test_what_does_not_compute_as_it_says_is_left_out_and_told():
+def test_settings_that_compute_otherwise_are_left_out_with_a_reason():
     answers = {
         "fp32": facts(5, 5),
         "bf16": facts(0, 5),
@@ -225,9 +232,9 @@ def test_what_does_not_compute_as_it_says_is_left_out_and_told():
     }
     arms = {name: ProvingArm(answer) for name, answer in answers.items()}
     recorder = Recorder(output=StringIO(), messages=StringIO())
-    wanted = [Setting.parse(name) for name in answers]
-    proven = proving.prove("vgg16 batch 8", wanted, lambda setting: arms[setting.name], recorder)
-    assert [each.setting.name for each in proven] == ["fp32", "bf16+channels_last"]
+    asked = [TrainingSetting.parse(name) for name in answers]
+    proven = proof.prove_settings("vgg16 batch 8", asked, lambda setting: arms[setting.name], recorder)
+    assert [member.setting.name for member in proven] == ["fp32", "bf16+channels_last"]
     assert all(arm.closed for arm in arms.values())
     (skip,) = recorder.skips
     assert skip.setting == "bf16"
@@ -243,26 +250,26 @@ def test_settings_share_memory_in_groups_each_with_the_baseline():
     names = ["fp32", "bf16", "bf16+channels_last", "bf16+compile", "fp32+compile"]
     sizes = [2000, 1000, 1500, 2500, 9000]
     proven = [
-        proving.Proven(setting=Setting.parse(name), memory_mib=size, facts={})
+        proof.ProvenSetting(setting=TrainingSetting.parse(name), memory_mib=size, facts={})
         for name, size in zip(names, sizes, strict=True)
     ]
-    groups, too_large = proving.packed(proven, 6000 / proving.SHARE_OF_MEMORY)
-    assert [[each.setting.name for each in group] for group in groups] == [
+    groups, too_large = proof.group_by_memory(proven, 6000 / proof.SHARE_OF_MEMORY)
+    assert [[member.setting.name for member in group] for group in groups] == [
         ["fp32", "bf16", "bf16+channels_last"],
         ["fp32", "bf16+compile"],
     ]
-    assert [each.setting.name for each in too_large] == ["fp32+compile"]
-    assert proving.packed(proven[:1], 100) == ([proven[:1]], [])
+    assert [member.setting.name for member in too_large] == ["fp32+compile"]
+    assert proof.group_by_memory(proven[:1], 100) == ([proven[:1]], [])
 
 
 def test_two_trainings_are_compared_by_their_answers_and_their_loss():
-    told = compare_training([[1.0, 1.0, 1.0, 0.0], [2.0, 0.5]], [[1.0, 0.0, 0.0, 1.0], [1.8, 0.6]])
-    assert told["accuracy_drop_points"] == 25.0
-    assert told["baseline_accuracy_percent"] == 75.0
-    assert (told["only_the_baseline_is_right"], told["only_this_is_right"]) == (2, 1)
-    assert told["p_value_of_equal_accuracy"] == 1.0
-    assert told["largest_gap_of_the_loss_curves"] == 0.2
-    assert told["final_loss_over_baseline"] == 1.2
+    comparison = compare_training([[1.0, 1.0, 1.0, 0.0], [2.0, 0.5]], [[1.0, 0.0, 0.0, 1.0], [1.8, 0.6]])
+    assert comparison["accuracy_drop_points"] == 25.0
+    assert comparison["baseline_accuracy_percent"] == 75.0
+    assert (comparison["only_the_baseline_is_right"], comparison["only_this_is_right"]) == (2, 1)
+    assert comparison["p_value_of_equal_accuracy"] == 1.0
+    assert comparison["largest_gap_of_the_loss_curves"] == 0.2
+    assert comparison["final_loss_over_baseline"] == 1.2
 
 
 @pytest.mark.parametrize(
@@ -288,6 +295,6 @@ def test_the_catalog_knows_every_parameter():
     assert {name.replace("-", "_") for name in entry.parameters} <= parsed.keys()
 
 
-def test_networks_without_depthwise_convolutions_have_no_such_setting():
-    chosen = settings.defaults(SAPPHIRE_RAPIDS, "pytorch", depthwise=False)
-    assert "bf16+channels_last+heap" in [each.name for each in chosen]
+def test_depthwise_is_no_default_without_depthwise_convolutions():
+    chosen = settings.default_settings(SAPPHIRE_RAPIDS, "pytorch", depthwise=False)
+    assert "bf16+channels_last+heap" in [setting.name for setting in chosen]

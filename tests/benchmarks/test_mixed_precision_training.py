@@ -7,10 +7,10 @@ import subprocess
 import pytest
 
 from dlcloud.benchmarks.harness import hardware
-from dlcloud.benchmarks.mixed_precision.settings import Machine, Setting
+from dlcloud.benchmarks.mixed_precision.settings import DeviceCapabilities, TrainingSetting
 
-HERE = Machine(cpu_flags=frozenset(hardware.cpu_flags()))
-HAS_BF16 = HERE.lacking(Setting.parse("bf16")) is None
+HERE = DeviceCapabilities(cpu_flags=frozenset(hardware.cpu_flags()))
+HAS_BF16 = HERE.explain_unsupported(TrainingSetting.parse("bf16")) is None
 QUICK = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--warm-up-seconds", "0.5"]
 
 
@@ -27,7 +27,7 @@ def run(alone, training_python):
         assert done.returncode == 0, done.stderr
         records = [json.loads(line) for line in (alone / "records.jsonl").read_text().splitlines()]
         return done, {
-            kind: [each for each in records if each["record"] == kind] for kind in ("result", "skip")
+            kind: [record for record in records if record["record"] == kind] for kind in ("result", "skip")
         }
 
     return start
@@ -61,15 +61,15 @@ def test_each_setting_is_proven_by_its_kernels_and_timed(run):
 
 
 IMITATED = """
-from benchmarks.mixed_precision import proving, training
-from benchmarks.mixed_precision.settings import Setting
+from benchmarks.mixed_precision import proof, training
+from benchmarks.mixed_precision.settings import TrainingSetting
 
 for name in ("fp32", "bf16"):
     facts = training.prove(
         framework="pytorch", network="tiny", setting=name, batch=1, size=32, device="cpu", threads=1,
         optimizer="sgd", small_head=False, seed=0,
     ).facts
-    print(name, proving.refuted(Setting.parse(name), facts) or "proven")
+    print(name, proof.explain_refutation(TrainingSetting.parse(name), facts) or "proven")
 """
 
 
@@ -105,14 +105,14 @@ def test_the_digits_are_learned_alike(run):
 KERAS = """
 from benchmarks.mixed_precision import convergence, training
 
-described = dict(framework="keras", device="cpu", threads=1, small_head=False, seed=0)
+job = dict(framework="keras", device="cpu", threads=1, small_head=False, seed=0)
 for name in ("fp32", "bf16+channels_last"):
     facts = training.prove(
-        network="tiny", setting=name, batch=2, size=32, optimizer="sgd", **described
+        network="tiny", setting=name, batch=2, size=32, optimizer="sgd", **job
     ).facts
     print(name, facts["kernels_in_precision"], facts["kernels_in_all"], *facts["first_losses"])
 learned = convergence.train_digits(
-    network="digits", setting="fp32", batch=256, size=8, optimizer="adam", epochs=1, **described
+    network="digits", setting="fp32", batch=256, size=8, optimizer="adam", epochs=1, **job
 )
 learned.step()
 print(learned.facts["engine"], learned.facts["images_judged"])
@@ -135,9 +135,9 @@ def test_keras_trains_on_pytorch_under_its_policies(alone, training_python):
 CHECKS = """
 import torch
 from torch import nn
-from benchmarks.mixed_precision import depthwise, networks
+from benchmarks.mixed_precision import depthwise, torch_networks
 from benchmarks.mixed_precision.pytorch_engine import PyTorchTrainer
-from benchmarks.mixed_precision.settings import Setting
+from benchmarks.mixed_precision.settings import TrainingJob
 
 PUBLISHED = {
     "vgg16": 138357544, "mobilenet": 4231976, "resnet50": 25557032, "efficientnet-b0": 5288548,
@@ -146,7 +146,7 @@ PUBLISHED = {
 }
 with torch.device("meta"):
     for name, size in PUBLISHED.items():
-        model = networks.build(name, classes=1000, small_head=False)
+        model = torch_networks.build(name, classes=1000, small_head=False)
         assert sum(weight.numel() for weight in model.parameters()) == size, name
 
 def gradients(layer, images):
@@ -166,12 +166,12 @@ for kernel, stride, size in ((3, 1, 9), (3, 2, 9), (3, 2, 8), (5, 1, 7), (5, 2, 
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 # The scaled training in fp16 that GPUs do, on the CPU; nothing is timed.
-described = dict(network="tiny", device="cpu", optimizer="adam", learning_rate=1e-3, classes=10, size=32,
-                 small_head=True, seed=0)
+job = dict(framework="pytorch", network="tiny", batch=8, device="cpu", threads=1, optimizer="adam",
+           learning_rate=1e-3, classes=10, size=32, small_head=True, seed=0)
 images, labels = torch.randn(8, 3, 32, 32), torch.arange(8)
 losses = {}
 for name in ("fp32", "fp16+channels_last+flush", "bf16+fused+depthwise"):
-    trainer = PyTorchTrainer(setting=Setting.parse(name), **described)
+    trainer = PyTorchTrainer(TrainingJob.parse(setting=name, **job))
     placed = trainer.place(images, labels)
     losses[name] = [trainer.step(*placed) for _ in range(6)]
     assert losses[name][-1] < losses[name][0], losses

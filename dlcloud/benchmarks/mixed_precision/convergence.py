@@ -1,114 +1,72 @@
-"""Train a small network to the end on scikit-learn's 1,797 digits: does the loss fall as it does in FP32?
+"""Train a small network to the end on scikit-learn's digits: does the loss fall as it does in FP32?
 
-Five networks are trained, each on four fifths of the images, so that every image is judged by one that has
-not seen it. Weights, division and order of the images are drawn from the seed alone: settings differ in
-nothing but their arithmetic. Runs inside workers.
+A network is trained for each fold. Weights, division and order of the images are drawn from the seed alone:
+settings differ in nothing but their arithmetic. Runs inside workers.
 """
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits  # type: ignore[import-not-found]
 
-from .settings import Setting
-from .training import Trainer, build, engine_facts, gpu_facts
+from ..harness.digits import CLASSES, FOLDS, load_folds
+from .settings import TrainingJob
+from .training import Trainer, Training, build_trainer, engine_facts, gpu_facts
 
-FOLDS = 5
-CLASSES = 10
 LEARNING_RATE = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """A network that has learned, made ready to go on for timing.
+def train_digits(*, epochs: int, **arguments: Any) -> Training:  # noqa: ANN401 - those of TrainingJob.parse
+    """Train on every fold, judge, and keep the last network for timing.
 
-    Attributes:
-        right: For each image whether the network that had not seen it answers rightly, 1 or 0.
-        losses: The mean loss of each epoch, over all folds.
+    Results: for each image, fold by fold, 1 if the network that had not seen it answers correctly, else 0;
+    and the mean loss of each epoch, over all folds.
     """
-
-    trainer: Trainer
-    batch: tuple[Any, Any]
-    items_per_step: int
-    facts: Mapping[str, Any]
-    right: list[float]
-    losses: list[float]
-
-    def step(self) -> None:
-        """Train on the batch."""
-        self.trainer.step(*self.batch)
-
-    def outputs(self) -> list[list[float]]:
-        """Return what comparison.compare_training takes."""
-        return [self.right, self.losses]
-
-
-def train_digits(
-    *,
-    framework: str,
-    setting: str,
-    batch: int,
-    threads: int,
-    seed: int,
-    epochs: int,
-    **described: Any,  # noqa: ANN401
-) -> Learned:
-    """Train on every fold, judge, and keep the last network for timing."""
-    torch.set_num_threads(threads)
+    job = TrainingJob.parse(**arguments, classes=CLASSES, learning_rate=LEARNING_RATE)
+    torch.set_num_threads(job.threads)
     began = time.perf_counter()
-    images, labels = _digits()
-    order = np.random.default_rng(seed).permutation(len(images))
-    right = np.zeros(len(images))
+    correct: list[float] = []
     losses = np.zeros(epochs)
-    for fold in range(FOLDS):
-        held_out = torch.from_numpy(order[fold::FOLDS])
-        seen = torch.from_numpy(np.delete(order, slice(fold, None, FOLDS)))
-        trainer = build(
-            framework, setting=Setting.parse(setting), classes=CLASSES, seed=seed,
-            learning_rate=LEARNING_RATE, **described,
-        )  # fmt: skip
-        losses += _learn(trainer, images[seen], labels[seen], batch=batch, epochs=epochs, seed=seed)
-        answers = trainer.logits(images[held_out]).argmax(dim=1)
-        right[held_out.numpy()] = (answers == labels[held_out]).numpy()
+    for fold in load_folds(job.seed):
+        trainer = build_trainer(job)
+        images, labels = _to_tensors(fold.training, fold.training_labels)
+        losses += _learn(trainer, images, labels, job=job, epochs=epochs)
+        held_out, held_out_labels = _to_tensors(fold.held_out, fold.held_out_labels)
+        correct += (trainer.logits(held_out).argmax(dim=1) == held_out_labels).float().tolist()
     curve = [round(float(loss), 5) for loss in losses / FOLDS]
-    return Learned(
+    return Training(
         trainer=trainer,
-        batch=trainer.place(images[seen][:batch], labels[seen][:batch]),
-        items_per_step=batch,
-        right=right.tolist(),
-        losses=curve,
+        batch=trainer.place(images[: job.batch], labels[: job.batch]),
+        items_per_step=job.batch,
+        results=[correct, curve],
         facts={
-            **engine_facts(framework, described["device"]),
-            **gpu_facts(described["device"]),
+            **engine_facts(job.framework, job.device),
+            **gpu_facts(job.device),
             "weights": "trained",
-            "accuracy_percent": round(100 * float(right.mean()), 4),
-            "images_judged": len(images),
+            "accuracy_percent": round(100 * sum(correct) / len(correct), 4),
+            "images_judged": len(correct),
             "loss_curve": curve,
             "trained_in_s": round(time.perf_counter() - began, 2),
         },
     )
 
 
-def _digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images (1797, 3, 8, 8) float32 from -0.5 to 0.5 and labels (1797,) int64."""
-    data = load_digits()
-    grey = torch.from_numpy((data.images / 16 - 0.5).astype(np.float32))
-    return grey[:, None].repeat(1, 3, 1, 1), torch.from_numpy(data.target.astype(np.int64))
+def _to_tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images (n, 3, 8, 8) float32, the grey in every channel, and labels (n,) int64."""
+    return torch.from_numpy(images).repeat(1, 3, 1, 1), torch.from_numpy(labels.astype(np.int64))
 
 
 def _learn(
-    trainer: Trainer, images: torch.Tensor, labels: torch.Tensor, *, batch: int, epochs: int, seed: int
+    trainer: Trainer, images: torch.Tensor, labels: torch.Tensor, *, job: TrainingJob, epochs: int
 ) -> np.ndarray:
-    """Train for so many epochs and return the mean loss of each; what does not fill a batch is left out."""
-    generator = torch.Generator().manual_seed(seed)
+    """Train and return the mean loss of each epoch; images that do not fill a batch are left out."""
+    generator = torch.Generator().manual_seed(job.seed)
+    size = job.batch
     curve = np.zeros(epochs)
     for epoch in range(epochs):
         order = torch.randperm(len(images), generator=generator)
-        batches = [order[start : start + batch] for start in range(0, len(order) - batch + 1, batch)]
-        losses = [trainer.step(*trainer.place(images[chosen], labels[chosen])) for chosen in batches]
+        batches = [order[start : start + size] for start in range(0, len(order) - size + 1, size)]
+        losses = [trainer.step(*trainer.place(images[batch], labels[batch])) for batch in batches]
         curve[epoch] = np.mean(losses)
     return curve

@@ -1,4 +1,4 @@
-"""A depthwise convolution whose gradients avoid kernels of oneDNN that are many times slower than need be.
+"""A depthwise convolution whose gradients avoid slow kernels of oneDNN.
 
 oneDNN 3.12 (in PyTorch 2.13) has fast kernels for depthwise convolutions on AVX-512, but not for every case:
 with a stride of 2 the gradient of the images in bf16, and with kernels of 5 by 5 the gradient of the weights
@@ -28,17 +28,17 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 def replace_in(model: nn.Module) -> int:
-    """Let a model's depthwise convolutions compute their gradients as above; return how many they are."""
-    found = [
+    """Replace a model's depthwise convolutions by DepthwiseConv2d and return how many there are."""
+    convolutions = [
         module
         for module in model.modules()
         if isinstance(module, nn.Conv2d)
         and module.groups == module.in_channels == module.out_channels
         and module.groups > 1
     ]
-    for module in found:
+    for module in convolutions:
         module.__class__ = DepthwiseConv2d
-    return len(found)
+    return len(convolutions)
 
 
 class _Convolution(torch.autograd.Function):
@@ -71,12 +71,12 @@ class _Convolution(torch.autograd.Function):
 def _compute(
     gradient: torch.Tensor, images: torch.Tensor, weight: torch.Tensor, stride: int, padding: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of images, in their type and layout, and of weight, in its own."""
+    """Return the gradients of images and of weight, each in its own dtype and layout."""
     narrow = weight.shape[-1] <= FAST_KERNEL
     both_fast = stride == 1 and narrow
-    kind = images.dtype if stride == 1 else torch.float32
+    dtype = images.dtype if stride == 1 else torch.float32
     for_images, for_weight, _ = torch.ops.aten.convolution_backward(
-        gradient.to(kind), images.to(kind), weight.to(kind), None,
+        gradient.to(dtype), images.to(dtype), weight.to(dtype), None,
         [stride, stride], [padding, padding], [1, 1], False, [0, 0], len(weight), [True, both_fast, False],
     )  # fmt: skip
     if not both_fast and narrow:
@@ -90,7 +90,7 @@ def _compute(
 
 
 def _like(values: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
-    """Return values in the type and layout of the example, which `_shapes` promises."""
+    """Return values in the dtype and layout of the example, as `_shapes` declares."""
     if values.dtype == example.dtype and values.stride() == example.stride():
         return values
     return torch.empty_like(example).copy_(values)

@@ -7,16 +7,15 @@ import numpy as np
 import torch
 from keras import layers
 
-from .networks import DROPOUT
-from .pytorch_engine import MOMENTUM, prepare
-from .settings import Knob, Precision, Setting
-from .sizes import DIGITS
+from .pytorch_engine import MOMENTUM, configure_process
+from .settings import DIGITS, Optimization, TrainingJob, TrainingPrecision
+from .torch_networks import DROPOUT
 
 POLICIES = {
-    Precision.FP32: "float32",
-    Precision.TF32: "float32",
-    Precision.BF16: "mixed_bfloat16",
-    Precision.FP16: "mixed_float16",
+    TrainingPrecision.FP32: "float32",
+    TrainingPrecision.TF32: "float32",
+    TrainingPrecision.BF16: "mixed_bfloat16",
+    TrainingPrecision.FP16: "mixed_float16",
 }
 APPLICATIONS = {
     "vgg16": keras.applications.VGG16,
@@ -30,41 +29,26 @@ APPLICATIONS = {
 
 
 class KerasTrainer:
-    """A Keras network, compiled with its optimizer; with fp16 Keras scales the loss by itself.
+    """A Keras network, compiled with its optimizer; with fp16 Keras scales the loss by itself."""
 
-    Takes what pytorch_engine.PyTorchTrainer takes.
-    """
-
-    def __init__(
-        self,
-        *,
-        network: str,
-        setting: Setting,
-        device: str,
-        optimizer: str,
-        learning_rate: float,
-        classes: int,
-        small_head: bool,
-        size: int,
-        seed: int,
-    ) -> None:
-        prepare(setting)
-        self._device = torch.device(device)
-        self._last = Knob.CHANNELS_LAST in setting.knobs
-        keras.config.set_image_data_format("channels_last" if self._last else "channels_first")
-        keras.config.set_dtype_policy(POLICIES[setting.precision])
-        keras.utils.set_random_seed(seed)
-        shape = (size, size, 3) if self._last else (3, size, size)
-        self._model = _network(network, shape, classes, small_head=small_head)
+    def __init__(self, job: TrainingJob) -> None:
+        configure_process(job.setting)
+        self._device = torch.device(job.device)
+        self._channels_last = Optimization.CHANNELS_LAST in job.setting.optimizations
+        keras.config.set_image_data_format("channels_last" if self._channels_last else "channels_first")
+        keras.config.set_dtype_policy(POLICIES[job.setting.precision])
+        keras.utils.set_random_seed(job.seed)
+        shape = (job.size, job.size, 3) if self._channels_last else (3, job.size, job.size)
+        self._model = _build_network(job, shape)
         self._model.compile(
-            optimizer=_optimizer(optimizer, learning_rate),
+            optimizer=_make_optimizer(job),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            jit_compile=Knob.COMPILE in setting.knobs,
+            jit_compile=Optimization.COMPILE in job.setting.optimizations,
         )
 
     def place(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Bring images (batch, 3, size, size) float32 and labels (batch,) int64 to the device and layout."""
-        placed = images.permute(0, 2, 3, 1).contiguous() if self._last else images
+        placed = images.permute(0, 2, 3, 1).contiguous() if self._channels_last else images
         return placed.to(self._device), labels.to(self._device)
 
     def step(self, images: Any, labels: Any) -> float:  # noqa: ANN401 - what `place` gave
@@ -82,20 +66,20 @@ class KerasTrainer:
         return answers
 
 
-def _network(name: str, shape: tuple[int, int, int], classes: int, *, small_head: bool) -> Any:  # noqa: ANN401
+def _build_network(job: TrainingJob, shape: tuple[int, int, int]) -> Any:  # noqa: ANN401
     """Build a network that answers in logits, with random weights."""
-    if name not in APPLICATIONS:
-        return _small_network(shape, classes, wide=name == DIGITS)
-    make = APPLICATIONS[name]
-    if not small_head:
-        return make(weights=None, input_shape=shape, classes=classes, classifier_activation=None)
+    if job.network not in APPLICATIONS:
+        return _build_small_network(shape, job.classes, wide=job.network == DIGITS)
+    make = APPLICATIONS[job.network]
+    if not job.small_head:
+        return make(weights=None, input_shape=shape, classes=job.classes, classifier_activation=None)
     body = make(weights=None, input_shape=shape, include_top=False)
     pooled = layers.GlobalAveragePooling2D()(body.output)
-    return keras.Model(body.input, layers.Dense(classes)(layers.Dropout(DROPOUT)(pooled)))
+    return keras.Model(body.input, layers.Dense(job.classes)(layers.Dropout(DROPOUT)(pooled)))
 
 
-def _small_network(shape: tuple[int, int, int], classes: int, *, wide: bool) -> Any:  # noqa: ANN401
-    """Build what networks.digits builds, or for tests a quarter of it."""
+def _build_small_network(shape: tuple[int, int, int], classes: int, *, wide: bool) -> Any:  # noqa: ANN401
+    """Build the network of torch_networks.digits, or for tests one of a quarter of its width."""
     axis = -1 if keras.config.image_data_format() == "channels_last" else 1
     images = value = layers.Input(shape)
     for width in (32, 64) if wide else (8, 16):
@@ -107,7 +91,7 @@ def _small_network(shape: tuple[int, int, int], classes: int, *, wide: bool) -> 
     return keras.Model(images, layers.Dense(classes)(value))
 
 
-def _optimizer(name: str, learning_rate: float) -> Any:  # noqa: ANN401
-    if name == "adam":
-        return keras.optimizers.Adam(learning_rate)
-    return keras.optimizers.SGD(learning_rate, momentum=MOMENTUM)
+def _make_optimizer(job: TrainingJob) -> Any:  # noqa: ANN401
+    if job.optimizer == "adam":
+        return keras.optimizers.Adam(job.learning_rate)
+    return keras.optimizers.SGD(job.learning_rate, momentum=MOMENTUM)

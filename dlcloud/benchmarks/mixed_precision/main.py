@@ -4,23 +4,20 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
-from itertools import product
-from pathlib import Path
-from typing import Any
 
 from .. import catalog
 from ..harness import hardware, program
-from ..harness.arm import WorkerArm
-from ..harness.protocol import Case, Limits, Session, measure
-from ..harness.records import Skip
-from . import proving, settings
-from .comparison import DIGITS_BATCH, compare_training
-from .proving import Proven
-from .settings import Machine, Setting
-from .sizes import DEPTHWISE, DIGITS, SIZES
+from ..harness.protocol import Limits
+from .cases import TrainingComparison
+from .settings import (
+    DIGITS,
+    IMAGE_SIZES,
+    PYTORCH_ONLY,
+    Optimization,
+    TrainingSetting,
+    detect_capabilities,
+)
 
 ENTRY = catalog.BENCHMARKS["mixed_precision"]
 
@@ -38,24 +35,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit status."""
     arguments = parse(argv)
     try:
-        machine = settings.this_machine(arguments.device)
+        capabilities = detect_capabilities(arguments.device)
     except LookupError as error:
         sys.stderr.write(f"{error}\n")
         return program.FAILED
-    needed = [*(module for engine in arguments.engine for module in ENGINES[engine])]
-    needed += ["sklearn"] if DIGITS in arguments.network else []
-    for missing in (module for module in needed if find_spec(module) is None):
+    modules = [module for engine in arguments.engine for module in ENGINES[engine]]
+    modules += ["sklearn"] if DIGITS in arguments.network else []
+    missing = next((module for module in modules if find_spec(module) is None), None)
+    if missing is not None:
         sys.stderr.write(f"{missing} is not installed: pip install -r {ENTRY.requirements_path}\n")
         return program.FAILED
-    limits = program.limits_of(arguments)
     with tempfile.TemporaryDirectory(prefix="dlcloud-compiled-") as compiled:
-        run = _Run(arguments=arguments, machine=machine, compiled=compiled)
+        comparison = TrainingComparison(arguments=arguments, capabilities=capabilities, compiled=compiled)
         return program.run_work(
             ENTRY.name,
             arguments,
-            limits=limits,
+            limits=program.limits_of(arguments),
             packages=("torch", "keras", "numpy", "triton", "nvidia-cudnn-cu13"),
-            work=run.work,
+            work=comparison.run,
         )
 
 
@@ -77,8 +74,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _add_what(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is trained")
     group.add_argument(
-        "--network", nargs="+", choices=tuple(SIZES), default=["resnet50"], metavar="NAME",
-        help=f"{', '.join(SIZES)}; digits is trained to the end (default: resnet50)",
+        "--network", nargs="+", choices=tuple(IMAGE_SIZES), default=["resnet50"], metavar="NAME",
+        help=f"{', '.join(IMAGE_SIZES)}; digits is trained to the end (default: resnet50)",
     )  # fmt: skip
     group.add_argument(
         "--engine", nargs="+", choices=tuple(ENGINES), default=["pytorch"],
@@ -104,11 +101,11 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 def _add_how(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how")
-    knobs = ", ".join(knob.value for knob in settings.Knob)
+    optimizations = ", ".join(optimization.value for optimization in Optimization)
     group.add_argument(
         "--setting", nargs="+", type=_setting, default=None, metavar="SETTING",
-        help=f"fp32, tf32, bf16 or fp16, with +knobs of {knobs}; fp32 is the baseline, asked for or not "
-        "(default: what tells most on the device)",
+        help=f"fp32, tf32, bf16 or fp16, with +optimizations of {optimizations}; fp32 is always the "
+        "baseline (default: what tells most on the device)",
     )  # fmt: skip
     group.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto",
@@ -131,152 +128,15 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
 def _setting(text: str) -> str:
     """Read a setting and return its name, so that two spellings of one are one."""
     try:
-        return Setting.parse(text).name
+        return TrainingSetting.parse(text).name
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be meant."""
+    """Refuse optimizations that an engine lacks."""
     for text in arguments.setting or ():
-        alien = settings.PYTORCH_KNOBS & Setting.parse(text).knobs
-        if alien and "keras" in arguments.engine:
-            names = ", ".join(sorted(knob.value for knob in alien))
+        unsupported = PYTORCH_ONLY & TrainingSetting.parse(text).optimizations
+        if unsupported and "keras" in arguments.engine:
+            names = ", ".join(sorted(optimization.value for optimization in unsupported))
             parser.error(f"argument --setting: {names} in {text!r} is for pytorch alone; keras was asked for")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
-    """What a case is of; `batch` is the digits' own where they are trained."""
-
-    network: str
-    engine: str
-    batch: int
-
-    @property
-    def name(self) -> str:
-        batch = f" batch {self.batch}" if self.network != DIGITS else ""
-        return f"{self.network}{batch}" + (" keras" if self.engine == "keras" else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """One run of the program; `compiled` is the folder where torch.compile keeps what it made."""
-
-    arguments: argparse.Namespace
-    machine: Machine
-    compiled: str
-
-    def work(self, session: Session) -> None:
-        """Prove and measure one subject after the other."""
-        subjects = self._subjects()
-        for done, subject in enumerate(subjects):
-            after = len(subjects) - done - 1
-            cases = self._earlier(subject, session) or self._cases(subject, session, done, len(subjects))
-            measure(cases, session, before=done, after=after)
-
-    def _subjects(self) -> list[_Subject]:
-        chosen = self.arguments
-        subjects = [
-            _Subject(network=network, engine=engine, batch=DIGITS_BATCH if network == DIGITS else batch)
-            for network, engine, batch in product(chosen.network, chosen.engine, chosen.batch)
-        ]
-        return list(dict.fromkeys(subjects))
-
-    def _earlier(self, subject: _Subject, session: Session) -> list[Case]:
-        """Return the cases of a subject that were measured before, if they hold all of its settings."""
-        found = [key for key in session.earlier if key[0].split(", part ")[0] == subject.name]
-        wanted = {each.name for each in self._wanted(subject) if self.machine.lacking(each) is None}
-        if not found or not wanted <= {name for _, names in found for name in names}:
-            return []
-        bare = Proven(setting=Setting.parse("fp32"), memory_mib=0.0, facts={})
-        return [
-            Case(name=name, arms=[self._arm(subject, _named(bare, setting)) for setting in names])
-            for name, names in found
-        ]
-
-    def _cases(self, subject: _Subject, session: Session, done: int, total: int) -> list[Case]:
-        recorder = session.recorder
-        possible = []
-        for setting in self._wanted(subject):
-            reason = self.machine.lacking(setting)
-            if reason is None:
-                possible.append(setting)
-            else:
-                recorder.skip(Skip(case=subject.name, setting=setting.name, reason=reason))
-        recorder.progress(f"{subject.name}: proving {len(possible)} settings", done=done, total=total)
-        proven = proving.prove(subject.name, possible, partial(self._proof, subject), recorder)
-        if not proven or proven[0].setting.reduced or proven[0].setting.knobs:
-            return []
-        groups, too_large = proving.packed(proven, settings.available_mib(self.machine))
-        for each in too_large:
-            needed = proven[0].memory_mib + each.memory_mib
-            reason = f"it and its baseline need {needed:.0f} MiB at once; so much is not free"
-            recorder.skip(Skip(case=subject.name, setting=each.setting.name, reason=reason))
-        return [
-            Case(
-                name=subject.name + (f", part {number}" if number > 1 else ""),
-                arms=[self._arm(subject, each) for each in group],
-                contenders=[each.setting.name for each in group if not each.setting.reduced],
-                compare=compare_training if subject.network == DIGITS else lambda _ours, _theirs: {},
-            )
-            for number, group in enumerate(groups, 1)
-        ]
-
-    def _wanted(self, subject: _Subject) -> list[Setting]:
-        """Return the settings, the baseline first."""
-        asked = [Setting.parse(name) for name in self.arguments.setting or ()]
-        asked = asked or settings.defaults(
-            self.machine, subject.engine, depthwise=subject.network in DEPTHWISE
-        )
-        return list(dict.fromkeys([Setting.parse("fp32"), *asked]))
-
-    def _proof(self, subject: _Subject, setting: Setting) -> WorkerArm:
-        return WorkerArm(
-            name=setting.name,
-            unit="",
-            factory="mixed_precision.training:prove",
-            arguments=self._described(subject, setting),
-            environment=self._environment(setting),
-        )
-
-    def _arm(self, subject: _Subject, proven: Proven) -> WorkerArm:
-        setting = proven.setting
-        arguments = self._described(subject, setting)
-        trains_digits = subject.network == DIGITS
-        return WorkerArm(
-            name=setting.name,
-            unit="images/s",
-            factory=f"mixed_precision.{'convergence:train_digits' if trains_digits else 'training:train'}",
-            arguments={**arguments, "epochs": self.arguments.epochs} if trains_digits else arguments,
-            environment=self._environment(setting),
-            latencies=True,
-            known={**proven.facts, "epoch_images": self.arguments.epoch_images},
-        )
-
-    def _described(self, subject: _Subject, setting: Setting) -> dict[str, Any]:
-        chosen = self.arguments
-        return {
-            "framework": subject.engine,
-            "network": subject.network,
-            "setting": setting.name,
-            "batch": subject.batch,
-            "size": SIZES[DIGITS] if subject.network == DIGITS else chosen.size or SIZES[subject.network],
-            "device": self.machine.device,
-            "threads": chosen.threads,
-            "optimizer": "adam" if subject.network == DIGITS else chosen.optimizer,
-            "small_head": chosen.head == "small",
-            "seed": chosen.seed,
-        }
-
-    def _environment(self, setting: Setting) -> dict[str, str]:
-        keras = {"KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": self.machine.device}
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(Path(self.compiled, "inductor"))}
-        triton = {"TRITON_CACHE_DIR": str(Path(self.compiled, "triton"))}
-        wanted = setting.environment(self.arguments.threads)
-        return program.environment({**keras, **cache, **triton, **wanted})
-
-
-def _named(proven: Proven, name: str) -> Proven:
-    """Return the same for another setting."""
-    return Proven(setting=Setting.parse(name), memory_mib=proven.memory_mib, facts=proven.facts)

@@ -1,96 +1,179 @@
-"""Prove which precision the kernels compute in, from what the libraries themselves say they ran.
-
-On CPUs oneDNN lists each primitive with its kernel and types; on GPUs PyTorch's profiler names each kernel.
-"""
+"""Prove each setting by its kernels before it is timed, and group settings that fit into memory together."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .settings import Precision
+from ..harness.arm import WorkerArm
+from ..harness.kernels import read_primitives, uses_tensor_cores
+from ..harness.process import ArmFailedError
+from ..harness.records import Failure, Recorder, Skip
+from .settings import Optimization, TrainingPrecision, TrainingSetting
 
-HEAVY = ("convolution", "inner_product", "matmul", "deconvolution")
-"""Primitives that do nearly all the arithmetic."""
+RECORDED_KERNELS = 12
+"""The record names so many kernels, those that ran most often."""
 
-OPERANDS = 8
-"""Which field of a line in oneDNN's log describes the operands, counted from 0."""
-
-OPERAND_TYPE = re.compile(r"\b(?:src|wei|dst)\w*:(\w+):")
+SHARE_OF_MEMORY = 0.85
 
 HAS_BF16 = re.compile(r"avx512_core_bf16|avx512_core_fp16|avx10|amx|avx2_vnni_2|sve|asimd|acl")
 """Instruction sets with bf16, in kernels' names. Kernels for others take bf16, too, and compute in fp32."""
 
-ONEDNN_TYPES = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}
+ONEDNN_TYPES = {
+    TrainingPrecision.FP32: "f32",
+    TrainingPrecision.BF16: "bf16",
+    TrainingPrecision.FP16: "f16",
+}
 
-# Names of CUDA libraries' kernels. hmma, [sh]884, [sh]1688 and [sh]16816 are the shapes of tensor core
-# instructions from Volta to Ada, (w)gmma those of Hopper; nvjet is cuBLAS's name since then.
-# Source: kernels seen in public profiles of cuDNN 7 to 9, cuBLAS 10 to 13 and CUTLASS 2 to 3.
-TENSOR_CORE = re.compile(
-    r"[sh](884|1688|16816)|hmma|w?gmma|tensorop|nvjet|xmma(?!.*_f32f32_f32f32)", re.IGNORECASE
-)
-SIMT = re.compile(r"simt|nvjet_ss|sgemm|scudnn|_ffma_|f32f32_f32f32", re.IGNORECASE)
-ARITHMETIC = re.compile(r"gemm|conv|cudnn|cutlass|xmma|nvjet|fprop|dgrad|wgrad|winograd", re.IGNORECASE)
-HELPER = re.compile(
+CUDA_ARITHMETIC = re.compile(r"gemm|conv|cudnn|cutlass|xmma|nvjet|fprop|dgrad|wgrad|winograd", re.IGNORECASE)
+CUDA_HELPER = re.compile(
     r"^triton_(?!tem)|nchwToNhwc|nhwcToNchw|convertTensor|splitKreduce|transform|elementwise|copy",
     re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
+class KernelCounts:
     """The kernels of a step that do the arithmetic.
 
     Attributes:
-        seen: How often each kernel ran, as the library names it.
-        reduced: How many of the runs computed in the precision asked for.
-        total: How many ran in all.
+        runs: How often each kernel ran, as the library names it.
+        in_precision: How many of the runs computed in the precision asked for.
     """
 
-    seen: Counter[str]
-    reduced: int
+    runs: Counter[str]
+    in_precision: int
 
     @property
     def total(self) -> int:
-        """Return how many kernels ran."""
-        return self.seen.total()
+        """How many kernels ran."""
+        return self.runs.total()
 
 
-def onednn_kernels(lines: Iterable[str], precision: Precision) -> Kernels:
-    """Count the kernels in oneDNN's verbose log.
-
-    A line is `onednn_verbose,v1,primitive,exec,cpu,convolution,KERNEL,forward_training,src:bf16:...,...`;
-    the kernel's name holds the instruction set, such as `brg_conv_fwd:avx512_core_bf16`.
-
-    Source: oneDNN documentation, "Verbose Mode".
-    """
-    wanted = ONEDNN_TYPES[precision]
-    seen: Counter[str] = Counter()
-    reduced = 0
-    for line in lines:
-        fields = line.strip().split(",")
-        if len(fields) <= OPERANDS or fields[3] != "exec" or fields[5] not in HEAVY:
+def count_onednn_kernels(log: Iterable[str], precision: TrainingPrecision) -> KernelCounts:
+    """Count the kernels in the lines of oneDNN's verbose log."""
+    asked = ONEDNN_TYPES[precision]
+    runs: Counter[str] = Counter()
+    in_precision = 0
+    for primitive in read_primitives(log):
+        if not primitive.executed:
             continue
-        primitive, kernel = fields[5:7]
-        kinds = set(OPERAND_TYPE.findall(fields[OPERANDS]))
-        seen[f"{primitive} {kernel} {'/'.join(sorted(kinds))}"] += 1
+        types = set(primitive.types)
+        runs[f"{primitive.kind} {primitive.kernel} {'/'.join(sorted(types))}"] += 1
         # A gradient may be summed in fp32.
-        native = all(HAS_BF16.search(part) for part in kernel.split("+"))
-        reduced += kinds == {"f32"} if wanted == "f32" else wanted in kinds and native
-    return Kernels(seen=seen, reduced=reduced)
+        native = all(HAS_BF16.search(part) for part in primitive.kernel.split("+"))
+        in_precision += types == {"f32"} if asked == "f32" else asked in types and native
+    return KernelCounts(runs=runs, in_precision=in_precision)
 
 
-def cuda_kernels(names: Iterable[str], precision: Precision) -> Kernels:
+def count_cuda_kernels(names: Iterable[str], precision: TrainingPrecision) -> KernelCounts:
     """Count the kernels of convolutions and products among the names of CUDA kernels.
 
     For FP32 those count that use no tensor core, for the others those that do.
     """
-    arithmetic = [name for name in names if ARITHMETIC.search(name) and not HELPER.search(name)]
+    arithmetic = [name for name in names if CUDA_ARITHMETIC.search(name) and not CUDA_HELPER.search(name)]
     on_tensor_cores = sum(uses_tensor_cores(name) for name in arithmetic)
-    reduced = len(arithmetic) - on_tensor_cores if precision is Precision.FP32 else on_tensor_cores
-    return Kernels(seen=Counter(name[:120] for name in arithmetic), reduced=reduced)
+    is_fp32 = precision is TrainingPrecision.FP32
+    return KernelCounts(
+        runs=Counter(name[:120] for name in arithmetic),
+        in_precision=len(arithmetic) - on_tensor_cores if is_fp32 else on_tensor_cores,
+    )
 
 
-def uses_tensor_cores(name: str) -> bool:
-    """Tell whether a CUDA kernel of this name runs on tensor cores."""
-    return TENSOR_CORE.search(name) is not None and SIMT.search(name) is None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenSetting:
+    """A setting that computes in what its name says.
+
+    Attributes:
+        setting: As asked for.
+        memory_mib: The most that its process took of the device's memory.
+        facts: What the proof showed, for the record.
+    """
+
+    setting: TrainingSetting
+    memory_mib: float
+    facts: Mapping[str, Any]
+
+
+def prove_settings(
+    case: str,
+    settings: Sequence[TrainingSetting],
+    make: Callable[[TrainingSetting], WorkerArm],
+    recorder: Recorder,
+) -> list[ProvenSetting]:
+    """Run each setting briefly in a process of its own and keep those that compute in their precision.
+
+    A setting whose kernels do not is skipped, with the kernels that ran; one that cannot run is a failure.
+
+    Args:
+        case: What the settings are of.
+        settings: What to prove.
+        make: Makes the variant that proves a setting.
+        recorder: Records all that is left out.
+    """
+    proven = []
+    for setting in settings:
+        arm = make(setting)
+        try:
+            facts = dict(arm.start())
+        except ArmFailedError as error:
+            recorder.failure(Failure(case=case, setting=setting.name, message=str(error)))
+            continue
+        finally:
+            arm.close()
+        reason = explain_refutation(setting, facts)
+        if reason is None:
+            proven.append(_read_facts(setting, facts))
+        elif setting.is_reduced:
+            recorder.skip(Skip(case=case, setting=setting.name, reason=reason))
+        else:
+            recorder.failure(Failure(case=case, setting=setting.name, message=reason))
+    return proven
+
+
+def explain_refutation(setting: TrainingSetting, facts: Mapping[str, Any]) -> str | None:
+    """Return why the kernels that ran show that a setting is not what it says; None if they confirm it."""
+    in_precision, total = facts["kernels_in_precision"], facts["kernels_in_all"]
+    kernels = ", ".join(list(facts["kernels"])[:3]) or "no kernel"
+    if setting.is_reduced and not in_precision:
+        return f"not one of {total} kernels computed in {setting.precision.value}; the library ran {kernels}"
+    if not setting.is_reduced and in_precision != total:
+        return f"{total - in_precision} of {total} kernels did not compute in fp32; the library ran {kernels}"
+    return None
+
+
+def _read_facts(setting: TrainingSetting, facts: Mapping[str, Any]) -> ProvenSetting:
+    compiles = Optimization.COMPILE in setting.optimizations
+    unchanged = {name: value for name, value in facts.items() if name not in ("first_step_s", "memory_mib")}
+    return ProvenSetting(
+        setting=setting,
+        memory_mib=facts["memory_mib"],
+        facts={
+            **unchanged,
+            "kernels": dict(list(facts["kernels"].items())[:RECORDED_KERNELS]),
+            "compile_and_first_step_s" if compiles else "cold_first_step_s": facts["first_step_s"],
+            "device_memory_mib": facts["memory_mib"],
+        },
+    )
+
+
+def group_by_memory(
+    proven: Sequence[ProvenSetting], available_mib: float
+) -> tuple[list[list[ProvenSetting]], list[ProvenSetting]]:
+    """Divide settings into groups that fit into memory side by side, each with the baseline, the first.
+
+    Returns the groups, and the settings that fit in none.
+    """
+    baseline, *candidates = proven
+    room = SHARE_OF_MEMORY * available_mib - baseline.memory_mib
+    too_large = [candidate for candidate in candidates if candidate.memory_mib > room]
+    groups: list[list[ProvenSetting]] = []
+    for candidate in candidates:
+        if candidate in too_large:
+            continue
+        used = sum(member.memory_mib for member in groups[-1][1:]) if groups else room
+        if used + candidate.memory_mib > room:
+            groups.append([baseline])
+        groups[-1].append(candidate)
+    return groups or [[baseline]], too_large

@@ -1,62 +1,38 @@
 """Train a network with PyTorch in one setting; runs inside workers."""
 
-import copy
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import depthwise, networks
-from .settings import Knob, Precision, Setting
+from . import depthwise, torch_networks
+from .settings import Optimization, TrainingJob, TrainingPrecision, TrainingSetting
 
-TYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+DTYPES = {TrainingPrecision.BF16: torch.bfloat16, TrainingPrecision.FP16: torch.float16}
 MOMENTUM = 0.9
 
 
 class PyTorchTrainer:
-    """A network, its optimizer and all that mixed precision adds.
+    """A network, its optimizer and all that mixed precision adds."""
 
-    Args:
-        network: One of networks.NETWORKS.
-        setting: The precision and the knobs.
-        device: cpu or cuda.
-        optimizer: sgd (with momentum) or adam.
-        learning_rate: Of the optimizer.
-        classes: How many the labels are of.
-        small_head: As for networks.build.
-        size: Height and width of the images; the network takes any.
-        seed: Of the weights.
-    """
-
-    def __init__(
-        self,
-        *,
-        network: str,
-        setting: Setting,
-        device: str,
-        optimizer: str,
-        learning_rate: float,
-        classes: int,
-        small_head: bool,
-        size: int,  # noqa: ARG002 - Keras needs it
-        seed: int,
-    ) -> None:
-        self._device = torch.device(device)
-        self._type = TYPES.get(setting.precision)
-        prepare(setting)
-        last = Knob.CHANNELS_LAST in setting.knobs
-        self._format = torch.channels_last if last else torch.contiguous_format
-        torch.manual_seed(seed)
-        model = networks.build(network, classes=classes, small_head=small_head)
-        if Knob.DEPTHWISE in setting.knobs:
+    def __init__(self, job: TrainingJob) -> None:
+        optimizations = job.setting.optimizations
+        self._device = torch.device(job.device)
+        self._dtype = DTYPES.get(job.setting.precision)
+        configure_process(job.setting)
+        channels_last = Optimization.CHANNELS_LAST in optimizations
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        torch.manual_seed(job.seed)
+        model = torch_networks.build(job.network, classes=job.classes, small_head=job.small_head)
+        if Optimization.DEPTHWISE in optimizations:
             depthwise.replace_in(model)
         self._model = model.to(device=self._device, memory_format=self._format)
-        self._optimizer = _optimizer(optimizer, self._model, learning_rate, fused=Knob.FUSED in setting.knobs)
+        self._optimizer = _make_optimizer(job, self._model)
         # fp16 ends at 65,504 and its small gradients would be 0; bf16 has the range of FP32.
-        self._scaler = torch.amp.GradScaler(device, enabled=setting.precision is Precision.FP16)
-        self._loss = (
-            torch.compile(self._compute_loss) if Knob.COMPILE in setting.knobs else self._compute_loss
-        )
+        is_fp16 = job.setting.precision is TrainingPrecision.FP16
+        self._scaler = torch.amp.GradScaler(job.device, enabled=is_fp16)
+        compiles = Optimization.COMPILE in optimizations
+        self._loss = torch.compile(self._compute_loss) if compiles else self._compute_loss
 
     def place(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Bring images (batch, 3, size, size) float32 and labels (batch,) int64 to the device and layout."""
@@ -83,32 +59,29 @@ class PyTorchTrainer:
         self._model.train()
         return answers
 
-    def weights(self) -> dict[str, Any]:
-        """Return a copy of the weights and of the statistics of normalisation."""
-        return copy.deepcopy(self._model.state_dict())
-
     def _compute_loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with self._autocast():
             logits = self._model(images)
         return nn.functional.cross_entropy(logits.float(), labels)
 
     def _autocast(self) -> Any:  # noqa: ANN401 - torch ships no types here
-        return torch.autocast(self._device.type, dtype=self._type, enabled=self._type is not None)
+        return torch.autocast(self._device.type, dtype=self._dtype, enabled=self._dtype is not None)
 
 
-def prepare(setting: Setting) -> None:
+def configure_process(setting: TrainingSetting) -> None:
     """Set what holds for a whole process: TF32 on or off for all that stays in FP32, and denormals."""
-    precision = "tf32" if setting.precision is Precision.TF32 else "ieee"
+    precision = "tf32" if setting.precision is TrainingPrecision.TF32 else "ieee"
     torch.backends.cuda.matmul.fp32_precision = precision
     torch.backends.cudnn.conv.fp32_precision = precision
     torch.backends.cudnn.benchmark = True
-    if Knob.FLUSH in setting.knobs:
+    if Optimization.FLUSH in setting.optimizations:
         torch.set_flush_denormal(True)
 
 
-def _optimizer(name: str, model: nn.Module, learning_rate: float, *, fused: bool) -> torch.optim.Optimizer:
+def _make_optimizer(job: TrainingJob, model: nn.Module) -> torch.optim.Optimizer:
     # None leaves the choice to PyTorch, which the baseline is about.
-    options: dict[str, Any] = {"lr": learning_rate, "fused": fused or None}
-    if name == "adam":
+    fused = True if Optimization.FUSED in job.setting.optimizations else None
+    options: dict[str, Any] = {"lr": job.learning_rate, "fused": fused}
+    if job.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), **options)
     return torch.optim.SGD(model.parameters(), momentum=MOMENTUM, **options)

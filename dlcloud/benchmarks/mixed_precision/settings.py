@@ -1,6 +1,6 @@
-"""Say which settings there are and what each needs of the machine; imports no framework.
+"""Say which networks and settings there are and what each setting needs of the machine; imports no framework.
 
-A setting is a precision and any number of knobs, joined by `+`: `fp32`, `bf16+channels_last+compile`.
+A setting is a precision and any number of optimizations, joined by `+`: `fp32`, `bf16+channels_last+compile`.
 """
 
 import shutil
@@ -9,18 +9,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from ..harness import hardware
+from ..harness import hardware, memory
 from ..harness.heap import HEAP_VARIABLES, NOT_GLIBC, is_glibc
 
-MIB = 1 << 20
+# Height and width in pixels. Source: the papers in torch_networks.py; for EfficientNet the authors' program.
+IMAGE_SIZES = {
+    "vgg16": 224,
+    "mobilenet": 224,
+    "resnet50": 224,
+    "efficientnet-b0": 224,
+    "efficientnet-b1": 240,
+    "efficientnet-b2": 260,
+    "efficientnet-b3": 300,
+    "efficientnet-b4": 380,
+    "efficientnet-b5": 456,
+    "tiny": 32,
+    "digits": 8,
+}
 
-CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-"""What a processor needs for bf16 to be computed and not imitated; the last is Arm's."""
+DEPTHWISE_NETWORKS = frozenset(
+    name for name in IMAGE_SIZES if name.startswith(("mobilenet", "efficientnet", "tiny"))
+)
+"""Networks with depthwise convolutions."""
+
+DIGITS = "digits"
+"""The network that is trained to the end, on real images."""
 
 
-class Precision(Enum):
+class TrainingPrecision(Enum):
     """What convolutions and products are computed in; weights stay in fp32 and are updated there."""
 
     FP32 = "fp32"
@@ -30,15 +48,15 @@ class Precision(Enum):
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """Return the first compute capability of NVIDIA GPUs whose tensor cores compute in it.
+        """The first compute capability of NVIDIA GPUs whose tensor cores compute in it.
 
         Source: CUDA C++ Programming Guide, "Arithmetic instructions" and "Warp matrix functions".
         """
-        return {Precision.FP32: (0, 0), Precision.FP16: (7, 0)}.get(self, (8, 0))
+        return {TrainingPrecision.FP32: (0, 0), TrainingPrecision.FP16: (7, 0)}.get(self, (8, 0))
 
 
-class Knob(Enum):
-    """What else may be set."""
+class Optimization(Enum):
+    """What else a setting may turn on."""
 
     CHANNELS_LAST = "channels_last"
     """Each pixel's channels lie side by side in memory (NHWC)."""
@@ -53,8 +71,8 @@ class Knob(Enum):
     """The optimizer updates a weight in one pass over it."""
 
     HEAP = "heap"
-    """The C library keeps freed memory, in huge pages, for the next step, where it would give back every
-    large tensor to the kernel and have it filled with zeros anew."""
+    """The C library keeps freed memory, in huge pages, for the next step. By default it returns every large
+    tensor to the kernel, which fills it with zeros anew."""
 
     FLUSH = "flush"
     """Numbers too small for the normal range count as 0."""
@@ -63,154 +81,202 @@ class Knob(Enum):
     """Each thread stays on a core of its own."""
 
 
-CPU_KNOBS = frozenset({Knob.DEPTHWISE, Knob.HEAP, Knob.FLUSH, Knob.PINNED})
+CPU_ONLY = frozenset({Optimization.DEPTHWISE, Optimization.HEAP, Optimization.FLUSH, Optimization.PINNED})
 
-PYTORCH_KNOBS = frozenset({Knob.DEPTHWISE, Knob.FUSED})
-"""What Keras has no word for."""
+PYTORCH_ONLY = frozenset({Optimization.DEPTHWISE, Optimization.FUSED})
+"""Optimizations that Keras does not offer."""
 
 # Source: OpenMP 5.0, 6.4 and 6.5.
 PINNED_VARIABLES = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A precision with its knobs."""
+class TrainingSetting:
+    """A precision with its optimizations."""
 
-    precision: Precision
-    knobs: frozenset[Knob] = frozenset()
+    precision: TrainingPrecision
+    optimizations: frozenset[Optimization] = frozenset()
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `bf16+channels_last`.
 
         Raises:
-            ValueError: It names no precision, or a knob that there is not, or one twice.
+            ValueError: The precision or an optimization is unknown, or an optimization is repeated.
         """
-        first, *rest = text.split("+")
-        precisions, knobs = {each.value: each for each in Precision}, {each.value: each for each in Knob}
+        first, *names = text.split("+")
+        precisions = {precision.value: precision for precision in TrainingPrecision}
+        optimizations = {optimization.value: optimization for optimization in Optimization}
         if first not in precisions:
             raise ValueError(f"a setting begins with one of {', '.join(precisions)}; this is {text!r}")
-        unknown = next((knob for knob in rest if knob not in knobs), None)
+        unknown = next((name for name in names if name not in optimizations), None)
         if unknown is not None:
-            raise ValueError(f"{unknown!r} in {text!r} is none of {', '.join(knobs)}")
-        if len(set(rest)) != len(rest):
-            raise ValueError(f"{text!r} says something twice")
-        return cls(precision=precisions[first], knobs=frozenset(knobs[knob] for knob in rest))
+            raise ValueError(f"{unknown!r} in {text!r} is none of {', '.join(optimizations)}")
+        if len(set(names)) != len(names):
+            raise ValueError(f"{text!r} repeats an optimization")
+        return cls(
+            precision=precisions[first], optimizations=frozenset(optimizations[name] for name in names)
+        )
 
     @property
     def name(self) -> str:
-        """Return the text that it is written as, its knobs in the order of Knob."""
-        return "+".join([self.precision.value, *(knob.value for knob in Knob if knob in self.knobs)])
+        """Its text, the optimizations in the order of the enum."""
+        names = [optimization.value for optimization in Optimization if optimization in self.optimizations]
+        return "+".join([self.precision.value, *names])
 
     @property
-    def reduced(self) -> bool:
-        """Tell whether it computes in fewer bits than FP32 has."""
-        return self.precision is not Precision.FP32
+    def is_reduced(self) -> bool:
+        """True if it computes in fewer bits than FP32 has."""
+        return self.precision is not TrainingPrecision.FP32
 
     def environment(self, threads: int) -> Mapping[str, str]:
-        """Return the variables that a process needs for it."""
-        heap = HEAP_VARIABLES if Knob.HEAP in self.knobs else {}
-        pinned = PINNED_VARIABLES if Knob.PINNED in self.knobs else {}
+        """Return the environment variables of its worker."""
+        heap = HEAP_VARIABLES if Optimization.HEAP in self.optimizations else {}
+        pinned = PINNED_VARIABLES if Optimization.PINNED in self.optimizations else {}
         return {"OMP_NUM_THREADS": str(threads), **heap, **pinned}
 
 
+BASELINE = TrainingSetting(precision=TrainingPrecision.FP32)
+
+
+LEARNING_RATES = {"sgd": 1e-3, "adam": 1e-4}
+"""Small, so that random weights and one batch keep the loss finite; for Adam the article's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What the settings depend on.
+class TrainingJob:
+    """What a worker trains.
+
+    Attributes:
+        framework: pytorch or keras.
+        network: One of IMAGE_SIZES.
+        setting: The precision and the optimizations.
+        batch: Images a step.
+        size: Height and width of the images.
+        device: cpu or cuda.
+        threads: Of the framework.
+        optimizer: sgd (with momentum) or adam.
+        small_head: Put global pooling, dropout and one dense layer on the network, not the published head.
+        seed: Of the weights and of synthetic images.
+        learning_rate: Of the optimizer; one of LEARNING_RATES unless given.
+        classes: How many logits.
+    """
+
+    framework: str
+    network: str
+    setting: TrainingSetting
+    batch: int
+    size: int
+    device: str
+    threads: int
+    optimizer: str
+    small_head: bool
+    seed: int
+    learning_rate: float
+    classes: int = 1000
+
+    @classmethod
+    def parse(cls, *, setting: str, **arguments: Any) -> Self:  # noqa: ANN401 - the other attributes
+        """Make a job of a worker's arguments."""
+        arguments.setdefault("learning_rate", LEARNING_RATES[arguments["optimizer"]])
+        return cls(setting=TrainingSetting.parse(setting), **arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCapabilities:
+    """What decides which settings a machine can run.
 
     Attributes:
         cpu_flags: As hardware.cpu_flags gives them.
-        gpu: Name of the GPU that is used; None where the CPU is.
+        gpu: Name of the GPU that is used; None on a CPU.
         compute_capability: Of the GPU.
-        compiler: Whether torch.compile finds a C++ compiler and Python's headers.
-        glibc: Whether the C library is glibc, whose allocator has the variables above.
+        has_compiler: Whether torch.compile finds a C++ compiler and Python's headers.
+        has_glibc: Whether the C library is glibc, whose allocator has the variables of heap.py.
     """
 
     cpu_flags: frozenset[str] = frozenset()
     gpu: str | None = None
     compute_capability: tuple[int, int] = (0, 0)
-    compiler: bool = True
-    glibc: bool = True
+    has_compiler: bool = True
+    has_glibc: bool = True
 
     @property
     def device(self) -> str:
-        """Return the name that PyTorch has for where the work runs."""
+        """PyTorch's name of the device."""
         return "cpu" if self.gpu is None else "cuda"
 
-    def lacking(self, setting: Setting) -> str | None:
-        """Say why a setting cannot run here; None where it can."""
-        precision = self._lacking_on_gpu(setting) if self.gpu else self._lacking_on_cpu(setting)
-        if precision is None and Knob.COMPILE in setting.knobs and not self.compiler:
+    def explain_unsupported(self, setting: TrainingSetting) -> str | None:
+        """Return why a setting cannot run here; None if it can."""
+        reason = self._unsupported_on_gpu(setting) if self.gpu else self._unsupported_on_cpu(setting)
+        if reason is None and Optimization.COMPILE in setting.optimizations and not self.has_compiler:
             return "torch.compile needs a C++ compiler and Python's headers: apt-get install g++ python3-dev"
-        return precision
+        return reason
 
-    def _lacking_on_cpu(self, setting: Setting) -> str | None:
-        if setting.precision in (Precision.TF32, Precision.FP16):
-            return f"training in {setting.precision.value} needs a GPU with tensor cores; none is used here"
-        if setting.precision is Precision.BF16 and not CPU_BF16_FLAGS & self.cpu_flags:
-            return "this processor has neither AVX512_BF16 nor AMX"
-        if Knob.HEAP in setting.knobs and not self.glibc:
+    def _unsupported_on_cpu(self, setting: TrainingSetting) -> str | None:
+        precision = setting.precision
+        if precision in (TrainingPrecision.TF32, TrainingPrecision.FP16):
+            return f"training in {precision.value} needs a GPU with tensor cores; none is used here"
+        if precision is TrainingPrecision.BF16 and not hardware.BF16_FLAGS & self.cpu_flags:
+            return hardware.NO_BF16
+        if Optimization.HEAP in setting.optimizations and not self.has_glibc:
             return NOT_GLIBC
         return None
 
-    def _lacking_on_gpu(self, setting: Setting) -> str | None:
-        needed = setting.precision.compute_capability
-        if self.compute_capability < needed:
+    def _unsupported_on_gpu(self, setting: TrainingSetting) -> str | None:
+        required = setting.precision.compute_capability
+        if self.compute_capability < required:
             return (
                 f"{self.gpu} has compute capability {_dotted(self.compute_capability)}; tensor cores for "
-                f"{setting.precision.value} begin with {_dotted(needed)}"
+                f"{setting.precision.value} begin with {_dotted(required)}"
             )
-        idle = sorted(knob.value for knob in CPU_KNOBS & setting.knobs)
+        idle = sorted(optimization.value for optimization in CPU_ONLY & setting.optimizations)
         return f"{' and '.join(idle)} would change nothing on a GPU" if idle else None
 
 
-def this_machine(device: str) -> Machine:
-    """Look at this machine; `device` is cpu, cuda or auto.
+def detect_capabilities(device: str) -> DeviceCapabilities:
+    """Examine this machine; `device` is cpu, cuda or auto.
 
     Raises:
-        LookupError: A GPU is asked for, and the driver shows none.
+        LookupError: `device` is cuda, and the driver shows no GPU.
     """
     gpus = [] if device == "cpu" else hardware.gpus()
     if device == "cuda" and not gpus:
         raise LookupError("--device cuda: nvidia-smi shows no GPU on this machine")
     major, _, minor = gpus[0]["compute_capability"].partition(".") if gpus else ("0", "", "0")
-    return Machine(
+    return DeviceCapabilities(
         cpu_flags=frozenset(hardware.cpu_flags()),
         gpu=gpus[0]["name"] if gpus else None,
         compute_capability=(int(major), int(minor)),
-        compiler=shutil.which("g++") is not None and Path(sysconfig.get_path("include"), "Python.h").exists(),
-        glibc=is_glibc(),
+        has_compiler=shutil.which("g++") is not None
+        and Path(sysconfig.get_path("include"), "Python.h").exists(),
+        has_glibc=is_glibc(),
     )
 
 
-def available_mib(machine: Machine) -> float:
-    """Return the memory that the settings may share: of the GPU, or what the kernel can still give.
-
-    Source: proc_meminfo(5), MemAvailable.
-    """
-    if machine.gpu:
+def available_mib(capabilities: DeviceCapabilities) -> float:
+    """Return the memory that settings may share: the GPU's, or what processes can still take."""
+    if capabilities.gpu:
         return float(hardware.gpus()[0]["memory_mib"])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return hardware.memory_bytes() / MIB
-    kib = {line.partition(":")[0]: line.split()[1] for line in lines}
-    return int(kib["MemAvailable"]) / 1024
+    free = memory.free_bytes()
+    return (hardware.memory_bytes() if free is None else free) / memory.MIB
 
 
-def defaults(machine: Machine, engine: str, *, depthwise: bool) -> list[Setting]:
+def default_settings(
+    capabilities: DeviceCapabilities, engine: str, *, depthwise: bool
+) -> list[TrainingSetting]:
     """Return the settings that tell most on a machine, the baseline first.
 
     Args:
-        machine: Where they run.
+        capabilities: Of the machine.
         engine: pytorch or keras.
         depthwise: Whether the network has depthwise convolutions.
     """
-    names = (GPU_DEFAULTS if machine.gpu else CPU_DEFAULTS)[engine]
-    chosen = [Setting.parse(name) for name in names]
+    names = (GPU_DEFAULTS if capabilities.gpu else CPU_DEFAULTS)[engine]
+    settings = [TrainingSetting.parse(name) for name in names]
     if depthwise:
-        return chosen
-    return [replace(each, knobs=each.knobs - {Knob.DEPTHWISE}) for each in chosen]
+        return settings
+    without = {Optimization.DEPTHWISE}
+    return [replace(setting, optimizations=setting.optimizations - without) for setting in settings]
 
 
 CPU_DEFAULTS = {

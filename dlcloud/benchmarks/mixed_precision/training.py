@@ -1,25 +1,24 @@
-"""The work of one setting: timed training steps on synthetic images, and the proof of what they compute in.
+"""Train one setting for timing, and prove by the kernels that run in which precision it computes.
 
-Runs inside workers. The factories at the end are what the program asks for by name.
+Runs inside workers. `train` and `prove` are factories that the program asks for by name.
 """
 
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from . import capture
-from .settings import Setting
+from ..harness.kernels import capture_stdout
+from ..harness.workload import UntimedWorkload
+from .proof import KernelCounts, count_cuda_kernels, count_onednn_kernels
+from .settings import TrainingJob
 
 MIB = 1 << 20
-CLASSES = 1000
-LEARNING_RATE = {"sgd": 1e-3, "adam": 1e-4}
-"""Small, so that random weights and one batch keep the loss finite; for Adam the article's."""
 
-STEPS_PROVED = 3
+PROVEN_STEPS = 3
 
 
 class Trainer(Protocol):
@@ -37,120 +36,120 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Steps on one batch that stays in memory: what is timed is training, not reading."""
+    """Steps on one batch that stays in memory: training is timed, not reading.
+
+    Attributes:
+        trainer: Trains the network.
+        batch: Images and labels, placed.
+        items_per_step: Images of the batch.
+        facts: What is known before it is timed.
+        results: What is compared with other settings; random weights have nothing to compare.
+    """
 
     trainer: Trainer
     batch: tuple[Any, Any]
     items_per_step: int
     facts: Mapping[str, Any]
+    results: Sequence[list[float]] = ()
 
     def step(self) -> None:
         """Train on the batch."""
         self.trainer.step(*self.batch)
 
     def outputs(self) -> list[list[float]]:
-        """Return nothing: random weights have nothing to say."""
-        return []
+        """Return the results."""
+        return list(self.results)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """What a proof leaves: facts, and nothing to time."""
-
-    facts: Mapping[str, Any]
-    items_per_step: int = 0
-
-    def step(self) -> None:
-        """Do nothing."""
-
-    def outputs(self) -> list[list[float]]:
-        """Return nothing."""
-        return []
-
-
-def train(*, framework: str, setting: str, batch: int, **described: Any) -> Training:  # noqa: ANN401
-    """Make a network ready for timing; the first step, with what is compiled in it, is done."""
-    trainer, placed, first = _started(framework, setting, batch, **described)
+def train(**arguments: Any) -> Training:  # noqa: ANN401 - those of TrainingJob.parse
+    """Prepare a network for timing; the first step, with all compilation, is done."""
+    job = TrainingJob.parse(**arguments)
+    started = _start(job)
     facts = {
-        **engine_facts(framework, described["device"]),
+        **engine_facts(job.framework, job.device),
         "weights": "random",
-        "optimizer": described["optimizer"],
+        "optimizer": job.optimizer,
         "threads": torch.get_num_threads(),
-        "image_size": described["size"],
-        "first_step_s": round(first.seconds, 3),
+        "image_size": job.size,
+        "first_step_s": round(started.seconds, 3),
     }
-    return Training(trainer=trainer, batch=placed, items_per_step=batch, facts=facts)
+    return Training(trainer=started.trainer, batch=started.batch, items_per_step=job.batch, facts=facts)
 
 
-def prove(*, framework: str, setting: str, batch: int, **described: Any) -> Proof:  # noqa: ANN401
-    """Train a few steps, the last of them watched, and say which kernels ran.
+def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of TrainingJob.parse
+    """Train a few steps and report which kernels the last of them ran.
 
-    Facts: kernels {name: runs}; kernels_in_precision and kernels_in_all; first_step_s, which compiles where
-    that is asked for; first_losses; memory_mib, the most that the process had of the device's memory.
+    Facts: kernels {name: runs}; kernels_in_precision and kernels_in_all; first_step_s, with all compilation;
+    first_losses; memory_mib, the most that the process had of the device's memory.
     """
-    trainer, placed, first = _started(framework, setting, batch, **described)
-    losses = [first.loss, *(trainer.step(*placed) for _ in range(STEPS_PROVED - 2))]
-    device, precision = described["device"], Setting.parse(setting).precision
-    with capture.kernels(device, precision) as captured:
-        losses.append(trainer.step(*placed))
-    kernels = captured[0]
-    return Proof(
+    job = TrainingJob.parse(**arguments)
+    started = _start(job)
+    trainer, batch = started.trainer, started.batch
+    losses = [started.loss, *(trainer.step(*batch) for _ in range(PROVEN_STEPS - 2))]
+    loss, kernels = _step_watched(trainer, batch, job)
+    return UntimedWorkload(
         facts={
-            "kernels": dict(kernels.seen.most_common()),
-            "kernels_in_precision": kernels.reduced,
+            "kernels": dict(kernels.runs.most_common()),
+            "kernels_in_precision": kernels.in_precision,
             "kernels_in_all": kernels.total,
-            "first_step_s": round(first.seconds, 3),
-            "first_losses": [round(loss, 5) for loss in losses],
-            "memory_mib": round(peak_memory_mib(device), 1),
-            **gpu_facts(device),
+            "first_step_s": round(started.seconds, 3),
+            "first_losses": [round(loss, 5) for loss in (*losses, loss)],
+            "memory_mib": round(peak_memory_mib(job.device), 1),
+            **gpu_facts(job.device),
         }
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _First:
+class _Started:
+    """A trainer after its first step; that step's loss and seconds."""
+
+    trainer: Trainer
+    batch: tuple[Any, Any]
     loss: float
     seconds: float
 
 
-def _started(
-    framework: str,
-    setting: str,
-    batch: int,
-    *,
-    threads: int,
-    **described: Any,  # noqa: ANN401
-) -> tuple[Trainer, tuple[Any, Any], _First]:
+def _start(job: TrainingJob) -> _Started:
     """Build, and train one step on a batch drawn from the seed."""
-    torch.set_num_threads(threads)
-    size, seed = described["size"], described["seed"]
-    trainer = build(framework, setting=Setting.parse(setting), classes=CLASSES, **described)
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(batch, 3, size, size, generator=generator)
-    labels = torch.randint(CLASSES, (batch,), generator=generator)
-    placed = trainer.place(images, labels)
+    torch.set_num_threads(job.threads)
+    trainer = build_trainer(job)
+    generator = torch.Generator().manual_seed(job.seed)
+    images = torch.randn(job.batch, 3, job.size, job.size, generator=generator)
+    labels = torch.randint(job.classes, (job.batch,), generator=generator)
+    batch = trainer.place(images, labels)
     began = time.perf_counter()
-    loss = trainer.step(*placed)
-    return trainer, placed, _First(loss=loss, seconds=time.perf_counter() - began)
+    loss = trainer.step(*batch)
+    return _Started(trainer=trainer, batch=batch, loss=loss, seconds=time.perf_counter() - began)
 
 
-def build(framework: str, *, setting: Setting, optimizer: str, **described: Any) -> Trainer:  # noqa: ANN401
-    """Make a trainer of the framework; only that framework is imported."""
-    # Keras is not there where only PyTorch was asked for.
-    if framework == "keras":
+def _step_watched(trainer: Trainer, batch: tuple[Any, Any], job: TrainingJob) -> tuple[float, KernelCounts]:
+    """Train a step and return its loss and kernels."""
+    precision = job.setting.precision
+    if job.device == "cuda":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            loss = trainer.step(*batch)
+        names = [event.name for event in profile.events() if event.device_type.name == "CUDA"]
+        return loss, count_cuda_kernels(names, precision)
+    with capture_stdout() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        loss = trainer.step(*batch)
+    return loss, count_onednn_kernels(log, precision)
+
+
+def build_trainer(job: TrainingJob) -> Trainer:
+    """Make a trainer of the job's framework; only that framework is imported."""
+    # Keras is not installed where only PyTorch was asked for.
+    if job.framework == "keras":
         from .keras_engine import KerasTrainer  # noqa: PLC0415
 
-        make: Callable[..., Trainer] = KerasTrainer
-    else:
-        from .pytorch_engine import PyTorchTrainer  # noqa: PLC0415
+        return KerasTrainer(job)
+    from .pytorch_engine import PyTorchTrainer  # noqa: PLC0415
 
-        make = PyTorchTrainer
-    rate = described.pop("learning_rate", LEARNING_RATE[optimizer])
-    return make(setting=setting, optimizer=optimizer, learning_rate=rate, **described)
+    return PyTorchTrainer(job)
 
 
 def engine_facts(framework: str, device: str) -> dict[str, Any]:
-    """Return the engine with its version, and what it runs on."""
+    """Return the engine with its version, and the device."""
     engine = f"PyTorch {torch.__version__}"
     if framework == "keras":
         import keras  # noqa: PLC0415

@@ -1,7 +1,10 @@
 """The networks of the mixed-precision benchmark as PyTorch modules, with random weights.
 
-Written out here because no library has them all for the pinned PyTorch, and because each must take both
-memory layouts: their sizes are held to the published ones by a test.
+No library replaces them: every figure measured so far would change. torchvision has no MobileNet of the
+first version and drops blocks of EfficientNet at random while it trains (stochastic depth). timm has all
+families, but its VGG ends in convolutions, and it needs torchvision. Wheels of torchvision are each bound
+to one build of PyTorch, and missing for CPU builds of some machines. pytorchcv's VGG fails in the channels-
+last layout. A test holds the number of weights to the published one.
 
 Images: (batch, 3, size, size) float32. Output: logits (batch, classes).
 """
@@ -24,24 +27,22 @@ class Body:
     Attributes:
         features: From images to (batch, channels, height, width).
         channels: Of its output.
-        head: Makes the published head for so many classes.
+        dropout: Before the last layer of the published head.
+        head: Makes the published head for so many classes; global pooling and one dense layer if None.
     """
 
     features: nn.Module
     channels: int
-    head: Callable[[int], nn.Module]
+    dropout: float = 0.0
+    head: Callable[[int], nn.Module] | None = None
 
 
 def build(name: str, *, classes: int, small_head: bool) -> nn.Module:
-    """Build a network of NETWORKS.
-
-    Args:
-        name: Of the network.
-        classes: How many logits.
-        small_head: Put global pooling, dropout and one dense layer on it instead of the published head.
-    """
+    """Build a network of NETWORKS with so many logits, on it the published or the small head."""
     body = NETWORKS[name]()
-    head = _pooled(body.channels, classes, DROPOUT) if small_head else body.head(classes)
+    if body.head and not small_head:
+        return nn.Sequential(body.features, body.head(classes))
+    head = _pooling_head(body.channels, classes, DROPOUT if small_head else body.dropout)
     return nn.Sequential(body.features, head)
 
 
@@ -81,7 +82,7 @@ def resnet50() -> Body:
         for block in range(blocks):
             layers.append(Bottleneck(channels, width, 2 if stage and not block else 1))
             channels = 4 * width
-    return Body(features=nn.Sequential(*layers), channels=channels, head=lambda n: _pooled(2048, n, 0.0))
+    return Body(features=nn.Sequential(*layers), channels=channels)
 
 
 class Bottleneck(nn.Module):
@@ -115,7 +116,7 @@ def mobilenet() -> Body:
     for width, stride in pairs:
         layers += [_conv(channels, channels, 3, stride, groups=channels), _conv(channels, width, 1)]
         channels = width
-    return Body(features=nn.Sequential(*layers), channels=channels, head=lambda n: _pooled(1024, n, 0.0))
+    return Body(features=nn.Sequential(*layers), channels=channels)
 
 
 def efficientnet(width: float, depth: float, dropout: float) -> Body:
@@ -128,23 +129,23 @@ def efficientnet(width: float, depth: float, dropout: float) -> Body:
 
     Source: Tan and Le 2019, "EfficientNet", table 1; the scaling of B1 to B5 from the authors' program.
     """
-    channels = _eighths(32 * width)
+    channels = _round_to_eights(32 * width)
     layers = [_conv(3, channels, 3, 2, activation=nn.SiLU)]
     for expansion, kernel, stride, outputs, blocks in (
         (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3),
         (6, 5, 1, 112, 3), (6, 5, 2, 192, 4), (6, 3, 1, 320, 1),
     ):  # fmt: skip
-        wide = _eighths(outputs * width)
+        wide = _round_to_eights(outputs * width)
         for block in range(math.ceil(blocks * depth)):
             layers.append(InvertedBottleneck(channels, wide, expansion, kernel, 1 if block else stride))
             channels = wide
     last = 4 * channels
     layers.append(_conv(channels, last, 1, activation=nn.SiLU))
-    return Body(features=nn.Sequential(*layers), channels=last, head=lambda n: _pooled(last, n, dropout))
+    return Body(features=nn.Sequential(*layers), channels=last, dropout=dropout)
 
 
 class InvertedBottleneck(nn.Module):
-    """A block that widens, convolves each channel alone, weighs the channels and narrows again."""
+    """A block that widens, convolves each channel by itself, weighs the channels and narrows again."""
 
     def __init__(self, channels: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -165,7 +166,7 @@ class InvertedBottleneck(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """Weighs each channel by what all of the image says.
+    """Weighs each channel by the mean of all channels over the image.
 
     Source: Hu et al. 2017, "Squeeze-and-Excitation Networks", figure 3.
     """
@@ -189,7 +190,7 @@ def tiny() -> Body:
     layers = nn.Sequential(
         _conv(3, 16, 3, 2), Bottleneck(16, 16, 1), InvertedBottleneck(64, 32, 2, 3, 2), _conv(32, 64, 1)
     )
-    return Body(features=layers, channels=64, head=lambda n: _pooled(64, n, 0.0))
+    return Body(features=layers, channels=64)
 
 
 def digits() -> Body:
@@ -198,7 +199,7 @@ def digits() -> Body:
         *(_conv(3, 32, 3), _conv(32, 32, 3), nn.MaxPool2d(2)),
         *(_conv(32, 64, 3), _conv(64, 64, 3), nn.MaxPool2d(2)),
     )
-    return Body(features=layers, channels=64, head=lambda n: _pooled(64, n, 0.0))
+    return Body(features=layers, channels=64)
 
 
 def _conv(  # noqa: PLR0917 - a convolution has so many
@@ -219,12 +220,12 @@ def _conv(  # noqa: PLR0917 - a convolution has so many
     return nn.Sequential(*layers, activation(inplace=True))
 
 
-def _pooled(channels: int, classes: int, dropout: float) -> nn.Module:
+def _pooling_head(channels: int, classes: int, dropout: float) -> nn.Module:
     drop = [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *drop, nn.Linear(channels, classes))
 
 
-def _eighths(channels: float) -> int:
+def _round_to_eights(channels: float) -> int:
     """Round to a multiple of 8 that is at least nine tenths of the number."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded
