@@ -92,7 +92,7 @@ def _side(store: Measurements, text: str) -> Side:
         if kind in meant:
             raise RecipeError(f"{text}: {meant[kind]} and {value} are both a {kind}", "name one of a kind")
         if kind == "date" and not _is_day(value):
-            raise RecipeError(f"{value!r} is no date such as 2026-09-01", "date:2026-09-01")
+            raise RecipeError(f"{value!r} is not a date like 2026-09-01", "date:2026-09-01")
         meant[kind] = value
     if not meant:
         raise RecipeError("a side of the comparison is empty", "dlcloud compare --help")

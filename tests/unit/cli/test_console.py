@@ -37,7 +37,7 @@ def test_a_line_begins_with_the_time_since_the_start():
     assert re.fullmatch(r" +\d+\.\d s  hello\n", stream.getvalue())
 
 
-def test_progress_is_printed_at_at_most_every_ten_seconds_for_each_instance():
+def test_progress_is_printed_every_ten_seconds_per_instance():
     stream = io.StringIO()
     console = PlainConsole(stream)
     console._printed_at["i-1"] = console._started  # as if just printed
