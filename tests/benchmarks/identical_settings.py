@@ -13,17 +13,18 @@ import sys
 from pathlib import Path
 
 from benchmarks.harness import program
-from benchmarks.harness.arm import WorkerArm
+from benchmarks.harness.case import Case, Limits, Session
 from benchmarks.harness.load import ProcLoad
-from benchmarks.harness.protocol import Case, Limits, Session, measure
+from benchmarks.harness.protocol import measure
 from benchmarks.harness.records import Recorder, RecordsFile
+from benchmarks.harness.variant import WorkerVariant
 
 ALLOWED = 0.07
 
 
 def compared(number, limits, output):
-    arms = [
-        WorkerArm(
+    variants = [
+        WorkerVariant(
             name=name,
             unit="items/s",
             factory="sample_workloads:spin",
@@ -34,7 +35,7 @@ def compared(number, limits, output):
     ]
     recorder = Recorder(output=output, messages=io.StringIO())
     session = Session(limits=limits, recorder=recorder, load=ProcLoad(), generator=random.Random(number))
-    measure([Case(name="identical", arms=arms)], session)
+    measure([Case(name="identical", variants=variants)], session)
     return recorder
 
 

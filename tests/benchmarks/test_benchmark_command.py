@@ -9,11 +9,11 @@ import venv
 import pytest
 
 from dlcloud.benchmarks.command import reporting
-from dlcloud.benchmarks.command.arm import CommandArm, Setting
 from dlcloud.benchmarks.command.main import read_settings
 from dlcloud.benchmarks.command.output import JsonField, Pattern, after_warm_up
+from dlcloud.benchmarks.command.variant import CommandVariant, Setting
 from dlcloud.benchmarks.harness import redaction
-from dlcloud.benchmarks.harness.process import ArmFailedError
+from dlcloud.benchmarks.harness.process import VariantError
 
 JOB = """
 import json, os, sys
@@ -200,7 +200,7 @@ def test_numbers_are_read_as_people_write_them():
     assert pattern.values("rate: 1,234.5 rate: 2e3") == [1234.5, 2000.0]
     assert pattern.values("nothing") == []
     for bad in ("rate: fast", "rate: nan", "rate: 0", "rate: -3"):
-        with pytest.raises(ArmFailedError, match="not a number above 0"):
+        with pytest.raises(VariantError, match="not a number above 0"):
             pattern.values(bad)
 
 
@@ -222,7 +222,7 @@ def test_values_of_the_warm_up_do_not_count():
 
 def test_arguments_are_quoted_and_units_named(tmp_path):
     with (tmp_path / "echo").open("w") as echo:
-        arm = CommandArm(
+        variant = CommandVariant(
             setting=Setting(name="a", arguments=("two words", "$HOME")),
             command="printf '%s|'",
             reading=Pattern.parse("(1)"),
@@ -232,9 +232,9 @@ def test_arguments_are_quoted_and_units_named(tmp_path):
             environment=dict(os.environ),
             echo=echo,
         )
-        assert arm.unit == "tokens/s"
-        arm.warm_up(1.0)
-        arm.close()
+        assert variant.unit == "tokens/s"
+        variant.warm_up(1.0)
+        variant.close()
     assert (tmp_path / "echo").read_text() == "two words|$HOME|"
 
 

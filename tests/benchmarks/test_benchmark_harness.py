@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from dlcloud.benchmarks.harness import memory
-from dlcloud.benchmarks.harness.arm import Finish, Slice, WarmUp
+from dlcloud.benchmarks.harness.case import Case, Limits, Session
 from dlcloud.benchmarks.harness.load import ProcLoad, Reading, disturbance
-from dlcloud.benchmarks.harness.process import ArmFailedError
-from dlcloud.benchmarks.harness.protocol import Case, Limits, Session, measure
+from dlcloud.benchmarks.harness.process import VariantError
+from dlcloud.benchmarks.harness.protocol import measure
 from dlcloud.benchmarks.harness.records import Metric, Recorder
 from dlcloud.benchmarks.harness.table import render
+from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 
 
 @dataclass
 class Machine:
-    """A two-CPU machine whose time passes while an arm runs; `others` is what others take, by slice."""
+    """A two-CPU machine whose time passes while a variant runs; `others` is what others take, by slice."""
 
     others: dict = field(default_factory=dict)
     now: float = 0.0
@@ -41,8 +42,8 @@ class Machine:
 
 
 @dataclass
-class FakeArm:
-    """An arm of known speed on a Machine; it fails in the call `fails`, at the slice `fails_at`."""
+class FakeVariant:
+    """A variant of known speed on a Machine; it fails in the call `fails`, at the slice `fails_at`."""
 
     name: str
     speed: float
@@ -98,7 +99,7 @@ class FakeArm:
 
     def _maybe_fail(self, call):
         if self.fails == call:
-            raise ArmFailedError(f"no {call} today")
+            raise VariantError(f"no {call} today")
 
 
 @dataclass
@@ -108,7 +109,7 @@ class Bench:
     output: io.StringIO = field(default_factory=io.StringIO)
     messages: io.StringIO = field(default_factory=io.StringIO)
 
-    def run(self, *arms, compare=lambda _ours, _theirs: {}, **case):
+    def run(self, *variants, compare=lambda _ours, _theirs: {}, **case):
         recorder = Recorder(output=self.output, messages=self.messages)
         session = Session(
             limits=self.limits,
@@ -119,7 +120,7 @@ class Bench:
             free_bytes=self.machine.free,
             clock=lambda: self.machine.now,
         )
-        measure([Case(name="case", arms=arms, compare=compare, **case)], session)
+        measure([Case(name="case", variants=variants, compare=compare, **case)], session)
         return recorder
 
     def records(self, kind):
@@ -138,8 +139,11 @@ def bench(machine):
 
 
 def test_a_clear_case_stops_at_the_first_look(bench, machine):
-    arms = [FakeArm("fp32", 10.0, machine, noise=0.01), FakeArm("int8", 30.0, machine, noise=0.01)]
-    recorder = bench.run(*arms, compare=lambda ours, theirs: {"agreement": ours[0][0] / theirs[0][0]})
+    variants = [
+        FakeVariant("fp32", 10.0, machine, noise=0.01),
+        FakeVariant("int8", 30.0, machine, noise=0.01),
+    ]
+    recorder = bench.run(*variants, compare=lambda ours, theirs: {"agreement": ours[0][0] / theirs[0][0]})
     (comparison,) = recorder.comparisons
     assert comparison.ratio == pytest.approx(3.0, rel=0.05)
     assert comparison.verdict == "faster"
@@ -150,13 +154,13 @@ def test_a_clear_case_stops_at_the_first_look(bench, machine):
     assert baseline.facts == {"model_bytes": 100}
     assert set(baseline.metrics) == {Metric.THROUGHPUT, Metric.LATENCY_P50, Metric.LATENCY_P99}
     assert baseline.stable
-    assert all(arm.closed for arm in arms)
+    assert all(variant.closed for variant in variants)
 
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcd"])
 def test_every_setting_runs_as_often_before_another_as_after_it(bench, machine, names):
     log = []
-    bench.run(*(FakeArm(name, 10.0, machine, log=log) for name in names))
+    bench.run(*(FakeVariant(name, 10.0, machine, log=log) for name in names))
     rounds = [log[start : start + len(names)] for start in range(0, len(log), len(names))]
     assert len(rounds) % 2 == 0
     assert all(sorted(order) == list(names) for order in rounds)
@@ -169,8 +173,8 @@ def test_every_setting_runs_as_often_before_another_as_after_it(bench, machine, 
 def test_noise_is_measured_longer_and_then_called_unstable(bench, machine):
     noisy = {"noise": 0.3}
     generator = random.Random(9)
-    arms = [FakeArm(name, 10.0, machine, generator=generator, **noisy) for name in ("a", "b")]
-    recorder = bench.run(*arms)
+    variants = [FakeVariant(name, 10.0, machine, generator=generator, **noisy) for name in ("a", "b")]
+    recorder = bench.run(*variants)
     assert recorder.comparisons[0].samples == 30  # 60 s of two slices of 1 s each
     assert recorder.comparisons[0].verdict == "no difference seen"
     assert not recorder.results[0].stable
@@ -180,8 +184,8 @@ def test_noise_is_measured_longer_and_then_called_unstable(bench, machine):
 def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
     log = []
     noise = {"a": 0.0, "clear": 0.0, "noisy": 0.2}
-    arms = [FakeArm(name, 10.0, machine, log=log, noise=share) for name, share in noise.items()]
-    recorder = bench.run(*arms)
+    variants = [FakeVariant(name, 10.0, machine, log=log, noise=share) for name, share in noise.items()]
+    recorder = bench.run(*variants)
     clear, noisy = recorder.comparisons
     assert (clear.samples, noisy.samples) == (8, 26)  # 60 s: 8 rounds of three slices, 18 of two
     assert log.count("a") == 26
@@ -203,7 +207,7 @@ ROOM = {"expected_bytes": GIB, "peak": GIB}
 
 
 def named(*names, machine, **other):
-    return [FakeArm(name, 10.0 * (place + 1), machine, **other) for place, name in enumerate(names)]
+    return [FakeVariant(name, 10.0 * (place + 1), machine, **other) for place, name in enumerate(names)]
 
 
 def test_settings_without_memory_wait_and_their_baseline_stays(bench, machine):
@@ -236,10 +240,10 @@ def test_a_setting_without_memory_beside_its_baseline_is_skipped(bench, machine)
 def test_an_engine_whose_baseline_waits_waits_with_it(bench, machine):
     machine.memory = round(2.5 * GIB)
     log = []
-    arms = of_two_engines(
+    variants = of_two_engines(
         machine, **dict.fromkeys(("a fp32", "a int8", "b fp32", "b int8"), ROOM | {"log": log})
     )
-    recorder = bench.run(*arms, **ENGINES)
+    recorder = bench.run(*variants, **ENGINES)
     assert set(log[:16]) == {"a fp32", "a int8"}
     assert set(log[16:]) == {"b fp32", "b int8"}
     assert [(each.candidate, each.ratio) for each in recorder.comparisons] == [
@@ -251,12 +255,12 @@ def test_an_engine_whose_baseline_waits_waits_with_it(bench, machine):
 
 
 def test_memory_of_a_running_setting_corrects_the_estimate_of_the_next(machine):
-    small, large = FakeArm("a", 1.0, machine, **ROOM), FakeArm("b", 1.0, machine, peak=3 * GIB)
-    unknown = FakeArm("c", 1.0, machine)
-    assert memory.wanted_bytes(small, []) == GIB
-    assert memory.wanted_bytes(small, [dataclasses.replace(small, peak=2 * GIB)]) == 2 * GIB
-    assert memory.wanted_bytes(unknown, [small, large]) == 3 * GIB
-    assert memory.wanted_bytes(unknown, []) == 0
+    small, large = FakeVariant("a", 1.0, machine, **ROOM), FakeVariant("b", 1.0, machine, peak=3 * GIB)
+    unknown = FakeVariant("c", 1.0, machine)
+    assert memory.estimate_bytes(small, []) == GIB
+    assert memory.estimate_bytes(small, [dataclasses.replace(small, peak=2 * GIB)]) == 2 * GIB
+    assert memory.estimate_bytes(unknown, [small, large]) == 3 * GIB
+    assert memory.estimate_bytes(unknown, []) == 0
     assert memory.shortage(small, [], None) is None
 
 
@@ -277,7 +281,7 @@ def test_free_memory_is_that_of_the_machine_or_of_the_control_group(tmp_path):
 def test_a_disturbed_slice_is_run_again(machine):
     machine.others = {2: 0.5}
     bench = Bench(machine, Limits())
-    recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 10.0, machine))
+    recorder = bench.run(FakeVariant("a", 10.0, machine), FakeVariant("b", 10.0, machine))
     samples = bench.records("sample")
     assert [sample["redone"] for sample in samples] == [0, 0, 1] + [0] * 13
     assert all(sample["disturbed_share"] == 0 for sample in samples)
@@ -287,7 +291,7 @@ def test_a_disturbed_slice_is_run_again(machine):
 def test_a_machine_that_is_always_disturbed_is_measured_and_marked(machine):
     machine.others = dict.fromkeys(range(1000), 0.2)
     bench = Bench(machine, Limits())
-    recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 10.0, machine))
+    recorder = bench.run(FakeVariant("a", 10.0, machine), FakeVariant("b", 10.0, machine))
     assert sum(sample["redone"] for sample in bench.records("sample")) == 10
     assert machine.slices == 26
     assert bench.records("sample")[0]["disturbed_share"] == pytest.approx(0.2)
@@ -296,8 +300,8 @@ def test_a_machine_that_is_always_disturbed_is_measured_and_marked(machine):
 
 
 @dataclass
-class Crowded(FakeArm):
-    """An arm that shares its CPUs with strangers, slice after slice, and gets what they leave."""
+class Crowded(FakeVariant):
+    """A variant that shares its CPUs with strangers, slice after slice, and gets what they leave."""
 
     strangers: float = 0.5
 
@@ -310,8 +314,8 @@ class Crowded(FakeArm):
 def test_a_difference_that_others_explain_names_no_winner():
     machine = Machine()
     bench = Bench(machine, Limits(rounds=8, slice_s=31.0, fixed=True))
-    arms = [Crowded("a", 10.0, machine), Crowded("b", 10.0, machine, strangers=0.75)]
-    comparison = bench.run(*arms).comparisons[0]
+    variants = [Crowded("a", 10.0, machine), Crowded("b", 10.0, machine, strangers=0.75)]
+    comparison = bench.run(*variants).comparisons[0]
     assert comparison.ratio == pytest.approx(0.5)
     assert comparison.high == pytest.approx(1.0)
     assert comparison.verdict == "no difference seen"
@@ -320,14 +324,14 @@ def test_a_difference_that_others_explain_names_no_winner():
 def test_a_long_slice_is_not_run_again(machine):
     machine.others = dict.fromkeys(range(1000), 0.5)
     bench = Bench(machine, Limits(rounds=2, slice_s=40.0, fixed=True))
-    bench.run(FakeArm("a", 10.0, machine))
+    bench.run(FakeVariant("a", 10.0, machine))
     assert machine.slices == 2
 
 
 @pytest.mark.parametrize("call", ["start", "warm_up", "measure", "finish"])
 def test_what_fails_is_recorded_and_the_others_go_on(bench, machine, call):
-    bad = FakeArm("bad", 10.0, machine, fails=call, fails_at=3)
-    recorder = bench.run(FakeArm("a", 10.0, machine), bad, FakeArm("b", 20.0, machine))
+    bad = FakeVariant("bad", 10.0, machine, fails=call, fails_at=3)
+    recorder = bench.run(FakeVariant("a", 10.0, machine), bad, FakeVariant("b", 20.0, machine))
     assert [(failure.setting, failure.message) for failure in recorder.failures] == [
         ("bad", f"no {call} today")
     ]
@@ -337,8 +341,8 @@ def test_what_fails_is_recorded_and_the_others_go_on(bench, machine, call):
 
 
 def test_without_its_baseline_nothing_is_compared(bench, machine):
-    bad = FakeArm("fp32", 10.0, machine, fails="start")
-    recorder = bench.run(bad, FakeArm("int8", 20.0, machine), FakeArm("bf16", 15.0, machine))
+    bad = FakeVariant("fp32", 10.0, machine, fails="start")
+    recorder = bench.run(bad, FakeVariant("int8", 20.0, machine), FakeVariant("bf16", 15.0, machine))
     assert [result.setting for result in recorder.results] == ["int8", "bf16"]
     assert not any(result.baseline for result in recorder.results)
     assert recorder.comparisons == []
@@ -349,7 +353,7 @@ ENGINES = {"baselines": {"b int8": "b fp32", "b fp32": "b fp32"}, "contenders": 
 
 def of_two_engines(machine, **changes):
     speeds = {"a fp32": 10.0, "a int8": 40.0, "b fp32": 16.0, "b int8": 48.0}
-    return [FakeArm(name, speed, machine, **changes.get(name, {})) for name, speed in speeds.items()]
+    return [FakeVariant(name, speed, machine, **changes.get(name, {})) for name, speed in speeds.items()]
 
 
 def test_settings_are_compared_with_their_own_and_the_best_baseline(bench, machine):
@@ -375,37 +379,41 @@ def test_a_setting_whose_baseline_failed_is_compared_with_the_best(bench, machin
 
 
 def test_where_everything_fails_there_is_no_result(bench, machine):
-    recorder = bench.run(FakeArm("a", 1.0, machine, fails="start"), FakeArm("b", 1.0, machine, fails="start"))
+    recorder = bench.run(
+        FakeVariant("a", 1.0, machine, fails="start"), FakeVariant("b", 1.0, machine, fails="start")
+    )
     assert (len(recorder.failures), recorder.results) == (2, [])
 
 
 def test_one_setting_alone_is_measured_to_its_own_width(bench, machine):
-    recorder = bench.run(FakeArm("a", 10.0, machine, noise=0.01))
+    recorder = bench.run(FakeVariant("a", 10.0, machine, noise=0.01))
     assert recorder.results[0].metrics[Metric.THROUGHPUT].samples == 8
     assert recorder.comparisons == []
 
 
 def test_what_two_processes_of_one_setting_may_differ_by_names_no_winner(bench, machine):
-    arms = [FakeArm("a", 100.0, machine, process_spread=0.02), FakeArm("b", 101.5, machine)]
-    comparison = bench.run(*arms).comparisons[0]
+    variants = [FakeVariant("a", 100.0, machine, process_spread=0.02), FakeVariant("b", 101.5, machine)]
+    comparison = bench.run(*variants).comparisons[0]
     assert comparison.low == pytest.approx(1.015 / 1.02, rel=1e-4)
     assert comparison.verdict == "no difference seen"
 
 
 def test_less_is_better_for_durations(bench, machine):
-    arms = [FakeArm(name, value, machine, metric=Metric.DURATION) for name, value in (("a", 2.0), ("b", 1.0))]
-    comparison = bench.run(*arms).comparisons[0]
+    variants = [
+        FakeVariant(name, value, machine, metric=Metric.DURATION) for name, value in (("a", 2.0), ("b", 1.0))
+    ]
+    comparison = bench.run(*variants).comparisons[0]
     assert (comparison.ratio, comparison.verdict) == (2.0, "faster")
 
 
 def test_a_warm_up_without_end_is_told(bench, machine):
-    recorder = bench.run(FakeArm("a", 10.0, machine, settled=False))
+    recorder = bench.run(FakeVariant("a", 10.0, machine, settled=False))
     assert "warm-up" in recorder.results[0].warnings[0]
 
 
 def test_fewer_rounds_than_can_decide(machine):
     bench = Bench(machine, Limits(rounds=2, fixed=True))
-    recorder = bench.run(FakeArm("a", 10.0, machine), FakeArm("b", 20.0, machine))
+    recorder = bench.run(FakeVariant("a", 10.0, machine), FakeVariant("b", 20.0, machine))
     assert recorder.comparisons[0].verdict == "undecided"
     assert recorder.comparisons[0].confidence == 0.5
 

@@ -6,7 +6,7 @@ from dlcloud.benchmarks.harness import table
 from dlcloud.benchmarks.harness.records import (
     Comparison,
     Failure,
-    Measured,
+    Measurement,
     Metric,
     Recorder,
     RecordsFile,
@@ -21,7 +21,7 @@ def recorder(output=None):
 
 
 def result(setting="fp32", **changes):
-    throughput = Measured(value=10.0, low=9.0, high=11.0, unit="images/s", samples=7)
+    throughput = Measurement(value=10.0, low=9.0, high=11.0, unit="images/s", samples=7)
     fields = {
         "case": "vgg16 batch 1",
         "setting": setting,
@@ -113,7 +113,7 @@ def test_the_table_shows_how_settings_compare_with_the_best_baseline():
     told = recorder()
     told.result(result())
     told.result(result("int8"))
-    told.compared_overall(comparison())
+    told.overall_comparison(comparison())
     fp32, int8 = table.render(told).splitlines()[2:4]
     assert fp32.endswith("the best")
     assert int8.endswith("3.6 [3.5, 3.7] faster")

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from dlcloud.benchmarks.harness import resume
-from dlcloud.benchmarks.harness.arm import Finish, Slice, WarmUp
+from dlcloud.benchmarks.harness.case import Case, Limits, Session
 from dlcloud.benchmarks.harness.load import ProcLoad
-from dlcloud.benchmarks.harness.protocol import Case, Limits, Session, measure
+from dlcloud.benchmarks.harness.protocol import measure
 from dlcloud.benchmarks.harness.records import Metric, Recorder
+from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 
 START = {
     "record": "start",
@@ -163,11 +164,14 @@ def test_a_file_that_is_missing_holds_nothing(tmp_path):
 
 
 def sweep(alone, *more):
-    arms = [{"name": "slow", "arguments": {"work": 40000}}, {"name": "fast", "arguments": {"work": 10000}}]
+    variants = [
+        {"name": "slow", "arguments": {"work": 40000}},
+        {"name": "fast", "arguments": {"work": 10000}},
+    ]
     sizes = ["--cases", "3", "--max-seconds", "0.3", "--warm-up-seconds", "0.2", "--host", "here"]
     # The samples chatter: a pipe that nobody reads would stop them.
     messages = (alone / "stderr").open("w")
-    command = [sys.executable, "-m", "benchmarks.sample", "--arms", json.dumps(arms), *sizes, *more]
+    command = [sys.executable, "-m", "benchmarks.sample", "--variants", json.dumps(variants), *sizes, *more]
     return subprocess.Popen(
         command, cwd=alone, stdout=subprocess.PIPE, stderr=messages, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -213,8 +217,8 @@ def test_resume_without_a_file_is_refused(alone):
 
 
 @dataclasses.dataclass
-class SlowArm:
-    """An arm whose every slice takes ten seconds of a clock of its own; `time` is shared by all arms."""
+class SlowVariant:
+    """A variant whose every slice takes ten seconds of a clock of its own; `time` is shared by all."""
 
     name: str
     time: list
@@ -252,7 +256,7 @@ def estimates(*, earlier):
     """Measure four cases of two rounds, 25 s each; `earlier` is how long those measured before had taken."""
     time_s, output = [0.0], io.StringIO()
     known = {
-        (f"c{place}", ("a",)): resume.Earlier(
+        (f"c{place}", ("a",)): resume.MeasuredCase(
             case=f"c{place}",
             settings=("a",),
             results=(),
@@ -271,7 +275,7 @@ def estimates(*, earlier):
         earlier=known,
         clock=lambda: time_s[0],
     )
-    measure([Case(name=f"c{place}", arms=[SlowArm("a", time_s)]) for place in range(4)], session)
+    measure([Case(name=f"c{place}", variants=[SlowVariant("a", time_s)]) for place in range(4)], session)
     records = [json.loads(line) for line in output.getvalue().splitlines()]
     return [
         (each["done"], each["remaining_s"], each["message"])

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from dlcloud.benchmarks.harness import case_run, statistics
+from dlcloud.benchmarks.harness import protocol, statistics
 from dlcloud.benchmarks.harness.statistics import Interval, Verdict
 
 
@@ -40,8 +40,8 @@ def experiment(generator, noise, *, true_ratio=1.0, most=42):
         baseline.append(pair[0])
         candidate.append(pair[1] * true_ratio)
         pairs = statistics.ratios(baseline, candidate, higher_is_better=True)
-        if len(pairs) >= most or statistics.look_due(len(pairs), statistics.MINIMUM_PAIRS):
-            interval = statistics.bootstrap(pairs, generator, resamples=case_run.QUICK_RESAMPLES)
+        if len(pairs) >= most or statistics.is_look_due(len(pairs), statistics.MINIMUM_PAIRS):
+            interval = statistics.bootstrap(pairs, generator, resamples=protocol.QUICK_RESAMPLES)
             if len(pairs) >= most or interval.relative_width <= 0.05:
                 return statistics.bootstrap(pairs, generator)
 
@@ -105,22 +105,22 @@ def test_speed_ups_turn_round_where_less_is_better():
 def test_warm_up_ends_where_two_medians_agree():
     falling = [10.0, 8.0, 6.0, 4.0, 3.0, 2.0]
     level = [1.01, 1.0, 0.99, 1.0, 1.01, 1.0]
-    assert not statistics.settled(falling)
-    assert not statistics.settled(level[:5])
-    assert statistics.settled([*falling, *level])
+    assert not statistics.is_settled(falling)
+    assert not statistics.is_settled(level[:5])
+    assert statistics.is_settled([*falling, *level])
     assert statistics.warm_up_length([*falling, *level]) in range(6, 10)
     assert statistics.warm_up_length(level) == 3
     assert statistics.warm_up_length([2.0**n for n in range(30)]) is None
 
 
 def test_one_outlier_does_not_hide_that_the_warm_up_has_ended():
-    assert statistics.settled([1.0, 1.0, 9.0, 1.0, 1.0, 1.0])
+    assert statistics.is_settled([1.0, 1.0, 9.0, 1.0, 1.0, 1.0])
 
 
 def test_looks_grow_further_apart():
-    looks = [count for count in range(1, 70) if statistics.look_due(count, 8)]
+    looks = [count for count in range(1, 70) if statistics.is_look_due(count, 8)]
     assert looks == [8, 12, 18, 28, 42, 64]
-    assert [count for count in range(1, 10) if statistics.look_due(count, 1)] == [1, 2, 4, 6]
+    assert [count for count in range(1, 10) if statistics.is_look_due(count, 1)] == [1, 2, 4, 6]
 
 
 def test_a_percentile_interval_encloses_the_percentile():

@@ -1,4 +1,4 @@
-"""The TensorFlow benchmark: settings, the search on arms of known speed, the tiny form on the real engine."""
+"""The TensorFlow benchmark: settings, the search on variants of known speed, the tiny form on the engine."""
 
 import dataclasses
 import io
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.harness.arm import Finish, Slice, WarmUp
+from dlcloud.benchmarks.harness.case import Limits, Session
 from dlcloud.benchmarks.harness.load import Reading
-from dlcloud.benchmarks.harness.protocol import Limits, Session
 from dlcloud.benchmarks.harness.records import Metric, Recorder
+from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 from dlcloud.benchmarks.tensorflow_cpu import article, experiment, losses, main
 from dlcloud.benchmarks.tensorflow_cpu.knobs import (
     arguments_of,
@@ -41,8 +41,8 @@ NAMES = tuple(knob.name for knob in knobs_of("cpu", BIG))
 
 
 @dataclass
-class KnownArm:
-    """An arm whose speed is that of its setting."""
+class KnownVariant:
+    """A variant whose speed is that of its setting."""
 
     name: str
     speed: float
@@ -80,7 +80,7 @@ class KnownArm:
 
 @dataclass
 class Laboratory:
-    """Searches on arms whose speed is the product of what each knob's value earns."""
+    """Searches on variants whose speed is the product of what each knob's value earns."""
 
     earns: dict
     machine: Machine = BIG
@@ -90,16 +90,18 @@ class Laboratory:
     most_s: float | None = None
     clock: list = field(default_factory=lambda: [0.0])
     messages: io.StringIO = field(default_factory=io.StringIO)
-    arms: list = field(default_factory=list)
+    variants: list = field(default_factory=list)
 
     def read(self):
         return Reading(busy=self.clock[0], stolen=0.0, total=self.clock[0])
 
-    def arm(self, name, setting):
+    def variant(self, name, setting):
         speed = math.prod(self.earns.get((knob, value.name), 1.0) for knob, value in setting.items())
         wrong = any((knob, value.name) in self.diverging for knob, value in setting.items())
-        self.arms.append(KnownArm(name, speed, [7.0, 8.0, 9.0] if wrong else [7.0, 6.0, 5.0], self.clock))
-        return self.arms[-1]
+        self.variants.append(
+            KnownVariant(name, speed, [7.0, 8.0, 9.0] if wrong else [7.0, 6.0, 5.0], self.clock)
+        )
+        return self.variants[-1]
 
     def search(self):
         self.recorder = Recorder(output=io.StringIO(), messages=self.messages)
@@ -111,9 +113,9 @@ class Laboratory:
         found = Search(
             name="net batch 8", knobs=self.all_knobs, searched=self.knobs,
             limits=Limits(rounds=3, max_s=5.0, width=0.1), session=session, at_once=self.at_once,
-            arm=self.arm, progress=Progress(left=9), most_s=self.most_s,
+            variant=self.variant, progress=Progress(left=9), most_s=self.most_s,
         ).run()  # fmt: skip
-        assert all(arm.closed for arm in self.arms)
+        assert all(variant.closed for variant in self.variants)
         return found
 
 

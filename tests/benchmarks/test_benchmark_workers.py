@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 
-def start(folder, arms, *arguments, **options):
-    command = [sys.executable, "-m", "benchmarks.sample", "--arms", json.dumps(arms), *arguments]
+def start(folder, variants, *arguments, **options):
+    command = [sys.executable, "-m", "benchmarks.sample", "--variants", json.dumps(variants), *arguments]
     command += ["--output", "records.jsonl", "--warm-up-seconds", "0.5"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=folder, **pipes, **options)
 
 
-def run(folder, arms, *arguments):
-    process = start(folder, arms, *arguments)
+def run(folder, variants, *arguments):
+    process = start(folder, variants, *arguments)
     stdout, stderr = process.communicate(timeout=120)
     return process.returncode, stdout, stderr
 
@@ -50,8 +50,8 @@ def children(pid):
 
 
 def test_settings_run_in_processes_with_their_own_environment(alone):
-    arms = [spin("slow"), {**spin("fast", 5_000), "environment": {"SAMPLE_VARIABLE": "here"}}]
-    status, stdout, stderr = run(alone, arms, "--max-seconds", "3")
+    variants = [spin("slow"), {**spin("fast", 5_000), "environment": {"SAMPLE_VARIABLE": "here"}}]
+    status, stdout, stderr = run(alone, variants, "--max-seconds", "3")
     assert status == 0, stderr
     assert "slow" in stdout
     slow, fast = records(alone, "result")
@@ -110,8 +110,8 @@ def test_a_coordinator_that_is_killed_takes_its_frozen_workers_along(alone):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_the_workers_and_says_so(alone, number):
-    arms = [spin("a"), spin("b")]
-    process = start(alone, arms, "--width", "0.0001", "--max-seconds", "60", start_new_session=True)
+    variants = [spin("a"), spin("b")]
+    process = start(alone, variants, "--width", "0.0001", "--max-seconds", "60", start_new_session=True)
     workers = wait_for_workers(process, alone, 2)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     stdout, _ = process.communicate(timeout=30)

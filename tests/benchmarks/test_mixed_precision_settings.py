@@ -11,7 +11,7 @@ import pytest
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness import hardware
 from dlcloud.benchmarks.harness.kernels import uses_tensor_cores
-from dlcloud.benchmarks.harness.process import ArmFailedError
+from dlcloud.benchmarks.harness.process import VariantError
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.mixed_precision import main as program
 from dlcloud.benchmarks.mixed_precision import proof, settings
@@ -207,7 +207,7 @@ def facts(inside, every, memory_mib=100.0):
     }  # fmt: skip
 
 
-class ProvingArm:
+class ProvingVariant:
     """Stands for a process that proves a setting: answers with facts, or fails."""
 
     def __init__(self, answer):
@@ -227,15 +227,15 @@ def test_settings_that_compute_otherwise_are_left_out_with_a_reason():
         "fp32": facts(5, 5),
         "bf16": facts(0, 5),
         "bf16+channels_last": facts(5, 5),
-        "bf16+compile": ArmFailedError("the worker process was ended by SIGKILL"),
+        "bf16+compile": VariantError("the worker process was ended by SIGKILL"),
         "fp32+channels_last": facts(3, 5),
     }
-    arms = {name: ProvingArm(answer) for name, answer in answers.items()}
+    variants = {name: ProvingVariant(answer) for name, answer in answers.items()}
     recorder = Recorder(output=StringIO(), messages=StringIO())
     asked = [TrainingSetting.parse(name) for name in answers]
-    proven = proof.prove_settings("vgg16 batch 8", asked, lambda setting: arms[setting.name], recorder)
+    proven = proof.prove_settings("vgg16 batch 8", asked, lambda setting: variants[setting.name], recorder)
     assert [member.setting.name for member in proven] == ["fp32", "bf16+channels_last"]
-    assert all(arm.closed for arm in arms.values())
+    assert all(variant.closed for variant in variants.values())
     (skip,) = recorder.skips
     assert skip.setting == "bf16"
     assert skip.reason.startswith(

@@ -9,9 +9,9 @@ from typing import Any
 
 from .. import catalog
 from ..harness import program, redaction, statistics
-from ..harness.protocol import Case, Limits
-from .arm import CommandArm, Setting
+from ..harness.case import Case, Limits
 from .output import JsonField, Pattern, Reading, Reported
+from .variant import CommandVariant, Setting
 
 ENTRY = catalog.BENCHMARKS["command"]
 SETTING_KEYS = {"name", "environment", "arguments"}
@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         rounds=arguments.repeats,
         fixed=not adaptive,
     )
-    arms = [_arm(setting, arguments, reading) for setting in settings]
-    case = Case(name=arguments.case, arms=arms)
+    variants = [_variant(setting, arguments, reading) for setting in settings]
+    case = Case(name=arguments.case, variants=variants)
     shown = _without_secrets(arguments, settings)
     return program.run(ENTRY.name, shown, limits=limits, packages=(), cases=lambda _recorder: [case])
 
@@ -139,11 +139,11 @@ def _reading(arguments: argparse.Namespace) -> Reading | None:
     return None
 
 
-def _arm(setting: Setting, arguments: argparse.Namespace, reading: Reading | None) -> CommandArm:
+def _variant(setting: Setting, arguments: argparse.Namespace, reading: Reading | None) -> CommandVariant:
     warm_up_runs = arguments.warm_up_runs
     if warm_up_runs is None:
         warm_up_runs = 1 if reading is None else 0
-    return CommandArm(
+    return CommandVariant(
         setting=setting,
         command=arguments.run,
         reading=reading,

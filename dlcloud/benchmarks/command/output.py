@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from ..harness import statistics
-from ..harness.process import ArmFailedError
+from ..harness.process import VariantError
 
 
 class Reading(Protocol):
@@ -17,7 +17,7 @@ class Reading(Protocol):
         """Return the throughputs in a line, in order.
 
         Raises:
-            ArmFailedError: What stands in the throughput's place is not a number above 0.
+            VariantError: What stands in the throughput's place is not a number above 0.
         """
 
     def describe(self) -> str:
@@ -122,5 +122,5 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise ArmFailedError(f"the throughput reads {text[:80]!r}, not a number above 0")
+        raise VariantError(f"the throughput reads {text[:80]!r}, not a number above 0")
     return value

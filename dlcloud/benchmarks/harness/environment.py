@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .process import ArmFailedError
+from .process import VariantError
 
 TAIL = 500
 
 
-def python_of(requirements: Path, *, version: str, tell: Callable[[str], None]) -> str:
+def build_environment(requirements: Path, *, version: str, tell: Callable[[str], None]) -> str:
     """Return the interpreter of an environment with these packages, built where it is missing.
 
     Args:
@@ -28,7 +28,7 @@ def python_of(requirements: Path, *, version: str, tell: Callable[[str], None]) 
         tell: Is told what takes time.
 
     Raises:
-        ArmFailedError: There is no such Python, or the packages cannot be installed.
+        VariantError: There is no such Python, or the packages cannot be installed.
     """
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dlcloud" / "environments"
@@ -58,7 +58,7 @@ def _base(version: str) -> str:
     found = shutil.which(f"python{version}")
     if found is None:
         hint = f"apt-get install python{version}-venv"
-        raise ArmFailedError(f"it needs Python {version}, which is not installed: {hint}")
+        raise VariantError(f"it needs Python {version}, which is not installed: {hint}")
     return found
 
 
@@ -66,4 +66,4 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())[-TAIL:]
-        raise ArmFailedError(f"its environment cannot be built: {said}")
+        raise VariantError(f"its environment cannot be built: {said}")

@@ -13,7 +13,7 @@ KEPT_FREE_BYTES = 256 * MIB
 """What is left to the system beside the settings."""
 
 
-class Weighed(Protocol):
+class MemoryUser(Protocol):
     """A setting, as far as its memory is concerned."""
 
     @property
@@ -48,7 +48,7 @@ def peak_bytes(pid: int) -> int:
     return sum(_line(file, "VmHWM:", unit=1024) or 0 for file in files)
 
 
-def wanted_bytes(setting: Weighed, running: Collection[Weighed]) -> int:
+def estimate_bytes(setting: MemoryUser, running: Collection[MemoryUser]) -> int:
     """Estimate what a setting is going to hold.
 
     Of settings that run already it is known by how much they exceed what was expected of them. Of a setting
@@ -60,9 +60,9 @@ def wanted_bytes(setting: Weighed, running: Collection[Weighed]) -> int:
     return round(setting.expected_bytes * max(1.0, *known, 1.0))
 
 
-def shortage(setting: Weighed, running: Collection[Weighed], free: int | None) -> str | None:
+def shortage(setting: MemoryUser, running: Collection[MemoryUser], free: int | None) -> str | None:
     """Say why a setting cannot be started beside those that run; None where there is room, or none knows."""
-    wanted = wanted_bytes(setting, running)
+    wanted = estimate_bytes(setting, running)
     if free is None or wanted <= max(0, free - KEPT_FREE_BYTES):
         return None
     return f"it wants about {wanted / GIB:.1f} GiB of memory, and {free / GIB:.1f} GiB are free"

@@ -19,7 +19,7 @@ from . import load
 PIECE_BYTES = 1 << 16
 
 
-class ArmFailedError(Exception):
+class VariantError(Exception):
     """A setting cannot be measured; the message says why.
 
     Args:
@@ -80,17 +80,17 @@ class WorkerProcess:
         """Send a request, wait for its reply, and freeze the process again.
 
         Raises:
-            ArmFailedError: The worker refused, died, or did not answer in time.
+            VariantError: The worker refused, died, or did not answer in time.
         """
         try:
             self._process.send_signal(signal.SIGCONT)
             self._stdin.write(json.dumps(request).encode() + b"\n")
             self._stdin.flush()
         except BrokenPipeError:
-            raise ArmFailedError(self._death()) from None
+            raise VariantError(self._death()) from None
         reply: dict[str, Any] = json.loads(self._line(request["do"], timeout_s))
         if "error" in reply:
-            raise ArmFailedError(reply["error"], reply["missing"])
+            raise VariantError(reply["error"], reply["missing"])
         self._process.send_signal(signal.SIGSTOP)
         return reply
 
@@ -124,10 +124,10 @@ class WorkerProcess:
         while b"\n" not in self._unread:
             readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
-                raise ArmFailedError(f"no answer to {what} within {timeout_s:.0f} s")
+                raise VariantError(f"no answer to {what} within {timeout_s:.0f} s")
             piece = os.read(stream, PIECE_BYTES)
             if not piece:
-                raise ArmFailedError(self._death())
+                raise VariantError(self._death())
             self._unread += piece
         line, _, self._unread = self._unread.partition(b"\n")
         return line

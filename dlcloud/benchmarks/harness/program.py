@@ -15,9 +15,9 @@ from typing import Any
 
 from .. import catalog
 from . import hardware, protocol, resume, table
+from .case import Case, Limits, Session
 from .load import ProcLoad
-from .process import ArmFailedError
-from .protocol import Case, Limits, Session
+from .process import VariantError
 from .records import Failure, Recorder, RecordsFile
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -75,7 +75,7 @@ def add_round_arguments(parser: argparse.ArgumentParser, *, limits: Limits) -> N
     )  # fmt: skip
 
 
-def limits_of(arguments: argparse.Namespace) -> Limits:
+def limits_from(arguments: argparse.Namespace) -> Limits:
     """Return the limits that the arguments of both groups ask for."""
     return Limits(
         width=arguments.width,
@@ -101,7 +101,7 @@ def run(
         arguments: As parsed; they go into the first record.
         limits: When to stop.
         packages: Distributions whose versions belong to the figures.
-        cases: Makes the cases; may record failures, and raise ArmFailedError where nothing can be measured.
+        cases: Makes the cases; may record failures, and raise VariantError where nothing can be measured.
     """
 
     def work(session: Session) -> None:
@@ -125,7 +125,7 @@ def run_work(
         arguments: As there.
         limits: As there.
         packages: As there.
-        work: Measures case after case with protocol.measure; may raise ArmFailedError.
+        work: Measures case after case with protocol.measure; may raise VariantError.
     """
     if arguments.resume == OUTPUT_ITSELF and arguments.output is None:
         sys.stderr.write("--resume needs --output FILE, or a file of its own\n")
@@ -167,10 +167,10 @@ def _machine(name: str, packages: Iterable[str]) -> dict[str, Any]:
     return machine
 
 
-def _earlier(name: str, arguments: argparse.Namespace, machine: dict[str, Any]) -> resume.Found:
+def _earlier(name: str, arguments: argparse.Namespace, machine: dict[str, Any]) -> resume.EarlierCases:
     """Return what was measured before, and say what of it does not count."""
     if arguments.resume is None:
-        return resume.Found()
+        return resume.EarlierCases()
     path = arguments.output if arguments.resume == OUTPUT_ITSELF else arguments.resume
     entry = catalog.BENCHMARKS.get(name)
     selecting = [each.replace("-", "_") for each in entry.selecting] if entry else ()
@@ -184,7 +184,7 @@ def _earlier(name: str, arguments: argparse.Namespace, machine: dict[str, Any]) 
 def _status(name: str, work: Callable[[Session], None], session: Session) -> int:
     try:
         work(session)
-    except ArmFailedError as error:
+    except VariantError as error:
         session.recorder.failure(Failure(case=name, setting=None, message=str(error)))
     except KeyboardInterrupt:
         session.recorder.failure(Failure(case=name, setting=None, message="interrupted"))

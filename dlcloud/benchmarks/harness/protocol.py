@@ -1,118 +1,55 @@
 """The protocol that every benchmark measures by: settings side by side until the ratio is known well enough.
 
 Every setting of a case is started in a process of its own and warmed up until its times no longer fall. Then
-come rounds: in each, every setting runs for a slice of time, in an order that turns from round to round, so
+come rounds: in each, every setting runs for a slice of time, in an order that rotates from round to round, so
 that a machine that grows slower slows all of them. A slice that other processes disturbed is run again. A
-candidate whose speed-up over its baseline is known to the width that was asked for sits out the rounds that
-follow: the time goes to those that are not. The rounds end when none is left, or when the time is up.
+candidate whose speed-up over its baseline is known to the requested width sits out the following rounds.
+The rounds end when no candidate is left, or when the time is up.
 
 Settings for which there is no memory beside the others wait until some of these are done; their baselines
-stay. A setting for which there is none even so is skipped.
+stay. A setting for which there is still none is skipped.
 """
 
-import random
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from . import memory, statistics
-from .arm import Arm
-from .case_run import CaseRun
-from .load import Load
-from .records import Recorder
-from .resume import Earlier
+from . import memory, statistics, verdicts
+from .case import AcceptedSlice, Case, Session, VariantResult
+from .load import disturbance
+from .process import VariantError
+from .records import Failure, Skip
+from .resume import MeasuredCase
 
+REDONE_PER_SLICE = 2
+REDONE_PER_CASE = 10
+REDONE_UP_TO_S = 30.0
+"""A longer slice is accepted and marked: running it again costs more than it is worth."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When to stop.
+PROGRESS_EVERY_S = 10.0
 
-    Attributes:
-        width: Relative width of the speed-up's interval that is good enough.
-        max_s: Seconds of measuring after which no further round of the settings that run side by side begins;
-            `rounds` are measured in any case.
-        rounds: Rounds before the first look at the width.
-        slice_s: Least length of a slice.
-        warm_up_s: Seconds after which a warm-up that has not ended is cut off.
-        fixed: Stop after exactly `rounds`.
-    """
-
-    width: float = 0.05
-    max_s: float = 60.0
-    rounds: int = statistics.MINIMUM_PAIRS
-    slice_s: float = 1.0
-    warm_up_s: float = 30.0
-    fixed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One comparison: the same work in several settings, the baseline first.
-
-    Attributes:
-        name: Such as `vgg16 batch 1`.
-        arms: The settings, not yet started.
-        compare: Facts about a candidate from the baseline's outputs and its own.
-        baselines: The setting that another is compared with, by names, where that is not the first; a
-            setting that is its own is a baseline.
-        contenders: Settings of which the best is what all the others are compared with, too.
-    """
-
-    name: str
-    arms: Sequence[Arm]
-    compare: Callable[[list[list[float]], list[list[float]]], Mapping[str, Any]] = lambda _ours, _theirs: {}
-    baselines: Mapping[str, str] = field(default_factory=dict)
-    contenders: Collection[str] = ()
-
-    def baseline_of(self, setting: str) -> str:
-        """Return the name of the setting that this one is compared with; its own where it is a baseline."""
-        return self.baselines.get(setting, self.arms[0].name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """What the cases of one program share.
-
-    Attributes:
-        earlier: Cases that were measured before, by name and settings; they are not measured again.
-        record_earlier: Whether they are recorded again: not where the records are in the same file.
-        own_cpu_s: CPU seconds of the coordinator itself.
-        free_bytes: Memory that more settings may take; None where that is not known.
-        clock: Seconds from any start, never backwards.
-        took_s: How long each case took so far; what the rest is estimated from.
-    """
-
-    limits: Limits
-    recorder: Recorder
-    load: Load
-    generator: random.Random
-    earlier: Mapping[tuple[str, tuple[str, ...]], Earlier] = field(default_factory=dict)
-    record_earlier: bool = True
-    own_cpu_s: Callable[[], float] = time.process_time
-    free_bytes: Callable[[], int | None] = memory.free_bytes
-    clock: Callable[[], float] = time.monotonic
-    took_s: list[float] = field(default_factory=list)
+QUICK_RESAMPLES = 400
+"""Enough to decide whether to go on; the reported figures are drawn from more."""
 
 
 def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: int = 0) -> None:
-    """Measure one case after the other; what fails is recorded and the rest goes on.
+    """Measure one case after the other; a failure is recorded and the rest goes on.
 
     Args:
-        cases: What to measure.
+        cases: Cases to measure.
         session: What they share.
-        before: How many cases of the program have ended already; for the progress.
-        after: How many are still to come, as far as is known.
+        before: Number of cases of the program that have ended already; for the progress.
+        after: Number of cases still to come, as far as is known.
     """
     total = before + len(cases) + after
     for done, case in enumerate(cases, before):
-        earlier = session.earlier.get(_key(case))
+        earlier = session.earlier.get((case.name, case.settings))
         if earlier is not None:
             _take_over(earlier, session)
             message = f"{case.name}: measured before on {earlier.host}"
             session.recorder.progress(message, done=done + 1, total=total)
             continue
-        later = after + sum(_key(other) not in session.earlier for other in cases[done - before + 1 :])
+        following = cases[done - before + 1 :]
+        later = after + sum((other.name, other.settings) not in session.earlier for other in following)
         expected_s = _mean(session.took_s) if session.took_s else session.limits.max_s
         session.recorder.progress(case.name, done=done, total=total, remaining_s=(later + 1) * expected_s)
         run = CaseRun(case=case, session=session, done=done, total=total, later=later)
@@ -122,8 +59,8 @@ def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: 
         session.recorder.progress("done", done=total, total=total, remaining_s=0.0)
 
 
-def _take_over(earlier: Earlier, session: Session) -> None:
-    """Take a case as it was measured; it keeps the name of the machine that it ran on."""
+def _take_over(earlier: MeasuredCase, session: Session) -> None:
+    """Take over a case as it was measured; it keeps the name of the machine that it ran on."""
     recorder = session.recorder
     if session.record_earlier:
         for result in earlier.results:
@@ -131,7 +68,7 @@ def _take_over(earlier: Earlier, session: Session) -> None:
         for comparison in earlier.comparisons:
             recorder.comparison(comparison)
         for comparison in earlier.overall:
-            recorder.compared_overall(comparison)
+            recorder.overall_comparison(comparison)
         recorder.case_end(
             earlier.case, earlier.settings, seconds=earlier.seconds, complete=True, host=earlier.host
         )
@@ -142,9 +79,247 @@ def _take_over(earlier: Earlier, session: Session) -> None:
     session.took_s.append(earlier.seconds)
 
 
+@dataclass(slots=True, kw_only=True)
+class CaseRun:
+    """One case while it is measured; `later` more are to be measured after it."""
+
+    case: Case
+    session: Session
+    done: int
+    total: int
+    later: int
+    results: list[VariantResult] = field(default_factory=list)
+    running: list[VariantResult] = field(default_factory=list)
+    pending: list[VariantResult] = field(default_factory=list)
+    redone: int = 0
+    rounds: int = 0
+    began: float = field(init=False)
+    reported_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self.began = self.reported_at = self.session.clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the seconds since it began, preparations included."""
+        return self.session.clock() - self.began
+
+    def run(self) -> None:
+        """Measure the case and record it; no process of it is left."""
+        try:
+            waiting = [VariantResult(variant=variant) for variant in self.case.variants]
+            while waiting:
+                waiting = self._start_all(waiting)
+                self._measure_rounds()
+                self._end(waiting)
+            self.results.sort(key=lambda result: self.case.settings.index(result.name))
+            verdicts.record(self.case, self.results, self.session)
+            complete = bool(self.results) and len(self.results) == len(self.case.variants)
+            self.session.recorder.case_end(
+                self.case.name, self.case.settings, seconds=self.elapsed_s, complete=complete
+            )
+        finally:
+            for variant in self.case.variants:
+                variant.close()
+
+    def _start_all(self, waiting: Sequence[VariantResult]) -> list[VariantResult]:
+        """Start settings as far as there is memory, each after its baseline, and return the others.
+
+        If there is memory for none, the first is skipped.
+        """
+        left: list[VariantResult] = []
+        reasons: list[str] = []
+        for result in waiting:
+            if self.case.baseline_of(result.name) in {other.name for other in left}:
+                left.append(result)
+                continue
+            reason = self._shortage(result)
+            if reason is None:
+                self.results.append(result)
+                self.running.append(result)
+                self._guard(result, self._start)
+            else:
+                left.append(result)
+                reasons.append(f"{result.name}: {reason}")
+        self.pending = list(self.running) if len(left) < len(waiting) else []
+        if len(left) == len(waiting):
+            self._skip(left.pop(0))
+        elif left:
+            names = ", ".join(result.name for result in left)
+            self._progress(f"measured after the others: {names} ({'; '.join(reasons)})", self._expected_s())
+        return left
+
+    def _shortage(self, result: VariantResult) -> str | None:
+        running = [other.variant for other in self.running]
+        return memory.shortage(result.variant, running, self.session.free_bytes())
+
+    def _skip(self, result: VariantResult) -> None:
+        """Record that there is no memory for a setting."""
+        reason = self._shortage(result) or "there was too little memory"
+        beside = f" beside {', '.join(other.name for other in self.running)}" if self.running else ""
+        self.session.recorder.skip(Skip(case=self.case.name, setting=result.name, reason=reason + beside))
+
+    def _end(self, waiting: Collection[VariantResult]) -> None:
+        """End the settings that ran, except the baselines of those that wait."""
+        needed = {self.case.baseline_of(result.name) for result in waiting}
+        for result in [result for result in self.running if result.name not in needed]:
+            self._guard(result, self._finish)
+            result.variant.close()
+            if result in self.running:
+                self.running.remove(result)
+
+    def _start(self, result: VariantResult) -> None:
+        self._progress(f"preparing {result.name}", self._expected_s())
+        result.facts = dict(result.variant.start())
+        result.warm_up = result.variant.warm_up(self.session.limits.warm_up_s)
+
+    def _finish(self, result: VariantResult) -> None:
+        result.finish = result.variant.finish()
+        result.facts.update(result.finish.facts)
+
+    def _measure_rounds(self) -> None:
+        """Measure rounds of the running settings until they suffice."""
+        began = self.session.clock()
+        number = 0
+        while self.pending:
+            for result in _rotate(self.pending, number):
+                self._guard(result, self._measure_slice)
+            self.rounds += 1
+            number += 1
+            elapsed_s = self.session.clock() - began
+            width = self._check_widths(number)
+            if self._is_enough(number, elapsed_s):
+                return
+            self._report_round(number, elapsed_s, width)
+
+    def _check_widths(self, number: int) -> float | None:
+        """Leave out settings that are known well enough; return the widest interval, None between looks.
+
+        A baseline stays as long as any of its candidates.
+        """
+        limits = self.session.limits
+        if limits.fixed or not self.pending or not statistics.is_look_due(number, limits.rounds):
+            return None
+        widths = verdicts.widths(self.case, self.pending, self.session.generator, resamples=QUICK_RESAMPLES)
+        wide = {name for name, width in widths.items() if width > limits.width}
+        needed = wide | {self.case.baseline_of(name) for name in wide}
+        self.pending = [result for result in self.pending if result.name in needed]
+        return max(widths.values())
+
+    def _is_enough(self, number: int, elapsed_s: float) -> bool:
+        limits = self.session.limits
+        if number < limits.rounds:
+            return False
+        return limits.fixed or elapsed_s >= limits.max_s or not self.pending
+
+    def _measure_slice(self, result: VariantResult) -> None:
+        """Measure one slice, again if it was disturbed, and record the least disturbed one."""
+        best = self._measure_once(result)
+        redone = 0
+        while redone < REDONE_PER_SLICE and self._is_worth_redoing(best):
+            self.redone += 1
+            redone += 1
+            best = min(best, self._measure_once(result), key=lambda accepted: accepted.disturbance.share)
+        result.slices.append(best)
+        self._record(result, best, redone)
+
+    def _is_worth_redoing(self, accepted: AcceptedSlice) -> bool:
+        disturbed = accepted.disturbance.share > verdicts.DISTURBED_SLICE
+        return disturbed and self.redone < REDONE_PER_CASE and accepted.slice.seconds <= REDONE_UP_TO_S
+
+    def _measure_once(self, result: VariantResult) -> AcceptedSlice:
+        session = self.session
+        before, own_before = session.load.read(), result.variant.cpu_s() + session.own_cpu_s()
+        measured = result.variant.measure(session.limits.slice_s)
+        own_after, after = result.variant.cpu_s() + session.own_cpu_s(), session.load.read()
+        taken = disturbance(before, after, own_after - own_before)
+        return AcceptedSlice(round=self.rounds, slice=measured, disturbance=taken)
+
+    def _record(self, result: VariantResult, accepted: AcceptedSlice, redone: int) -> None:
+        """Record a slice: a sample for each of its parts."""
+        measured, taken = accepted.slice, accepted.disturbance
+        sample = {
+            "case": self.case.name,
+            "setting": result.name,
+            "metric": result.variant.metric.value,
+            "unit": result.variant.unit,
+            "items": measured.items,
+            "seconds": round(measured.seconds, 6),
+            "round": accepted.round,
+            "disturbed_share": round(taken.share, 4),
+            "steal_share": round(taken.stolen, 4),
+            "redone": redone,
+        }
+        latencies = {"latencies_ms": list(measured.latencies_ms)} if measured.latencies_ms else {}
+        for value in measured.parts or (measured.value,):
+            self.session.recorder.sample({**sample, "value": value, **latencies})
+
+    def _guard(self, result: VariantResult, action: Callable[[VariantResult], None]) -> None:
+        """Remove a variant from the case if the action fails."""
+        try:
+            action(result)
+        except VariantError as error:
+            for results in (self.results, self.running, self.pending):
+                if result in results:
+                    results.remove(result)
+            result.variant.close()
+            failure = Failure(case=self.case.name, setting=result.name, message=str(error))
+            self.session.recorder.failure(failure)
+
+    def _report_round(self, number: int, elapsed_s: float, width: float | None) -> None:
+        """Report progress at the looks, and every few seconds during long rounds: reporting costs time."""
+        limits = self.session.limits
+        if width is not None:
+            names = ", ".join(self._candidates())
+            message = f"{number} rounds, interval {100 * width:.1f} % wide; still measured: {names}"
+            rest_s = self._rest_s(number, width, elapsed_s)
+        elif self.session.clock() - self.reported_at >= PROGRESS_EVERY_S:
+            message = f"{number} of at least {max(number, limits.rounds)} rounds"
+            least_s = elapsed_s / number * max(0, limits.rounds - number)
+            rest_s = least_s if limits.fixed else max(least_s, limits.max_s - elapsed_s)
+        else:
+            return
+        case_s = _mean(took_s) if (took_s := self.session.took_s) else self.elapsed_s + rest_s
+        self._progress(message, rest_s + self.later * case_s)
+
+    def _candidates(self) -> list[str]:
+        """Return the settings that are still measured, without baselines that only others of them need."""
+        names = [result.name for result in self.pending]
+        needed = {self.case.baseline_of(name) for name in names if self.case.baseline_of(name) != name}
+        return [name for name in names if name not in needed] or names
+
+    def _rest_s(self, number: int, width: float, elapsed_s: float) -> float:
+        """Estimate how long the rounds go on: an interval narrows with the root of their number."""
+        limits = self.session.limits
+        if limits.fixed:
+            return elapsed_s / number * max(0, limits.rounds - number)
+        needed_s = elapsed_s * ((width / limits.width) ** 2 - 1)
+        return max(0.0, min(needed_s, limits.max_s - elapsed_s))
+
+    def _expected_s(self) -> float | None:
+        """Estimate how long this and all later cases take, from those before; None for the first."""
+        if not self.session.took_s:
+            return None
+        case_s = _mean(self.session.took_s)
+        return max(0.0, case_s - self.elapsed_s) + self.later * case_s
+
+    def _progress(self, message: str, remaining_s: float | None) -> None:
+        self.reported_at = self.session.clock()
+        self.session.recorder.progress(
+            f"{self.case.name}: {message}", done=self.done, total=self.total, remaining_s=remaining_s
+        )
+
+
+def _rotate(results: Sequence[VariantResult], number: int) -> list[VariantResult]:
+    """Return the variants in the order of a round: each is first in turn, every other round runs backwards.
+
+    After an even number of rounds each variant was as often before any other as after it.
+    """
+    first = number // 2 % len(results)
+    order = [*results[first:], *results[:first]]
+    return order[::-1] if number % 2 else order
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _key(case: Case) -> tuple[str, tuple[str, ...]]:
-    return (case.name, tuple(arm.name for arm in case.arms))

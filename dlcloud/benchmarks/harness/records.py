@@ -63,7 +63,7 @@ class Metric(Enum):
         return self is Metric.THROUGHPUT
 
 
-class Kind(Enum):
+class RecordKind(Enum):
     """What a record tells."""
 
     START = "start"
@@ -79,7 +79,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurement:
     """A metric's value with its interval."""
 
     value: float
@@ -87,6 +87,12 @@ class Measured:
     high: float
     unit: str
     samples: int
+
+    @classmethod
+    def exact(cls, value: float, unit: str) -> Self:
+        """Return a single value, rounded to 2 decimals, without an interval."""
+        value = round(value, 2)
+        return cls(value=value, low=value, high=value, unit=unit, samples=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ class Result:
     case: str
     setting: str
     baseline: bool
-    metrics: Mapping[Metric, Measured]
+    metrics: Mapping[Metric, Measurement]
     facts: Mapping[str, Any]
     warnings: tuple[str, ...]
     stable: bool
@@ -169,12 +175,13 @@ class Recorder:
             machine: `environment`, `hardware` and `software`, as hardware.describe gives them.
         """
         told = {"benchmark": benchmark, "arguments": arguments, "seed": seed, "host": self.host, **machine}
-        self._write(Kind.START, told)
+        self._write(RecordKind.START, told)
 
     def progress(self, message: str, *, done: int, total: int, remaining_s: float | None = None) -> None:
         """Record and tell what is happening now."""
         self._write(
-            Kind.PROGRESS, {"message": message, "done": done, "total": total, "remaining_s": remaining_s}
+            RecordKind.PROGRESS,
+            {"message": message, "done": done, "total": total, "remaining_s": remaining_s},
         )
         left = f", about {duration(remaining_s)} left" if remaining_s is not None else ""
         self._tell(f"[{done}/{total}{left}] {message}")
@@ -192,45 +199,45 @@ class Recorder:
             host: Where it ran, if that was not here.
         """
         told = {"case": case, "settings": list(settings), "seconds": round(seconds, 3)}
-        self._write(Kind.CASE, {**told, "host": host or self.host, "complete": complete})
+        self._write(RecordKind.CASE, {**told, "host": host or self.host, "complete": complete})
 
     def sample(self, values: Mapping[str, Any]) -> None:
         """Record one slice or one value of it."""
-        self._write(Kind.SAMPLE, values)
+        self._write(RecordKind.SAMPLE, values)
 
     def result(self, result: Result) -> None:
         """Record what a setting came to."""
         self.results.append(result)
         metrics = {metric.value: _fields(measured) for metric, measured in result.metrics.items()}
-        self._write(Kind.RESULT, {**_fields(result), "metrics": metrics})
+        self._write(RecordKind.RESULT, {**_fields(result), "metrics": metrics})
 
     def comparison(self, comparison: Comparison) -> None:
         """Record how a candidate did against the baseline."""
         self.comparisons.append(comparison)
-        self._write(Kind.COMPARISON, {**_fields(comparison), "metric": comparison.metric.value})
+        self._write(RecordKind.COMPARISON, {**_fields(comparison), "metric": comparison.metric.value})
 
-    def compared_overall(self, comparison: Comparison) -> None:
+    def overall_comparison(self, comparison: Comparison) -> None:
         """Record how a setting did against the best of several baselines."""
         self.overall.append(comparison)
-        self._write(Kind.OVERALL, {**_fields(comparison), "metric": comparison.metric.value})
+        self._write(RecordKind.OVERALL, {**_fields(comparison), "metric": comparison.metric.value})
 
     def failure(self, failure: Failure) -> None:
         """Record and tell that something could not be measured."""
         self.failures.append(failure)
-        self._write(Kind.FAILURE, _fields(failure))
+        self._write(RecordKind.FAILURE, _fields(failure))
         self._tell(f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}")
 
     def skip(self, skip: Skip) -> None:
         """Record and tell that a setting was left out, and why."""
         self.skips.append(skip)
-        self._write(Kind.SKIP, _fields(skip))
+        self._write(RecordKind.SKIP, _fields(skip))
         self._tell(f"skipped: {skip.case}, {skip.setting}: {skip.reason}")
 
     def end(self, *, ok: bool, seconds: float) -> None:
         """Record that the program is done."""
-        self._write(Kind.END, {"ok": ok, "seconds": round(seconds, 3)})
+        self._write(RecordKind.END, {"ok": ok, "seconds": round(seconds, 3)})
 
-    def _write(self, kind: Kind, values: Mapping[str, Any]) -> None:
+    def _write(self, kind: RecordKind, values: Mapping[str, Any]) -> None:
         if self.output is None:
             return
         time = self.now().isoformat(timespec="milliseconds")
@@ -289,5 +296,5 @@ def _end_last_line(stream: TextIO) -> None:
                 stream.write("\n")
 
 
-def _fields(value: Measured | Result | Comparison | Failure | Skip) -> dict[str, Any]:
+def _fields(value: Measurement | Result | Comparison | Failure | Skip) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .records import Comparison, Kind, Measured, Metric, Result
+from .records import Comparison, Measurement, Metric, RecordKind, Result
 
 UNRELATED = frozenset({"output", "resume", "host", "cache"})
 """Arguments that change no figure."""
@@ -26,7 +26,7 @@ HARDWARE = ("cpu_model", "physical_cores", "logical_cpus", "usable_cpus", "cpu_f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
+class MeasuredCase:
     """A case that was measured before; `seconds` is how long it took, `host` where it ran."""
 
     case: str
@@ -39,14 +39,14 @@ class Earlier:
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class EarlierCases:
     """Which cases count, and why cases of other starts do not."""
 
-    cases: dict[tuple[str, tuple[str, ...]], Earlier] = field(default_factory=dict)
+    cases: dict[tuple[str, tuple[str, ...]], MeasuredCase] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
 
 
-def find(path: Path, start: Mapping[str, Any], *, selecting: Collection[str] = ()) -> Found:
+def find(path: Path, start: Mapping[str, Any], *, selecting: Collection[str] = ()) -> EarlierCases:
     """Return what a records file holds of cases that need not be measured again.
 
     Args:
@@ -54,7 +54,7 @@ def find(path: Path, start: Mapping[str, Any], *, selecting: Collection[str] = (
         start: What the `start` record of this program is going to say.
         selecting: Arguments that only say which cases there are.
     """
-    found = Found()
+    found = EarlierCases()
     for began, records in _starts(path):
         earlier = list(_complete(records))
         if not earlier:
@@ -127,7 +127,7 @@ def _starts(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]
     began: dict[str, Any] | None = None
     since: list[dict[str, Any]] = []
     for record in _records(path):
-        if record.get("record") == Kind.START.value:
+        if record.get("record") == RecordKind.START.value:
             if began is not None:
                 yield began, since
             began, since = record, []
@@ -150,11 +150,11 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _complete(records: Iterable[Mapping[str, Any]]) -> Iterator[Earlier]:
+def _complete(records: Iterable[Mapping[str, Any]]) -> Iterator[MeasuredCase]:
     """Yield the cases that came to their end with every setting."""
     since: list[Mapping[str, Any]] = []
     for record in records:
-        if record.get("record") != Kind.CASE.value:
+        if record.get("record") != RecordKind.CASE.value:
             since.append(record)
             continue
         earlier = _earlier(record, since) if record.get("complete") else None
@@ -163,14 +163,16 @@ def _complete(records: Iterable[Mapping[str, Any]]) -> Iterator[Earlier]:
             yield earlier
 
 
-def _earlier(end: Mapping[str, Any], since: Iterable[Mapping[str, Any]]) -> Earlier | None:
+def _earlier(end: Mapping[str, Any], since: Iterable[Mapping[str, Any]]) -> MeasuredCase | None:
     """Read a case; None where a record of it is not as this program writes it."""
     mine = [record for record in since if record.get("case") == end["case"]]
     try:
-        results = [_result(record) for record in mine if record["record"] == Kind.RESULT.value]
-        comparisons = [_comparison(record) for record in mine if record["record"] == Kind.COMPARISON.value]
-        overall = [_comparison(record) for record in mine if record["record"] == Kind.OVERALL.value]
-        earlier = Earlier(
+        results = [_result(record) for record in mine if record["record"] == RecordKind.RESULT.value]
+        comparisons = [
+            _comparison(record) for record in mine if record["record"] == RecordKind.COMPARISON.value
+        ]
+        overall = [_comparison(record) for record in mine if record["record"] == RecordKind.OVERALL.value]
+        earlier = MeasuredCase(
             case=end["case"],
             settings=tuple(end["settings"]),
             results=tuple(results),
@@ -189,7 +191,7 @@ def _result(record: Mapping[str, Any]) -> Result:
         case=record["case"],
         setting=record["setting"],
         baseline=record["baseline"],
-        metrics={Metric(name): Measured(**told) for name, told in record["metrics"].items()},
+        metrics={Metric(name): Measurement(**told) for name, told in record["metrics"].items()},
         facts=record["facts"],
         warnings=tuple(record["warnings"]),
         stable=record["stable"],

@@ -163,7 +163,7 @@ def judge(ratio: Interval) -> Verdict:
     return Verdict.NO_DIFFERENCE
 
 
-def look_due(count: int, minimum: int) -> bool:
+def is_look_due(count: int, minimum: int) -> bool:
     """Tell whether `count` rounds are one of the few points at which sampling may stop.
 
     After the first look they are even, so that each setting was as often before another as after it.
@@ -178,7 +178,7 @@ def look_due(count: int, minimum: int) -> bool:
     return look == count
 
 
-def settled(values: Sequence[float]) -> bool:
+def is_settled(values: Sequence[float]) -> bool:
     """Tell whether a warm-up has ended: the last two medians of three steps agree within 5 %."""
     if len(values) < 2 * WARM_UP_GROUP:
         return False
@@ -194,7 +194,7 @@ def warm_up_length(values: Sequence[float]) -> int | None:
     last, which is already warm.
     """
     for length in range(2 * WARM_UP_GROUP, len(values) + 1):
-        if settled(values[:length]):
+        if is_settled(values[:length]):
             return length - WARM_UP_GROUP
     return None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from .records import Comparison, Measured, Metric, Recorder, Result
+from .records import Comparison, Measurement, Metric, Recorder, Result
 from .verdicts import TIME_WAS_UP
 
 MIB = 1 << 20
@@ -46,7 +46,7 @@ def _row(result: Result, compared: _Compared, overall: _Compared) -> dict[str, s
     return row
 
 
-def _value(metric: Metric, measured: Measured) -> str:
+def _value(metric: Metric, measured: Measurement) -> str:
     if metric in (Metric.PEAK_MEMORY, Metric.RESIDENT_MEMORY):
         return f"{measured.value:.0f}"
     return f"{measured.value:.4g} [{measured.low:.4g}, {measured.high:.4g}]"

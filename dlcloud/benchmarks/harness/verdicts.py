@@ -1,259 +1,226 @@
-"""Turn what the arms of a case measured into results, comparisons and warnings."""
+"""Turn what the variants of a case measured into results, comparisons and warnings."""
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from . import statistics
-from .arm import Arm, Finish, Slice, WarmUp
-from .load import Disturbance
-from .records import Comparison, Measured, Metric, Result
+from .case import AcceptedSlice, Case, Session, VariantResult
+from .records import Comparison, Measurement, Metric, Result
 from .statistics import Interval
 
-if TYPE_CHECKING:
-    from .protocol import Case, Session
-
 DISTURBED_SLICE = 0.08
+"""Share that other processes and other machines took of a slice, above which it is disturbed."""
+
 DISTURBED_SLICES = 0.25
 """Share of disturbed slices above which a result is not called stable."""
 
 DIGITS = 6
-
-SMALLEST_LEFT = 0.01
+RESAMPLES = 2000
+SMALLEST_SHARE_LEFT = 0.01
 
 TIME_WAS_UP = "time was up"
-"""How the warning begins that a speed-up is not known to the width that was asked for."""
+"""How the warning begins that a speed-up is not known to the requested width."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A slice that counts, with what others took of it, and the round that it was measured in."""
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A candidate and its baseline, both measured."""
 
-    round: int
-    slice: Slice
-    disturbance: Disturbance
+    baseline: VariantResult
+    candidate: VariantResult
+
+    def slices(self) -> tuple[list[AcceptedSlice], list[AcceptedSlice]]:
+        """Return the slices of the rounds in which both were measured, the baseline's first."""
+        both = (self.baseline.slices, self.candidate.slices)
+        rounds = set.intersection(*({accepted.round for accepted in slices} for slices in both))
+        ours, theirs = ([accepted for accepted in slices if accepted.round in rounds] for slices in both)
+        return ours, theirs
+
+    def speed_up(self, generator: random.Random, resamples: int) -> Interval:
+        """Return the speed-up with an interval that includes what other work may explain of it.
+
+        On a busy machine one process may for many slices share its CPU with more foreign processes than the
+        other: two equal settings then differed by a factor of two, round after round. So the interval reaches
+        from that of the measured ratios to the same per CPU time that was left to each of the two on average.
+        """
+        ours, theirs = self.slices()
+        ratios = statistics.ratios(
+            [accepted.value for accepted in ours],
+            [accepted.value for accepted in theirs],
+            higher_is_better=self.baseline.variant.metric.higher_is_better,
+        )
+        measured = statistics.bootstrap(ratios, generator, resamples=resamples)
+        explained = _share_left(ours) / _share_left(theirs)
+        low, high = measured.low * min(1.0, explained), measured.high * max(1.0, explained)
+        return replace(measured, low=low, high=high)
+
+    def compare(self, case: str, generator: random.Random) -> Comparison:
+        """Return how the settings compare, not only the two processes that were measured for them."""
+        speed_up = self.speed_up(generator, RESAMPLES)
+        spread = 1.0 + max(self.baseline.variant.process_spread, self.candidate.variant.process_spread)
+        speed_up = replace(speed_up, low=speed_up.low / spread, high=speed_up.high * spread)
+        return Comparison(
+            case=case,
+            baseline=self.baseline.name,
+            candidate=self.candidate.name,
+            metric=self.baseline.variant.metric,
+            ratio=_round(speed_up.value),
+            low=_round(speed_up.low),
+            high=_round(speed_up.high),
+            confidence=round(speed_up.confidence, 4),
+            verdict=statistics.judge(speed_up).value,
+            samples=len(self.slices()[0]),
+        )
 
 
-@dataclass(slots=True, kw_only=True)
-class Track:
-    """An arm and all that is known of it so far."""
-
-    arm: Arm
-    facts: dict[str, Any] = field(default_factory=dict)
-    warm_up: WarmUp | None = None
-    kept: list[Kept] = field(default_factory=list)
-    finish: Finish | None = None
-
-    @property
-    def values(self) -> list[float]:
-        """Return the main metric of each round."""
-        return [kept.slice.value for kept in self.kept]
+def _share_left(slices: Sequence[AcceptedSlice]) -> float:
+    """Return the mean share of the CPU time of slices that other work left, never quite 0."""
+    shares = [1.0 - accepted.disturbance.share for accepted in slices]
+    return max(SMALLEST_SHARE_LEFT, sum(shares) / len(shares))
 
 
 def widths(
-    case: "Case", tracks: Sequence[Track], generator: random.Random, *, resamples: int
+    case: Case, results: Sequence[VariantResult], generator: random.Random, *, resamples: int
 ) -> dict[str, float]:
     """Return by setting the relative width of the interval that it is judged by.
 
-    Of a candidate that is its speed-up's; of a setting that is in no pair, as where its baseline failed, that
-    of its own figure. A baseline that has candidates is in none.
+    For a candidate this is the interval of its speed-up; for a setting in no pair, because its baseline
+    failed, that of its own figure. A baseline that has candidates is left out.
     """
-    pairs = _pairs(case, tracks)
-    found = {
-        theirs.arm.name: _speed_up(ours, theirs, generator, resamples).relative_width
-        for ours, theirs in pairs
-    }
-    paired = {track.arm.name for pair in pairs for track in pair}
-    alone = [track for track in tracks if track.arm.name not in paired]
-    intervals = {
-        track.arm.name: statistics.bootstrap(track.values, generator, resamples=resamples) for track in alone
-    }
-    return {**found, **{name: interval.relative_width for name, interval in intervals.items()}}
+    pairs = _pairs(case, results)
+    intervals = {pair.candidate.name: pair.speed_up(generator, resamples) for pair in pairs}
+    paired = {result.name for pair in pairs for result in (pair.baseline, pair.candidate)}
+    for result in results:
+        if result.name not in paired:
+            intervals[result.name] = statistics.bootstrap(result.values, generator, resamples=resamples)
+    return {name: interval.relative_width for name, interval in intervals.items()}
 
 
-def _pairs(case: "Case", tracks: Sequence[Track]) -> list[tuple[Track, Track]]:
-    """Return every candidate that was measured, after its baseline, where that was measured as well."""
-    by_name = {track.arm.name: track for track in tracks}
-    baselines = {name: by_name.get(case.baseline_of(name)) for name in by_name}
-    return [
-        (baseline, by_name[name])
-        for name, baseline in baselines.items()
-        if baseline is not None
-        and baseline is not by_name[name]
-        and all(_side_by_side(baseline, by_name[name]))
-    ]
+def _pairs(case: Case, results: Sequence[VariantResult]) -> list[_Pair]:
+    """Return every candidate with its baseline, if both were measured in the same rounds."""
+    by_name = {result.name: result for result in results}
+    baselines = ((by_name.get(case.baseline_of(result.name)), result) for result in results)
+    pairs = [_Pair(base, result) for base, result in baselines if base is not None and base is not result]
+    return [pair for pair in pairs if all(pair.slices())]
 
 
-def _speed_up(baseline: Track, candidate: Track, generator: random.Random, resamples: int) -> Interval:
-    """Return the speed-up with an interval that also holds what others' work may explain of it.
+def record(case: Case, results: Sequence[VariantResult], session: Session) -> None:
+    """Record the results of the measured settings and how they compare with their baselines.
 
-    On a busy machine one process may for many slices share its CPU with more strangers than the other: two
-    equal settings then differed by a factor of two, round after round. So the interval reaches from that of
-    the ratios as measured to the same per CPU time that others left each of the two on average.
+    Nothing is compared with a baseline that failed.
     """
-    ours, theirs = _side_by_side(baseline, candidate)
-    higher = baseline.arm.metric.higher_is_better
-    values = ([kept.slice.value for kept in each] for each in (ours, theirs))
-    pairs = statistics.ratios(*values, higher_is_better=higher)
-    measured = statistics.bootstrap(pairs, generator, resamples=resamples)
-    explained = _left(ours) / _left(theirs)
-    return replace(measured, low=measured.low * min(1.0, explained), high=measured.high * max(1.0, explained))
-
-
-def _side_by_side(one: Track, other: Track) -> tuple[list[Kept], list[Kept]]:
-    """Return the slices of the rounds that both settings were measured in."""
-    rounds = {kept.round for kept in one.kept} & {kept.round for kept in other.kept}
-    ours, theirs = ([kept for kept in each.kept if kept.round in rounds] for each in (one, other))
-    return ours, theirs
-
-
-def _left(slices: Sequence[Kept]) -> float:
-    """Return the mean share of the CPU time of slices that others left, never quite nothing."""
-    shares = [1.0 - kept.disturbance.share for kept in slices]
-    return max(SMALLEST_LEFT, sum(shares) / len(shares))
-
-
-def record(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
-    """Record the results of the settings that were measured, and how they compare with their baselines.
-
-    Where a baseline itself failed nothing is compared with it.
-    """
-    if not tracks:
+    if not results:
         return
-    known = widths(case, tracks, session.generator, resamples=2000)
-    for track in tracks:
-        # Where not even one of its candidates could be told from it, a baseline itself is doubtful.
-        widths_of = [known[name] for name in known if track.arm.name in {name, case.baseline_of(name)}]
-        width = min(widths_of, default=0.0)
-        warnings = [*_warnings(track), *_width_warnings(width, session.limits.width, session.limits.fixed)]
-        result = Result(
+    by_setting = widths(case, results, session.generator, resamples=RESAMPLES)
+    for result in results:
+        # A baseline is doubtful if none of its candidates could be told from it.
+        related = [by_setting[name] for name in by_setting if result.name in {name, case.baseline_of(name)}]
+        warnings = _warnings(result)
+        width, limits = min(related, default=0.0), session.limits
+        if width > limits.width and not limits.fixed:
+            interval = f"the interval {100 * width:.1f} % wide, not {100 * limits.width:g} %"
+            warnings.append(f"{TIME_WAS_UP} with {interval}")
+        summary = Result(
             case=case.name,
-            setting=track.arm.name,
-            baseline=case.baseline_of(track.arm.name) == track.arm.name,
-            metrics=_metrics(track, session.generator),
-            facts=_facts(case, tracks, track),
+            setting=result.name,
+            baseline=case.baseline_of(result.name) == result.name,
+            metrics=_metrics(result, session.generator),
+            facts=_facts(case, results, result),
             warnings=tuple(warnings),
             stable=not warnings,
         )
-        session.recorder.result(result)
-    for baseline, candidate in _pairs(case, tracks):
-        session.recorder.comparison(_comparison(case.name, baseline, candidate, session.generator))
-    _record_overall(case, tracks, session)
+        session.recorder.result(summary)
+    for pair in _pairs(case, results):
+        session.recorder.comparison(pair.compare(case.name, session.generator))
+    _record_overall(case, results, session)
 
 
-def _record_overall(case: "Case", tracks: Sequence[Track], session: "Session") -> None:
-    """Record how every setting compares with the best of the contenders, where there is a choice of them."""
-    contenders = [track for track in tracks if track.arm.name in case.contenders]
+def _record_overall(case: Case, results: Sequence[VariantResult], session: Session) -> None:
+    """Record how every setting compares with the best of the contenders, if there are several."""
+    contenders = [result for result in results if result.name in case.contenders]
     if len(case.contenders) < 2 or not contenders:  # noqa: PLR2004 - a choice
         return
     best = max(contenders, key=_merit)
-    for track in tracks:
-        if track is not best and all(_side_by_side(best, track)):
-            compared = _comparison(case.name, best, track, session.generator)
-            session.recorder.compared_overall(compared)
+    for pair in (_Pair(best, result) for result in results if result is not best):
+        if all(pair.slices()):
+            session.recorder.overall_comparison(pair.compare(case.name, session.generator))
 
 
-def _merit(track: Track) -> float:
-    middle = statistics.median(track.values)
-    return middle if track.arm.metric.higher_is_better else -middle
+def _merit(result: VariantResult) -> float:
+    middle = statistics.median(result.values)
+    return middle if result.variant.metric.higher_is_better else -middle
 
 
-def _comparison(case: str, baseline: Track, candidate: Track, generator: random.Random) -> Comparison:
-    """Return how the settings compare, and not only the two processes that were measured for them."""
-    measured = _speed_up(baseline, candidate, generator, resamples=2000)
-    spread = 1.0 + max(baseline.arm.process_spread, candidate.arm.process_spread)
-    speed_up = replace(measured, low=measured.low / spread, high=measured.high * spread)
-    return Comparison(
-        case=case,
-        baseline=baseline.arm.name,
-        candidate=candidate.arm.name,
-        metric=baseline.arm.metric,
-        ratio=_rounded(speed_up.value),
-        low=_rounded(speed_up.low),
-        high=_rounded(speed_up.high),
-        confidence=round(speed_up.confidence, 4),
-        verdict=statistics.judge(speed_up).value,
-        samples=len(_side_by_side(baseline, candidate)[0]),
-    )
+def _facts(case: Case, results: Sequence[VariantResult], result: VariantResult) -> Mapping[str, Any]:
+    """Return a setting's facts and those from comparing its outputs with its baseline's.
 
-
-def _facts(case: "Case", tracks: Sequence[Track], track: Track) -> Mapping[str, Any]:
-    """Return an arm's facts, with those that come from comparing its outputs with its baseline's.
-
-    A baseline's own are compared with those of the case's first setting, where that is another.
+    A baseline's own outputs are compared with those of the case's first setting, if that is another.
     """
-    name = track.arm.name
-    baseline = case.baseline_of(name)
-    reference = case.arms[0].name if baseline == name else baseline
-    found = next((each for each in tracks if each.arm.name == reference), None)
-    if found is None or found is track or not found.finish or not track.finish:
-        return track.facts
-    compared = case.compare(found.finish.outputs, track.finish.outputs)
-    return {**track.facts, **compared, **({"compared_with": reference} if reference != baseline else {})}
+    baseline = case.baseline_of(result.name)
+    name = case.settings[0] if baseline == result.name else baseline
+    reference = next((other for other in results if other.name == name), None)
+    if reference is None or reference is result or not reference.finish or not result.finish:
+        return result.facts
+    compared = case.compare(reference.finish.outputs, result.finish.outputs)
+    return {**result.facts, **compared, **({"compared_with": name} if name != baseline else {})}
 
 
-def _metrics(track: Track, generator: random.Random) -> dict[Metric, Measured]:
-    main = statistics.bootstrap(track.values, generator)
-    metrics = {track.arm.metric: _measured(main, track.arm.unit, len(track.values))}
-    finished = track.finish.metrics if track.finish else {}
-    return {**metrics, **_latency(track, generator), **_epoch(track, main), **finished}
+def _metrics(result: VariantResult, generator: random.Random) -> dict[Metric, Measurement]:
+    main = statistics.bootstrap(result.values, generator)
+    metrics = {result.variant.metric: _measurement(main, result.variant.unit, len(result.values))}
+    finished = result.finish.metrics if result.finish else {}
+    return {**metrics, **_latency(result, generator), **_epoch(result, main), **finished}
 
 
-def _epoch(track: Track, throughput: Interval) -> dict[Metric, Measured]:
-    """Return the time of an epoch, computed, where the facts say how many images one has."""
-    images = track.facts.get("epoch_images")
+def _epoch(result: VariantResult, throughput: Interval) -> dict[Metric, Measurement]:
+    """Return the computed time of an epoch, if the facts give its number of images."""
+    images = result.facts.get("epoch_images")
     if images is None:
         return {}
-    fastest, middle, slowest = (
-        _rounded(images / each) for each in (throughput.high, throughput.value, throughput.low)
-    )
-    duration = Measured(value=middle, low=fastest, high=slowest, unit="s", samples=len(track.values))
+    durations = (images / value for value in (throughput.high, throughput.value, throughput.low))
+    fastest, middle, slowest = map(_round, durations)
+    duration = Measurement(value=middle, low=fastest, high=slowest, unit="s", samples=len(result.values))
     return {Metric.EPOCH_DURATION: duration}
 
 
-def _latency(track: Track, generator: random.Random) -> dict[Metric, Measured]:
-    """Return the median and the tail of single steps, where they were timed.
+def _latency(result: VariantResult, generator: random.Random) -> dict[Metric, Measurement]:
+    """Return the median and the tail of single steps, if they were timed.
 
     The steps of a slice resemble each other, so the interval of the median comes from the slices' medians. A
     slice is too short to have a tail: that comes from all steps together.
     """
-    slices = [kept.slice.latencies_ms for kept in track.kept if kept.slice.latencies_ms]
+    slices = [accepted.slice.latencies_ms for accepted in result.slices if accepted.slice.latencies_ms]
     if not slices:
         return {}
     together = [value for latencies in slices for value in latencies]
     middle = statistics.bootstrap([statistics.median(latencies) for latencies in slices], generator)
     tail = statistics.percentile_interval(together, 0.99)
     return {
-        Metric.LATENCY_P50: _measured(middle, "ms", len(together)),
-        Metric.LATENCY_P99: _measured(tail, "ms", len(together)),
+        Metric.LATENCY_P50: _measurement(middle, "ms", len(together)),
+        Metric.LATENCY_P99: _measurement(tail, "ms", len(together)),
     }
 
 
-def _measured(interval: Interval, unit: str, samples: int) -> Measured:
-    value, low, high = (_rounded(value) for value in (interval.value, interval.low, interval.high))
-    return Measured(value=value, low=low, high=high, unit=unit, samples=samples)
+def _measurement(interval: Interval, unit: str, samples: int) -> Measurement:
+    value, low, high = map(_round, (interval.value, interval.low, interval.high))
+    return Measurement(value=value, low=low, high=high, unit=unit, samples=samples)
 
 
-def _warnings(track: Track) -> list[str]:
-    """Say what makes the figures of one setting doubtful."""
+def _warnings(result: VariantResult) -> list[str]:
+    """Return what makes the figures of one setting doubtful."""
     warnings = []
-    if track.warm_up is not None and not track.warm_up.settled:
-        warnings.append(f"still speeding up or slowing down after {track.warm_up.seconds:.0f} s of warm-up")
-    unsettled = sum(not kept.slice.settled for kept in track.kept)
+    if result.warm_up is not None and not result.warm_up.settled:
+        warnings.append(f"still speeding up or slowing down after {result.warm_up.seconds:.0f} s of warm-up")
+    unsettled = sum(not accepted.slice.settled for accepted in result.slices)
     if unsettled:
-        warnings.append(f"the values within {unsettled} of {len(track.kept)} runs never agreed")
-    disturbed = sum(kept.disturbance.share > DISTURBED_SLICE for kept in track.kept)
-    if disturbed > DISTURBED_SLICES * len(track.kept):
-        warnings.append(f"other work disturbed {disturbed} of {len(track.kept)} slices")
+        warnings.append(f"the values within {unsettled} of {len(result.slices)} runs never agreed")
+    disturbed = sum(accepted.disturbance.share > DISTURBED_SLICE for accepted in result.slices)
+    if disturbed > DISTURBED_SLICES * len(result.slices):
+        warnings.append(f"other work disturbed {disturbed} of {len(result.slices)} slices")
     return warnings
 
 
-def _width_warnings(width: float, wanted: float, fixed: bool) -> list[str]:  # noqa: FBT001 - a limit, passed on
-    if fixed or width <= wanted:
-        return []
-    return [f"{TIME_WAS_UP} with the interval {100 * width:.1f} % wide, not {100 * wanted:g} %"]
-
-
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")

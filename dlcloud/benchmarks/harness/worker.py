@@ -86,7 +86,7 @@ def _warm_up(workload: Workload, limit_s: float) -> Mapping[str, Any]:
     times: list[float] = []
     steps = 0
     group = 1
-    while not statistics.settled(times):
+    while not statistics.is_settled(times):
         start = time.perf_counter()
         if times and start - began >= limit_s:
             return {"steps": steps, "seconds": start - began, "settled": False}

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..harness import program
-from ..harness.arm import WorkerArm
-from ..harness.protocol import Case, Session, measure
+from ..harness.case import Case, Session
+from ..harness.protocol import measure
 from ..harness.records import Skip
+from ..harness.variant import WorkerVariant
 from .proof import ProvenSetting, group_by_memory, prove_settings
 from .settings import (
     BASELINE,
@@ -115,7 +116,7 @@ class TrainingComparison:
         if not earlier or not possible <= {name for _, names in earlier for name in names}:
             return []
         return [
-            Case(name=case, arms=[self._arm(subject, _unproven(name)) for name in names])
+            Case(name=case, variants=[self._variant(subject, _unproven(name)) for name in names])
             for case, names in earlier
         ]
 
@@ -128,7 +129,7 @@ class TrainingComparison:
         _record_skips(subject, {setting: reason for setting, reason in settings.items() if reason}, session)
         possible = [setting for setting, reason in settings.items() if reason is None]
         recorder.progress(f"{subject.name}: proving {len(possible)} settings", done=done, total=total)
-        proven = prove_settings(subject.name, possible, partial(self._proving_arm, subject), recorder)
+        proven = prove_settings(subject.name, possible, partial(self._proving_variant, subject), recorder)
         if not proven or proven[0].setting != BASELINE:
             return []
         groups, too_large = group_by_memory(proven, available_mib(self.capabilities))
@@ -146,7 +147,7 @@ class TrainingComparison:
     def _case(self, subject: Subject, number: int, group: Sequence[ProvenSetting]) -> Case:
         return Case(
             name=subject.name + (f", part {number}" if number > 1 else ""),
-            arms=[self._arm(subject, proven) for proven in group],
+            variants=[self._variant(subject, proven) for proven in group],
             contenders=[proven.setting.name for proven in group if not proven.setting.is_reduced],
             compare=compare_training if subject.network == DIGITS else lambda _ours, _theirs: {},
         )
@@ -159,8 +160,8 @@ class TrainingComparison:
             settings = default_settings(self.capabilities, subject.engine, depthwise=depthwise)
         return list(dict.fromkeys([BASELINE, *settings]))
 
-    def _proving_arm(self, subject: Subject, setting: TrainingSetting) -> WorkerArm:
-        return WorkerArm(
+    def _proving_variant(self, subject: Subject, setting: TrainingSetting) -> WorkerVariant:
+        return WorkerVariant(
             name=setting.name,
             unit="",
             factory="mixed_precision.training:prove",
@@ -168,18 +169,18 @@ class TrainingComparison:
             environment=self._environment(setting),
         )
 
-    def _arm(self, subject: Subject, proven: ProvenSetting) -> WorkerArm:
+    def _variant(self, subject: Subject, proven: ProvenSetting) -> WorkerVariant:
         setting = proven.setting
         job = self._job(subject, setting)
         trains_digits = subject.network == DIGITS
-        return WorkerArm(
+        return WorkerVariant(
             name=setting.name,
             unit="images/s",
             factory=f"mixed_precision.{'convergence:train_digits' if trains_digits else 'training:train'}",
             arguments={**job, "epochs": self.arguments.epochs} if trains_digits else job,
             environment=self._environment(setting),
             latencies=True,
-            known={**proven.facts, "epoch_images": self.arguments.epoch_images},
+            facts={**proven.facts, "epoch_images": self.arguments.epoch_images},
         )
 
     def _job(self, subject: Subject, setting: TrainingSetting) -> dict[str, Any]:

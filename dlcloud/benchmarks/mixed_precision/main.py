@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from .. import catalog
 from ..harness import hardware, program
-from ..harness.protocol import Limits
+from ..harness.case import Limits
 from .cases import TrainingComparison
 from .settings import (
     DIGITS,
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return program.run_work(
             ENTRY.name,
             arguments,
-            limits=program.limits_of(arguments),
+            limits=program.limits_from(arguments),
             packages=("torch", "keras", "numpy", "triton", "nvidia-cudnn-cu13"),
             work=comparison.run,
         )

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..harness.arm import WorkerArm
 from ..harness.kernels import read_primitives, uses_tensor_cores
-from ..harness.process import ArmFailedError
+from ..harness.process import VariantError
 from ..harness.records import Failure, Recorder, Skip
+from ..harness.variant import WorkerVariant
 from .settings import Optimization, TrainingPrecision, TrainingSetting
 
 RECORDED_KERNELS = 12
@@ -99,7 +99,7 @@ class ProvenSetting:
 def prove_settings(
     case: str,
     settings: Sequence[TrainingSetting],
-    make: Callable[[TrainingSetting], WorkerArm],
+    make: Callable[[TrainingSetting], WorkerVariant],
     recorder: Recorder,
 ) -> list[ProvenSetting]:
     """Run each setting briefly in a process of its own and keep those that compute in their precision.
@@ -114,14 +114,14 @@ def prove_settings(
     """
     proven = []
     for setting in settings:
-        arm = make(setting)
+        variant = make(setting)
         try:
-            facts = dict(arm.start())
-        except ArmFailedError as error:
+            facts = dict(variant.start())
+        except VariantError as error:
             recorder.failure(Failure(case=case, setting=setting.name, message=str(error)))
             continue
         finally:
-            arm.close()
+            variant.close()
         reason = explain_refutation(setting, facts)
         if reason is None:
             proven.append(_read_facts(setting, facts))

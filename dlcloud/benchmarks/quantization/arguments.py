@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .. import catalog
 from ..harness import hardware, program
-from ..harness.protocol import Limits
+from ..harness.case import Limits
 from .engines import DEFAULT, ENGINES, Isa, Precision
 from .formats import format_of
 

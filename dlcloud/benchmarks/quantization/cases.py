@@ -6,10 +6,10 @@ from functools import partial
 from itertools import product
 
 from ..harness import program
-from ..harness.arm import WorkerArm
-from ..harness.process import ArmFailedError
-from ..harness.protocol import Case
+from ..harness.case import Case
+from ..harness.process import VariantError
 from ..harness.records import Failure, Recorder, Skip
+from ..harness.variant import WorkerVariant
 from .agreement import accuracy, agreement
 from .engines import DEFAULT, ENGINES, Isa
 from .formats import only_batch, title_of
@@ -39,7 +39,7 @@ def cases_of(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
         for engine in (ENGINES[name] for name in arguments.engine):
             try:
                 settings += settings_of(network, engine, isa, arguments, recorder)
-            except ArmFailedError as error:
+            except VariantError as error:
                 case = f"{title_of(network)} {engine.name}"
                 recorder.failure(Failure(case=case, setting=None, message=str(error)))
         if settings:
@@ -52,7 +52,7 @@ def description_of(arguments: argparse.Namespace) -> str:
     """Return the path of the file that describes the user's model.
 
     Raises:
-        ArmFailedError: The model or its data cannot be used.
+        VariantError: The model or its data cannot be used.
     """
     arguments.cache.mkdir(parents=True, exist_ok=True)
     told = {
@@ -83,8 +83,8 @@ def _case(network: str, batch: int, settings: Sequence[Setting], arguments: argp
     labels = settings[0].labels
     return Case(
         name=" ".join([f"{title_of(network)} batch {batch}", *([] if isa is Isa.NATIVE else [isa.value])]),
-        arms=[
-            _arm(name, setting, names[first[setting.engine.name]], batch=batch, arguments=arguments)
+        variants=[
+            _variant(name, setting, names[first[setting.engine.name]], batch=batch, arguments=arguments)
             for name, setting in names.items()
         ],
         compare=agreement if labels is None else partial(accuracy, labels),
@@ -99,14 +99,14 @@ def _name(setting: Setting, arguments: argparse.Namespace) -> str:
     return prefix + setting.precision.value
 
 
-def _arm(
+def _variant(
     name: str, setting: Setting, baseline: Setting, *, batch: int, arguments: argparse.Namespace
-) -> WorkerArm:
+) -> WorkerVariant:
     engine = setting.engine
     threads = {"OMP_NUM_THREADS": str(arguments.threads)}
     smaller = {"times_smaller": round(baseline.size_bytes / setting.size_bytes, 4)}
     on_gpu = arguments.device == "cuda"
-    return WorkerArm(
+    return WorkerVariant(
         name=name,
         unit="images/s",
         factory=engine.infer_factory(setting.precision),
@@ -122,7 +122,7 @@ def _arm(
         latencies=batch == 1,
         python=setting.python,
         expected_bytes=round(HELD_PER_BYTE * setting.size_bytes) + ENGINE_BYTES,
-        known={
+        facts={
             **setting.proof,
             **({} if on_gpu else {"isa_cap": setting.isa.value}),
             **({} if setting is baseline or on_gpu else smaller),

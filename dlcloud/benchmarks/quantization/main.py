@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         requirements = ENTRY.requirements_for(asked)
         sys.stderr.write(f"{missing} is not installed: pip install -r {requirements}\n")
         return program.FAILED
-    limits = program.limits_of(arguments)
+    limits = program.limits_from(arguments)
     return program.run(
         ENTRY.name,
         arguments,

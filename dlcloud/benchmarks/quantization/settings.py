@@ -9,9 +9,9 @@ from typing import Any
 
 from .. import catalog
 from ..harness import environment, hardware, program
-from ..harness.arm import WorkerArm
-from ..harness.process import ArmFailedError
+from ..harness.process import VariantError
 from ..harness.records import Recorder, Skip
+from ..harness.variant import WorkerVariant
 from .engines import Engine, Isa, Precision
 from .formats import format_described, title_of
 
@@ -42,7 +42,7 @@ def settings_of(
     """Build an engine's models in every precision that it can run in here.
 
     Raises:
-        ArmFailedError: One cannot be built.
+        VariantError: One cannot be built.
     """
     if (own := format_described(network)) is not None and own not in engine.reads:
         reason = f"{engine.name} does not read {own.value} files here"
@@ -76,15 +76,15 @@ def _interpreter(engine: Engine, recorder: Recorder) -> str:
     """Return the Python that runs an engine's workers, its environment built where it has one of its own.
 
     Raises:
-        ArmFailedError: It cannot be built, or a program is missing.
+        VariantError: It cannot be built, or a program is missing.
     """
     if (absent := engine.absent()) is not None:
-        raise ArmFailedError(absent)
+        raise VariantError(absent)
     if not engine.own:
         return sys.executable
     requirements = ENTRY.requirements_path.with_name(engine.own)
     tell = partial(recorder.progress, done=0, total=1)
-    return environment.python_of(requirements, version=engine.own_python, tell=tell)
+    return environment.build_environment(requirements, version=engine.own_python, tell=tell)
 
 
 def possible(
@@ -161,7 +161,7 @@ def asked(
     factory: str, arguments: Mapping[str, Any], variables: Mapping[str, str], python: str = sys.executable
 ) -> Mapping[str, Any]:
     """Return the facts of what a factory makes, in a process that gives its memory back."""
-    arm = WorkerArm(
+    variant = WorkerVariant(
         name=factory,
         unit="",
         factory=factory,
@@ -170,6 +170,6 @@ def asked(
         python=python,
     )
     try:
-        return arm.start()
+        return variant.start()
     finally:
-        arm.close()
+        variant.close()

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..harness import program
-from ..harness.arm import WorkerArm
-from ..harness.process import ArmFailedError
-from ..harness.protocol import Case, Limits, Session
+from ..harness.case import Case, Limits, Session
+from ..harness.process import VariantError
 from ..harness.records import Failure, Skip
+from ..harness.variant import WorkerVariant
 from . import article
 from .knobs import Knob, Setting, arguments_of, describe, environment_of, stock
 from .losses import compare
@@ -105,7 +105,7 @@ class Experiments:
             limits=self.search_limits,
             session=self.session,
             at_once=self.machine.at_once(self._training_gib(network, batch)),
-            arm=lambda name, setting: self._arm(name, setting, network, batch),
+            variant=lambda name, setting: self._variant(name, setting, network, batch),
             progress=self.progress,
             most_s=self.arguments.search_total_seconds,
         )
@@ -121,12 +121,12 @@ class Experiments:
         groups = [others[start : start + room] for start in range(0, len(others), room)] or [[]]
         self.progress.left += len(groups) - 1
         for number, group in enumerate(groups, 1):
-            arms = [
-                self._arm(each, settings[each], network, batch, known=facts.get(each))
+            variants = [
+                self._variant(each, settings[each], network, batch, facts=facts.get(each))
                 for each in (STOCK, *group)
             ]
             case = name if len(groups) == 1 else f"{name} part {number}"
-            self.progress.measure(Case(name=case, arms=arms, compare=compare), self.session)
+            self.progress.measure(Case(name=case, variants=variants, compare=compare), self.session)
 
     def _settings(self, case: str, found: Found | None) -> dict[str, Setting]:
         settings = {STOCK: stock(self.knobs)}
@@ -151,7 +151,7 @@ class Experiments:
             )
             try:
                 proven = self._proof(setting, network, batch)
-            except ArmFailedError as error:
+            except VariantError as error:
                 self.session.recorder.failure(Failure(case=case, setting=name, message=str(error)))
                 continue
             variables = " ".join(f"{key}={text}" for key, text in environment_of(setting).items())
@@ -164,13 +164,13 @@ class Experiments:
 
     def _proof(self, setting: Setting, network: str, batch: int) -> Mapping[str, Any]:
         """Return the facts of a process that trains one step with the library's log on."""
-        arm = self._arm("proof", setting, network, batch, factory=PROOF, variables=LOGGED)
+        variant = self._variant("proof", setting, network, batch, factory=PROOF, variables=LOGGED)
         try:
-            return arm.start()
+            return variant.start()
         finally:
-            arm.close()
+            variant.close()
 
-    def _arm(
+    def _variant(
         self,
         name: str,
         setting: Setting,
@@ -179,8 +179,8 @@ class Experiments:
         *,
         factory: str = TRAINING,
         variables: Mapping[str, str] | None = None,
-        known: Mapping[str, Any] | None = None,
-    ) -> WorkerArm:
+        facts: Mapping[str, Any] | None = None,
+    ) -> WorkerVariant:
         """Return a process that trains, or proves, in a setting; not yet started."""
         device = self.arguments.device
         shared = {
@@ -192,13 +192,13 @@ class Experiments:
         }
         hidden = {} if device == "gpu" else {"CUDA_VISIBLE_DEVICES": "-1"}
         changes = {**QUIET, **hidden, **environment_of(setting), **(variables or {})}
-        return WorkerArm(
+        return WorkerVariant(
             name=name,
             unit="images/s",
             factory=factory,
             arguments={**shared, **arguments_of(setting)},
             environment=program.environment(changes),
-            known=known or {},
+            facts=facts or {},
         )
 
     def _skip(self, case: str, setting: str, reason: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from .. import catalog
 from ..harness import program
-from ..harness.protocol import Limits, Session
+from ..harness.case import Limits, Session
 from .experiment import SETTINGS, STOCK, TODAY, Experiments
 from .knobs import NAMES, knobs_of
 from .machine import look
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         requirements = ENTRY.requirements_for(["--device", arguments.device])
         sys.stderr.write(f"tensorflow is not installed: pip install -r {requirements}\n")
         return program.FAILED
-    limits = program.limits_of(arguments)
+    limits = program.limits_from(arguments)
     return program.run_work(
         ENTRY.name,
         arguments,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..harness import protocol
-from ..harness.arm import Arm
-from ..harness.protocol import Case, Limits, Session
+from ..harness.case import Case, Limits, Session
 from ..harness.records import Comparison, Skip
+from ..harness.variant import Variant
 from .knobs import Knob, Setting, Value, describe, stock
 from .losses import compare
 
@@ -65,7 +65,7 @@ class Search:
         limits: Of each case.
         session: What the cases share.
         at_once: How many processes fit into memory, at least 2.
-        arm: Makes a worker of a setting, under a name.
+        variant: Makes a worker of a setting, under a name.
         progress: Counts the cases.
         most_s: Seconds after which no further knob is turned; None: every knob is.
     """
@@ -76,7 +76,7 @@ class Search:
     limits: Limits
     session: Session
     at_once: int
-    arm: Callable[[str, Setting], Arm]
+    variant: Callable[[str, Setting], Variant]
     progress: Progress
     most_s: float | None = None
     _best: Setting = field(init=False)
@@ -136,9 +136,9 @@ class Search:
         """Measure a group of values beside the best so far, and take the one that is clearly better."""
         settings = {_label(knob, value): {**self._best, knob.name: value} for value in group}
         standing = {_label(knob, self._best[knob.name]): self._best}
-        arms = [self.arm(name, setting) for name, setting in {**standing, **settings}.items()]
+        variants = [self.variant(name, setting) for name, setting in {**standing, **settings}.items()]
         session = replace(self.session, limits=self.limits)
-        self.progress.measure(Case(name=case, arms=arms, compare=compare), session)
+        self.progress.measure(Case(name=case, variants=variants, compare=compare), session)
         better = max(self._better(case), key=lambda each: each.ratio, default=None)
         if better is not None:
             self._best = settings[better.candidate]

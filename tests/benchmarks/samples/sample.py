@@ -1,17 +1,17 @@
-"""A benchmark program of sample workloads: `python3 -m benchmarks.sample --arms JSON`."""
+"""A benchmark program of sample workloads: `python3 -m benchmarks.sample --variants JSON`."""
 
 import argparse
 import json
 import sys
 
 from .harness import program
-from .harness.arm import WorkerArm
-from .harness.protocol import Case, Limits
+from .harness.case import Case, Limits
+from .harness.variant import WorkerVariant
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--arms", type=json.loads, required=True)
+    parser.add_argument("--variants", type=json.loads, required=True)
     parser.add_argument("--cases", type=int)
     limits = Limits(slice_s=0.05)
     program.add_arguments(parser, limits=limits)
@@ -25,21 +25,21 @@ def main():
         warm_up_s=arguments.warm_up_seconds,
     )
     names = ["sample"] if arguments.cases is None else [f"sample {n}" for n in range(arguments.cases)]
-    cases = [Case(name=name, arms=_arms(arguments.arms)) for name in names]
+    cases = [Case(name=name, variants=_variants(arguments.variants)) for name in names]
     return program.run("sample", arguments, limits=limits, packages=("pip",), cases=lambda _recorder: cases)
 
 
-def _arms(told):
+def _variants(told):
     return [
-        WorkerArm(
-            name=arm["name"],
+        WorkerVariant(
+            name=variant["name"],
             unit="items/s",
-            factory=f"sample_workloads:{arm.get('factory', 'spin')}",
-            arguments=arm.get("arguments", {}),
-            environment=program.environment(arm.get("environment")),
+            factory=f"sample_workloads:{variant.get('factory', 'spin')}",
+            arguments=variant.get("arguments", {}),
+            environment=program.environment(variant.get("environment")),
             latencies=True,
         )
-        for arm in told
+        for variant in told
     ]
 
 

@@ -1,4 +1,4 @@
-"""An arm: one setting of an experiment, as the harness sees it, and the arm that is a worker process."""
+"""A variant is one setting of an experiment, as the harness measures it; most are a worker process each."""
 
 import sys
 from collections.abc import Mapping
@@ -6,24 +6,25 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from . import memory, statistics
-from .process import ArmFailedError, WorkerProcess
-from .records import Measured, Metric
+from .process import VariantError, WorkerProcess
+from .records import Measurement, Metric
 
 PREPARE_TIMEOUT_S = 3600.0
-PROCESS_SPREAD = 0.02
-"""How far two processes of one program may differ for as long as they live.
-
-Where their memory comes to lie decides. Two equal workers on an otherwise quiet machine differed by up to
-3 %, mostly by less than 2, in every slice; no number of slices shows that, so intervals are widened by it.
-"""
 
 STEP_TIMEOUT_S = 600.0
-"""How long one step may take beyond what was asked for."""
+"""How long one step may take beyond the requested time."""
+
+PROCESS_SPREAD = 0.02
+"""How far two processes of one program may differ for their whole life, as a share.
+
+The cause is where their memory lies. Two equal workers on an otherwise quiet machine differed by up to 3 %,
+mostly by less than 2, in every slice; no number of slices shows that, so intervals are widened by it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """How a warm-up went; `settled` is False where it was cut off before the times agreed."""
+    """How a warm-up went; `settled` is False if it was cut off before the times agreed."""
 
     steps: int
     seconds: float
@@ -32,15 +33,15 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What an arm did in one slice of time.
+    """What a variant did in one slice of time.
 
     Attributes:
         value: The main metric over the slice.
-        items: How many images, or runs.
-        seconds: How long the slice took.
-        latencies_ms: Single steps, where they are asked for.
-        parts: Values within the slice, where the arm reports several; `value` is their median.
-        settled: False where the parts never agreed with each other.
+        items: Number of images, or of runs.
+        seconds: Length of the slice.
+        latencies_ms: Single steps, if they are recorded.
+        parts: Values within the slice, if the variant reports several; `value` is their median.
+        settled: False if the parts never agreed with each other.
     """
 
     value: float
@@ -52,33 +53,33 @@ class Slice:
 
     @classmethod
     def of_parts(cls, parts: tuple[float, ...], *, seconds: float, settled: bool) -> Self:
-        """Return the slice of an arm that reports several values of its own."""
+        """Return the slice of a variant that reports several values of its own."""
         return cls(value=statistics.median(parts), items=1, seconds=seconds, parts=parts, settled=settled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """What an arm says at its end."""
+    """What is known of a variant only after it was measured."""
 
-    metrics: Mapping[Metric, Measured]
+    metrics: Mapping[Metric, Measurement]
     outputs: list[list[float]]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Arm(Protocol):
-    """One setting of an experiment."""
+class Variant(Protocol):
+    """One setting of an experiment. Every method may raise VariantError: the setting cannot be measured."""
 
     @property
     def name(self) -> str:
-        """Return the setting's name."""
+        """Return the name of the setting."""
 
     @property
     def metric(self) -> Metric:
-        """Return the main metric, the one that settings are compared by."""
+        """Return the main metric, by which settings are compared."""
 
     @property
     def unit(self) -> str:
-        """Return the main metric's unit."""
+        """Return the unit of the main metric."""
 
     @property
     def process_spread(self) -> float:
@@ -86,20 +87,16 @@ class Arm(Protocol):
 
     @property
     def expected_bytes(self) -> int:
-        """Return how much memory it is expected to hold at most; 0 where nothing is known."""
+        """Return the most memory it is expected to hold; 0 if unknown."""
 
     def peak_bytes(self) -> int:
-        """Return the most memory that it has held so far while it waits; 0 where that is none, or unknown."""
+        """Return the most memory it has held so far; 0 if unknown."""
 
     def start(self) -> Mapping[str, Any]:
-        """Make everything ready and return the facts.
-
-        Raises:
-            ArmFailedError: It cannot be measured. So for every method below.
-        """
+        """Make everything ready and return the facts."""
 
     def warm_up(self, limit_s: float) -> WarmUp:
-        """Run until the times no longer fall, at most about `limit_s`."""
+        """Run until the times no longer fall, for about `limit_s` at most."""
 
     def measure(self, seconds: float) -> Slice:
         """Run for at least `seconds`."""
@@ -108,26 +105,26 @@ class Arm(Protocol):
         """Return the CPU seconds used so far."""
 
     def finish(self) -> Finish:
-        """Return what is known only after measuring."""
+        """Return metrics, outputs and facts that are known only after measuring."""
 
     def close(self) -> None:
-        """End every process of it; also right where start failed or was never called."""
+        """End all its processes; allowed even if `start` failed or was never called."""
 
 
 @dataclass(slots=True, kw_only=True)
-class WorkerArm:
-    """An arm in a fresh worker process with an environment of its own.
+class WorkerVariant:
+    """A variant in a fresh worker process with an environment of its own.
 
     Args:
         name: The setting's name.
-        unit: What throughput counts, such as images/s.
+        unit: Unit of the throughput, such as images/s.
         factory: `module:function` of `benchmarks` that makes the workload.
         arguments: Its keyword arguments; must survive JSON.
         environment: The whole environment of the process.
-        latencies: Whether the time of every step is wanted.
-        known: Facts known before it starts, added to those of the workload.
-        python: The interpreter, where it is not the one that measures.
-        expected_bytes: How much memory it may hold at most; 0 where nothing is known.
+        latencies: Whether the time of every step is recorded.
+        facts: Facts known before it starts, added to those of the workload.
+        python: The interpreter, if it is not the one that measures.
+        expected_bytes: The most memory it may hold; 0 if unknown.
     """
 
     name: str
@@ -136,7 +133,7 @@ class WorkerArm:
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     latencies: bool = False
-    known: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     metric: Metric = Metric.THROUGHPUT
     process_spread: float = PROCESS_SPREAD
     python: str = sys.executable
@@ -144,14 +141,12 @@ class WorkerArm:
     _worker: WorkerProcess | None = field(init=False, default=None)
 
     def start(self) -> Mapping[str, Any]:
-        """Start the process, make the workload and return its facts."""
         self._worker = WorkerProcess(self.environment, self.python)
         request = {"do": "prepare", "factory": self.factory, "arguments": self.arguments}
         facts: Mapping[str, Any] = self._worker.ask(request, timeout_s=PREPARE_TIMEOUT_S)["facts"]
-        return {**facts, **self.known}
+        return {**facts, **self.facts}
 
     def warm_up(self, limit_s: float) -> WarmUp:
-        """Run until the times of steps no longer fall."""
         timeout_s = limit_s + STEP_TIMEOUT_S
         return WarmUp(**self._running.ask({"do": "warm_up", "seconds": limit_s}, timeout_s=timeout_s))
 
@@ -167,34 +162,26 @@ class WorkerArm:
         )
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of the process."""
         return self._running.cpu_s()
 
     def peak_bytes(self) -> int:
-        """Return the most memory that the process, with all that it started, has held."""
         return memory.peak_bytes(self._running.pid)
 
     def finish(self) -> Finish:
-        """Return memory and outputs."""
+        """Return memory, outputs and what threads ran."""
         reply = self._running.ask({"do": "finish"}, timeout_s=STEP_TIMEOUT_S)
         metrics = {
-            Metric.RESIDENT_MEMORY: _exact(reply["resident_mib"], "MiB"),
-            Metric.PEAK_MEMORY: _exact(reply["peak_mib"], "MiB"),
+            Metric.RESIDENT_MEMORY: Measurement.exact(reply["resident_mib"], "MiB"),
+            Metric.PEAK_MEMORY: Measurement.exact(reply["peak_mib"], "MiB"),
         }
         return Finish(metrics=metrics, outputs=reply["outputs"], facts=reply["facts"])
 
     def close(self) -> None:
-        """End the process."""
         if self._worker is not None:
             self._worker.close()
 
     @property
     def _running(self) -> WorkerProcess:
         if self._worker is None:
-            raise ArmFailedError("not started")
+            raise VariantError("not started")
         return self._worker
-
-
-def _exact(value: float, unit: str) -> Measured:
-    value = round(value, 2)
-    return Measured(value=value, low=value, high=value, unit=unit, samples=1)

@@ -1,4 +1,4 @@
-"""The arm that runs the user's own command once a slice."""
+"""The variant that runs the user's own command once a slice."""
 
 import os
 import shlex
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..harness import redaction
-from ..harness.arm import Finish, Slice, WarmUp
-from ..harness.process import ArmFailedError, ending
-from ..harness.records import Measured, Metric
+from ..harness.process import VariantError, ending
+from ..harness.records import Measurement, Metric
+from ..harness.variant import Finish, Slice, WarmUp
 from . import reporting
 from .output import Reading, Reported, after_warm_up
 
@@ -45,11 +45,11 @@ class _Run:
 
 
 @dataclass(slots=True, kw_only=True)
-class CommandArm:
+class CommandVariant:
     """Runs a shell command in one setting.
 
     Args:
-        setting: What is particular to this arm.
+        setting: What is particular to this variant.
         command: For the shell; the setting's arguments are added, quoted.
         reading: How to read throughputs from its output; None measures its wall time.
         final: Count only the last throughput of a run.
@@ -121,7 +121,7 @@ class CommandArm:
         if self.reading is None:
             return Slice(value=run.seconds, items=1, seconds=run.seconds)
         if not run.values:
-            raise ArmFailedError(f"no line of its output {self.reading.describe()}")
+            raise VariantError(f"no line of its output {self.reading.describe()}")
         if self.final:
             return Slice(value=run.values[-1], items=1, seconds=run.seconds)
         values = after_warm_up(run.values)
@@ -133,9 +133,7 @@ class CommandArm:
 
     def finish(self) -> Finish:
         """Return the largest memory that any process of any run took."""
-        peak = round(self._peak_mib, 2)
-        measured = Measured(value=peak, low=peak, high=peak, unit="MiB", samples=1)
-        return Finish(metrics={Metric.PEAK_MEMORY: measured}, outputs=[])
+        return Finish(metrics={Metric.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}, outputs=[])
 
     def close(self) -> None:
         """Kill the run in progress with all that it started, and wait for it."""
@@ -153,7 +151,7 @@ class CommandArm:
         """Run the command to its end, showing its output.
 
         Raises:
-            ArmFailedError: It ended with a status other than 0.
+            VariantError: It ended with a status other than 0.
         """
         if not isinstance(self.reading, Reported):
             return self._run_with({}, self.reading)
@@ -187,7 +185,7 @@ class CommandArm:
         self.close()
         if status:
             said = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
-            raise ArmFailedError(f"the command {ending(status)}{said}")
+            raise VariantError(f"the command {ending(status)}{said}")
         return _Run(seconds=seconds, values=values)
 
     def _started(self, variables: Mapping[str, str]) -> subprocess.Popen[str]:

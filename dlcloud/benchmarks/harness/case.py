@@ -1,0 +1,123 @@
+"""The case: what is measured in several settings side by side, when measuring stops, and what cases share."""
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import memory, statistics
+from .load import Disturbance, Load
+from .records import Recorder
+from .resume import MeasuredCase
+from .variant import Finish, Slice, Variant, WarmUp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When to stop.
+
+    Attributes:
+        width: Relative width of the speed-up's interval that is narrow enough.
+        max_s: Seconds of measuring after which no further round of the settings that run side by side begins;
+            `rounds` are measured in any case.
+        rounds: Rounds before the first look at the width.
+        slice_s: Least length of a slice.
+        warm_up_s: Seconds after which a warm-up that has not ended is cut off.
+        fixed: Stop after exactly `rounds`.
+    """
+
+    width: float = 0.05
+    max_s: float = 60.0
+    rounds: int = statistics.MINIMUM_PAIRS
+    slice_s: float = 1.0
+    warm_up_s: float = 30.0
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One comparison: the same work in several settings, the baseline first.
+
+    Attributes:
+        name: Such as `vgg16 batch 1`.
+        variants: The settings, not yet started.
+        compare: Facts about a candidate from the baseline's outputs and its own.
+        baselines: The baseline of a setting, by names, if it is not the first setting; a baseline is its own.
+        contenders: Settings of which the best is a second baseline for all others.
+    """
+
+    name: str
+    variants: Sequence[Variant]
+    compare: Callable[[list[list[float]], list[list[float]]], Mapping[str, Any]] = lambda _ours, _theirs: {}
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    contenders: Collection[str] = ()
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Return the names of its settings in order."""
+        return tuple(variant.name for variant in self.variants)
+
+    def baseline_of(self, setting: str) -> str:
+        """Return the name of the baseline of a setting."""
+        return self.baselines.get(setting, self.variants[0].name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What the cases of one program share.
+
+    Attributes:
+        earlier: Cases measured by an earlier run, by name and settings; they are not measured again.
+        record_earlier: Whether to record them again; False if their records are in the same file.
+        own_cpu_s: CPU seconds of the coordinating process itself.
+        free_bytes: Memory that more settings may take; None if unknown.
+        clock: Seconds from any start, monotonic.
+        took_s: Duration of each case so far; the remaining time is estimated from it.
+    """
+
+    limits: Limits
+    recorder: Recorder
+    load: Load
+    generator: random.Random
+    earlier: Mapping[tuple[str, tuple[str, ...]], MeasuredCase] = field(default_factory=dict)
+    record_earlier: bool = True
+    own_cpu_s: Callable[[], float] = time.process_time
+    free_bytes: Callable[[], int | None] = memory.free_bytes
+    clock: Callable[[], float] = time.monotonic
+    took_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedSlice:
+    """A slice that counts, what other work took of it, and the number of its round."""
+
+    round: int
+    slice: Slice
+    disturbance: Disturbance
+
+    @property
+    def value(self) -> float:
+        """Return the main metric over the slice."""
+        return self.slice.value
+
+
+@dataclass(slots=True, kw_only=True)
+class VariantResult:
+    """A variant and everything measured of it so far."""
+
+    variant: Variant
+    facts: dict[str, Any] = field(default_factory=dict)
+    warm_up: WarmUp | None = None
+    slices: list[AcceptedSlice] = field(default_factory=list)
+    finish: Finish | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the setting."""
+        return self.variant.name
+
+    @property
+    def values(self) -> list[float]:
+        """Return the main metric of each round."""
+        return [accepted.value for accepted in self.slices]
