@@ -25,8 +25,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.cloud.ec2 import Ec2Cloud
     from dlcloud.core.cluster import Cluster
     from dlcloud.core.events import Emit
-    from dlcloud.local.shared_site import SharedSite
-    from dlcloud.local.site import LocalEndpoint, LocalSite
+    from dlcloud.local.site import LocalEndpoint, LocalSite, SharedSite
     from dlcloud.ssh.dial import Dialer
     from dlcloud.store.benches import Benches
     from dlcloud.store.measurements import Measurements
@@ -146,8 +145,7 @@ class Context:
     @cached_property
     def local_site(self) -> "LocalSite | SharedSite":
         """The local EC2 of this home, or the one that DLCLOUD_LOCAL_ENDPOINT names."""
-        from dlcloud.local.shared_site import ENDPOINT_VARIABLE, TOKEN_VARIABLE, SharedSite
-        from dlcloud.local.site import LocalSite
+        from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE, LocalSite, SharedSite
 
         if url := os.environ.get(ENDPOINT_VARIABLE):
             return SharedSite(url=url, token=os.environ.get(TOKEN_VARIABLE, ""))
@@ -227,7 +225,7 @@ class Context:
             cluster: Which it controls.
             rehearsal: Whether it is to let things happen to the local EC2.
         """
-        from dlcloud.local.shared_site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
+        from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 
         if cluster.cloud != "local":
             return {}

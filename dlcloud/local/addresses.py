@@ -22,37 +22,35 @@ class Listeners:
 
     @property
     def host(self) -> str:
-        """Return the instance's address."""
         return str(self.ssh.getsockname()[0])
 
     @property
     def ssh_port(self) -> int:
-        """Return the port of its SSH server."""
         return int(self.ssh.getsockname()[1])
 
     @property
     def metadata_port(self) -> int:
-        """Return the port of its metadata service."""
         return int(self.metadata.getsockname()[1])
 
     def close(self) -> None:
-        """Give the ports back."""
         self.ssh.close()
         self.metadata.close()
 
 
 class AddressPool:
-    """Hands out addresses that no instance of this site had before, so that host keys never clash.
+    """Addresses that no instance of this site had before, so that host keys never clash.
 
     Args:
-        many: Whether every 127.x.y.z can be bound, as on Linux; else all instances share 127.0.0.1.
+        many: True if every 127.x.y.z can be bound, as on Linux; else all instances share 127.0.0.1.
     """
 
     def __init__(self, *, many: bool) -> None:
         self._lock = threading.Lock()
         self._hosts = _loopback_hosts()
         self._many = many
-        self._ports = _common_ports(next(self._hosts)) if self._many else (0, 0)
+        # The ports that all instances share: the usual ones, or free ones where those are taken.
+        host = next(self._hosts)
+        self._ports = (_free_port(host, _SSH_PORT), _free_port(host, _METADATA_PORT)) if many else (0, 0)
 
     def take(self) -> Listeners:
         """Bind the next free address.
@@ -64,16 +62,16 @@ class AddressPool:
             for _ in range(_ATTEMPTS):
                 host = next(self._hosts) if self._many else _LOOPBACK
                 try:
-                    return self._bind(host)
+                    return self._bind_both(host)
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
                         raise
             raise OSError(errno.EADDRINUSE, "no free loopback address for an instance")
 
-    def _bind(self, host: str) -> Listeners:
-        ssh = _bound(host, self._ports[0])
+    def _bind_both(self, host: str) -> Listeners:
+        ssh = _bind(host, self._ports[0])
         try:
-            return Listeners(ssh=ssh, metadata=_bound(host, self._ports[1]))
+            return Listeners(ssh=ssh, metadata=_bind(host, self._ports[1]))
         except OSError:
             ssh.close()
             raise
@@ -90,30 +88,25 @@ def _loopback_hosts() -> Iterator[str]:
 
 
 def has_many_addresses() -> bool:
-    """Tell whether the system answers on the whole of 127.0.0.0/8 (Linux) or on 127.0.0.1 only (macOS)."""
+    """True if the system answers on the whole of 127.0.0.0/8 (Linux), False if on 127.0.0.1 only (macOS)."""
     try:
-        _bound("127.64.0.1", 0).close()
+        _bind("127.64.0.1", 0).close()
     except OSError:
         return False
     return True
 
 
-def _common_ports(host: str) -> tuple[int, int]:
-    """Return the ports that all instances share: the usual ones, or free ones where those are taken."""
-    return _free_port(host, _SSH_PORT), _free_port(host, _METADATA_PORT)
-
-
-def _free_port(host: str, wish: int) -> int:
-    for port in (wish, 0):
+def _free_port(host: str, preferred: int) -> int:
+    for port in (preferred, 0):
         try:
-            with _bound(host, port) as probe:
+            with _bind(host, port) as probe:
                 return int(probe.getsockname()[1])
         except OSError:
             continue
     raise OSError(errno.EADDRINUSE, f"no free port on {host}")
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,18 +1,22 @@
-"""An API call as far as the layer before moto looks into it."""
+"""API calls and their replies, as far as the layer before moto reads and writes them."""
 
+import json
 import re
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
 
 _TAG = re.compile(r"TagSpecification\.(\d+)\.Tag\.(\d+)\.(Key|Value)")
+_CREDENTIAL_PARTS = 5  # key/date/region/service/aws4_request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One API call; `access_key` and `session_token` say whose it claims to be."""
+    """One API call; `access_key` and `session_token` are the caller's."""
 
     service: str
     region: str
@@ -28,24 +32,60 @@ class Call:
         return next((value for key, value in self.parameters if key == name), "")
 
     def created_tags(self) -> dict[str, dict[str, str]]:
-        """Return the tags that the call asks for what it creates, by the kind of resource."""
-        found: dict[str, dict[str, str]] = {}
-        for number, tags in _paired(_TAG, self.parameters).items():
-            kind = self.parameter(f"TagSpecification.{number}.ResourceType")
-            found.setdefault(kind, {}).update(tags)
-        return found
+        """Return the tags of the resources that the call creates, by the type of resource."""
+        tags: dict[str, dict[str, str]] = {}
+        for number, pairs in _tags_by_specification(self.parameters).items():
+            resource_type = self.parameter(f"TagSpecification.{number}.ResourceType")
+            tags.setdefault(resource_type, {}).update(pairs)
+        return tags
 
     def tags(self) -> dict[str, str]:
-        """Return the tags that a call of CreateTags gives."""
+        """Return the tags of a CreateTags call."""
         pairs = ((f"TagSpecification.0.{name}", value) for name, value in self.parameters)
-        return _paired(_TAG, pairs).get("0", {})
+        return _tags_by_specification(pairs).get("0", {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A whole HTTP reply."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error of a service: HTTP status, code and message."""
+
+    code: str
+    message: str
+    status: int = 400
+
+    def reply_to(self, call: Call) -> Reply:
+        """Return the error in the form that clients of the call's service read."""
+        if call.is_json:
+            return json_reply(self.status, {"__type": self.code, "message": self.message})
+        detail = f"<Code>{escape(self.code)}</Code><Message>{escape(self.message)}</Message>"
+        if call.service == "ec2":
+            request_id = f"<RequestID>{uuid.uuid4()}</RequestID>"
+            text = f"<Response><Errors><Error>{detail}</Error></Errors>{request_id}</Response>"
+        else:
+            text = f"<ErrorResponse><Error><Type>Sender</Type>{detail}</Error></ErrorResponse>"
+        headers = (("Content-Type", "text/xml;charset=UTF-8"),)
+        return Reply(status=self.status, headers=headers, body=text.encode())
+
+
+def json_reply(status: int, content: Mapping[str, Any]) -> Reply:
+    headers = (("Content-Type", "application/x-amz-json-1.1"),)
+    return Reply(status=int(status), headers=headers, body=json.dumps(content).encode())
 
 
 def read_call(environ: dict[str, Any]) -> Call:
     """Read a WSGI request; its body can be read again afterwards."""
     body = environ["wsgi.input"].read()
     environ["wsgi.input"] = BytesIO(body)
-    access_key, region, service = _credential(environ.get("HTTP_AUTHORIZATION", ""))
+    access_key, region, service = _credential_scope(environ.get("HTTP_AUTHORIZATION", ""))
     target = environ.get("HTTP_X_AMZ_TARGET", "")
     pairs: list[tuple[str, str]] = []
     if not target:
@@ -64,20 +104,20 @@ def read_call(environ: dict[str, Any]) -> Call:
     )
 
 
-def _credential(authorization: str) -> tuple[str, str, str]:
-    """Return access key, region and service out of a version 4 signature, which nobody checks."""
+def _credential_scope(authorization: str) -> tuple[str, str, str]:
+    """Return access key, region and service out of a version 4 signature, without verifying it."""
     _, _, rest = authorization.partition("Credential=")
     parts = rest.partition(",")[0].split("/")
-    return (parts[0], parts[2], parts[3]) if len(parts) == 5 else ("", "", "")  # noqa: PLR2004 - key/date/region/service/aws4_request
+    return (parts[0], parts[2], parts[3]) if len(parts) == _CREDENTIAL_PARTS else ("", "", "")
 
 
-def _paired(pattern: re.Pattern[str], parameters: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
+def _tags_by_specification(parameters: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
     """Join the keys and the values of tags, by the number of their specification."""
     halves: dict[tuple[str, str], dict[str, str]] = {}
     for name, text in parameters:
-        if match := pattern.fullmatch(name):
+        if match := _TAG.fullmatch(name):
             halves.setdefault((match[1], match[2]), {})[match[3]] = text
-    found: dict[str, dict[str, str]] = {}
+    tags: dict[str, dict[str, str]] = {}
     for (number, _), pair in halves.items():
-        found.setdefault(number, {})[pair.get("Key", "")] = pair.get("Value", "")
-    return found
+        tags.setdefault(number, {})[pair.get("Key", "")] = pair.get("Value", "")
+    return tags

@@ -1,22 +1,32 @@
-"""How many instances of a type, and of a type in a zone, may live at once."""
+"""What capacity pools and vCPU quotas still allow, and how a fleet's target is spread over pools."""
 
+import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from dlcloud.core.instance import Market
+from dlcloud.core.quota import CODES, quota_key
 
 UNLIMITED = 1_000_000
+DEFAULT_VCPUS = 100_000
+OVER_QUOTA = {Market.ON_DEMAND: "VcpuLimitExceeded", Market.SPOT: "MaxSpotInstanceCountExceeded"}
+"""EC2's error codes for a launch beyond a quota."""
+_UNKNOWN_PRICE = Decimal(1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """What EC2 calls a capacity pool: an instance type in an Availability Zone."""
+    """A capacity pool: an instance type in an Availability Zone."""
 
     instance_type: str
     zone: str
 
 
 class Capacity:
-    """The limits, held against the pools in which instances live right now.
+    """Limits of how many instances of a type, or of a type in a zone, live at once.
 
     Args:
         occupied: Returns one pool per living instance.
@@ -27,7 +37,7 @@ class Capacity:
         self._lock = threading.Lock()
         self._limits: dict[tuple[str, str | None], int] = {}
 
-    def limit(self, instance_type: str, zone: str | None, count: int | None) -> None:
+    def set_limit(self, instance_type: str, zone: str | None, count: int | None) -> None:
         """Set the limit of a type, in one zone or in all together; None removes it."""
         with self._lock:
             if count is None:
@@ -35,30 +45,201 @@ class Capacity:
             else:
                 self._limits[instance_type, zone] = count
 
-    def left(self, pool: Pool) -> int:
-        """Return how many more instances the pool can take; UNLIMITED where nothing limits it."""
+    def left(self, instance_type: str, zone: str | None = None) -> int:
+        """Return how many more instances of a type fit, in one zone or in all; UNLIMITED without a limit."""
         with self._lock:
-            of_type = self._limits.get((pool.instance_type, None))
-            of_zone = self._limits.get((pool.instance_type, pool.zone))
+            of_type = self._limits.get((instance_type, None))
+            of_zone = None if zone is None else self._limits.get((instance_type, zone))
         if of_type is None and of_zone is None:
             return UNLIMITED
-        living = [other for other in self._occupied() if other.instance_type == pool.instance_type]
-        rooms = [
-            UNLIMITED if of_type is None else of_type - len(living),
-            UNLIMITED if of_zone is None else of_zone - sum(other.zone == pool.zone for other in living),
-        ]
-        return max(0, min(rooms))
-
-    def left_of_type(self, instance_type: str) -> int:
-        """Return how many more instances of a type there can be in all zones together."""
-        with self._lock:
-            limit = self._limits.get((instance_type, None))
-        if limit is None:
-            return UNLIMITED
-        return max(0, limit - sum(other.instance_type == instance_type for other in self._occupied()))
+        zones = [pool.zone for pool in self._occupied() if pool.instance_type == instance_type]
+        left_of_type = UNLIMITED if of_type is None else of_type - len(zones)
+        left_of_zone = UNLIMITED if of_zone is None else of_zone - zones.count(str(zone))
+        return max(0, min(left_of_type, left_of_zone))
 
     def report(self) -> list[dict[str, object]]:
         """Return the limits as plain values, for the status page."""
         with self._lock:
             limits = sorted(self._limits.items(), key=lambda item: (item[0][0], item[0][1] or ""))
-        return [{"instance_type": kind, "zone": zone, "count": count} for (kind, zone), count in limits]
+        return [{"instance_type": name, "zone": zone, "count": count} for (name, zone), count in limits]
+
+
+class VcpuQuotas:
+    """The account's vCPU quotas by family and market; instances of all regions count together.
+
+    Args:
+        running: Returns the type and market of each running or pending instance.
+        vcpus: The vCPUs of each instance type.
+    """
+
+    def __init__(
+        self, *, running: Callable[[], Iterable[tuple[str, Market]]], vcpus: Mapping[str, int]
+    ) -> None:
+        self._running = running
+        self._vcpus = vcpus
+        self._lock = threading.Lock()
+        self._limits = dict.fromkeys(CODES.values(), DEFAULT_VCPUS)
+
+    def set_limit(self, instance_type: str, market: Market, vcpus: int | None) -> None:
+        """Set the quota that a type counts against; None restores the default.
+
+        Raises:
+            LookupError: The type counts against no known quota.
+        """
+        code = self.code(instance_type, market)
+        if code is None:
+            raise LookupError(f"the vCPU quota of {instance_type} {market}")
+        with self._lock:
+            self._limits[code] = DEFAULT_VCPUS if vcpus is None else vcpus
+
+    def limits(self) -> dict[str, int]:
+        """Return every quota in vCPUs by its code."""
+        with self._lock:
+            return dict(self._limits)
+
+    def code(self, instance_type: str, market: Market) -> str | None:
+        """Return the code of the quota that a type counts against; None if it counts against none."""
+        key = quota_key(instance_type, market)
+        return None if key is None or instance_type not in self._vcpus else CODES[key]
+
+    def instances_left(self, instance_type: str, market: Market) -> int:
+        """Return how many more instances of a type the quota allows."""
+        code = self.code(instance_type, market)
+        return UNLIMITED if code is None else self.vcpus_left(code) // self._vcpus[instance_type]
+
+    def vcpus_left(self, code: str) -> int:
+        """Return how many vCPUs a quota still allows."""
+        used = sum(self._vcpus[name] for name, market in self._running() if self.code(name, market) == code)
+        return max(0, self.limits()[code] - used)
+
+    def vcpus(self, instance_type: str) -> int:
+        """Return the vCPUs of a type; 0 for an unknown one."""
+        return self._vcpus.get(instance_type, 0)
+
+
+class Strategy(StrEnum):
+    """Allocation strategies of CreateFleet, in the spelling of its API."""
+
+    LOWEST_PRICE = "lowest-price"
+    PRICE_CAPACITY = "price-capacity-optimized"
+    CAPACITY = "capacity-optimized"
+    CAPACITY_PRIORITIZED = "capacity-optimized-prioritized"
+    PRIORITIZED = "prioritized"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLimit:
+    """A limit over several pools, by its name: `left` units, of which an instance takes `per_instance`."""
+
+    name: str
+    left: int
+    per_instance: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A pool as an override of a fleet request names it.
+
+    `left` instances fit into the pool; `shared` limits hold over this and other pools together.
+    `config` and `override` are indexes into the request.
+    """
+
+    pool: Pool
+    left: int
+    price: Decimal | None
+    priority: float = math.inf
+    subnet_id: str | None = None
+    config: int = 0
+    override: int = 0
+    shared: tuple[SharedLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A number of instances from one offer."""
+
+    offer: Offer
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The instances granted to a fleet, and the offers that refused some."""
+
+    grants: tuple[Grant, ...]
+    refused: tuple[Offer, ...]
+
+    @property
+    def fulfilled(self) -> int:
+        """Return the number of instances granted."""
+        return sum(grant.count for grant in self.grants)
+
+
+def allocate(
+    offers: Sequence[Offer],
+    *,
+    target: int,
+    strategy: Strategy,
+    group_by: Callable[[Pool], str] = lambda _: "",
+) -> Allocation:
+    """Choose launches that reach the target, or come as near as the pools allow.
+
+    Args:
+        offers: The pools that the request names, in its order.
+        target: Instances requested, at least 1.
+        strategy: The order in which pools are asked.
+        group_by: Pools of one group only are used: the first, in the strategy's order, that gives most.
+    """
+    ordered = sorted(offers, key=_sort_key(strategy, target))
+    groups: dict[str, list[Offer]] = {}
+    for offer in ordered:
+        groups.setdefault(group_by(offer.pool), []).append(offer)
+    attempts = [_fill(group, target) for group in groups.values()]
+    if not attempts:
+        return Allocation(grants=(), refused=())
+    best = max(attempts, key=lambda allocation: allocation.fulfilled)
+    if best.fulfilled >= target:
+        return best
+    refused = tuple(offer for allocation in attempts for offer in allocation.refused)
+    return Allocation(grants=best.grants, refused=refused)
+
+
+def _fill(offers: Sequence[Offer], target: int) -> Allocation:
+    """Take from the offers in their order; pools and shared limits shrink as they give."""
+    pools = {offer.pool: offer.left for offer in offers}
+    limits = {limit.name: limit.left for offer in offers for limit in offer.shared}
+    grants, refused = [], []
+    missing = target
+    for offer in offers:
+        if missing <= 0:
+            break
+        rooms = [limits[limit.name] // limit.per_instance for limit in offer.shared if limit.per_instance]
+        count = max(0, min(missing, pools[offer.pool], *rooms))
+        if count < missing:
+            refused.append(offer)
+        if count:
+            grants.append(Grant(offer=offer, count=count))
+        pools[offer.pool] -= count
+        for limit in offer.shared:
+            limits[limit.name] -= count * limit.per_instance
+        missing -= count
+    return Allocation(grants=tuple(grants), refused=tuple(refused))
+
+
+def _sort_key(strategy: Strategy, target: int) -> Callable[[Offer], tuple[float | Decimal, ...]]:
+    """Return the key that orders offers; Python's sort keeps the request's order among equals."""
+
+    def key(offer: Offer) -> tuple[float | Decimal, ...]:
+        price = _UNKNOWN_PRICE if offer.price is None else offer.price
+        match strategy:
+            case Strategy.PRIORITIZED:
+                return (offer.priority,)
+            case Strategy.CAPACITY_PRIORITIZED:
+                return (-min(offer.left, target), offer.priority)
+            case Strategy.CAPACITY:
+                return (-offer.left, price)
+            case Strategy.PRICE_CAPACITY:
+                return (offer.left < target, price)
+        return (price,)
+
+    return key

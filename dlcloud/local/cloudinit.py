@@ -1,4 +1,4 @@
-"""Read an instance's user data as cloud-init does, for the parts of it that are honoured here.
+"""Read an instance's user data as cloud-init does, as far as the local EC2 carries it out.
 
 Source: cloud-init documentation, "User data formats" and the modules write-files, bootcmd, runcmd, ssh.
 """
@@ -28,20 +28,20 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserData:
-    """What to do at the first boot; commands are shell text, `script` is run as a program."""
+    """The work of the first boot; commands are shell text, `script` is run as a program."""
 
     authorized_keys: tuple[str, ...] = ()
     files: tuple[WrittenFile, ...] = ()
     boot_commands: tuple[str, ...] = ()
     run_commands: tuple[str, ...] = ()
     script: bytes = b""
-    complaints: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def read_user_data(content: bytes) -> UserData:
     """Read user data: `#cloud-config` YAML, a `#!` script, either of them gzipped, or nothing.
 
-    What cannot be read becomes a complaint, as on EC2: the instance boots all the same.
+    Unreadable user data becomes a warning, as on EC2: the instance boots all the same.
     """
     try:
         plain = gzip.decompress(content) if content.startswith(_GZIP) else content
@@ -50,14 +50,14 @@ def read_user_data(content: bytes) -> UserData:
         if plain.startswith(b"#cloud-config"):
             return _read_config(yaml.safe_load(plain) or {})
     except (OSError, EOFError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        return UserData(complaints=(f"user data cannot be read: {type(error).__name__}",))
-    return UserData(complaints=("user data of an unknown kind is ignored",) if plain.strip() else ())
+        return UserData(warnings=(f"user data cannot be read: {type(error).__name__}",))
+    return UserData(warnings=("user data in an unknown format is ignored",) if plain.strip() else ())
 
 
 def _read_config(config: dict[str, Any]) -> UserData:
-    known = {"ssh_authorized_keys", "users", "write_files", "bootcmd", "runcmd"}
-    accepted = known | {"package_update", "package_upgrade", "packages", "ssh_pwauth", "disable_root"}
-    complaints = [f"{key} is ignored on the local cloud" for key in config if key not in accepted]
+    supported = {"ssh_authorized_keys", "users", "write_files", "bootcmd", "runcmd"}
+    accepted = supported | {"package_update", "package_upgrade", "packages", "ssh_pwauth", "disable_root"}
+    warnings = [f"{key} is ignored on the local cloud" for key in config if key not in accepted]
     keys = list(config.get("ssh_authorized_keys") or ())
     for user in config.get("users") or ():
         if isinstance(user, dict):
@@ -67,7 +67,7 @@ def _read_config(config: dict[str, Any]) -> UserData:
         files=tuple(_read_file(entry) for entry in config.get("write_files") or ()),
         boot_commands=tuple(_command(entry) for entry in config.get("bootcmd") or ()),
         run_commands=tuple(_command(entry) for entry in config.get("runcmd") or ()),
-        complaints=tuple(complaints),
+        warnings=tuple(warnings),
     )
 
 

@@ -1,4 +1,4 @@
-"""Drive a running local EC2 over HTTP: what AWS would decide, a test or a user decides here."""
+"""Control a running local EC2 over HTTP: decisions of AWS, made by a test or a user."""
 
 import http.client
 import json
@@ -16,13 +16,13 @@ _OK = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlClient:
-    """Calls of one daemon's control pages; every one raises LocalCloudError when it is refused."""
+    """Calls of one daemon's control pages; every method raises LocalCloudError when it is refused."""
 
     url: str
     token: str
 
     def status(self) -> dict[str, Any]:
-        """Return the instances, the endpoint, the capacities, the faults and the calls counted so far."""
+        """Return the instances, the endpoint, the capacities, the faults and the numbers of calls."""
         return self._call("GET", "status")
 
     def interrupt(self, instance_id: str, grace_s: float = 120.0, *, rebalance: bool = False) -> None:
@@ -53,8 +53,8 @@ class ControlClient:
             zone: An Availability Zone; None limits the type in all zones together.
             grace_s: Where given, spot instances beyond the limit get a notice with it, youngest first.
         """
-        asked = {"instance_type": instance_type, "count": count, "zone": zone, "grace_s": grace_s}
-        self._call("POST", "capacity", asked)
+        content = {"instance_type": instance_type, "count": count, "zone": zone, "grace_s": grace_s}
+        self._call("POST", "capacity", content)
 
     def set_quota(self, instance_type: str, vcpus: int | None, *, spot: bool = False) -> None:
         """Limit how many vCPUs of a type's family the account may have running, as a vCPU quota does.
@@ -67,19 +67,19 @@ class ControlClient:
         self._call("POST", "quota", {"instance_type": instance_type, "vcpus": vcpus, "spot": spot})
 
     def set_boot_delay(self, seconds: float) -> None:
-        """Keep instances launched from now on in `pending` for this long."""
+        """Keep new instances in `pending` for this long."""
         self._call("POST", "boot-delay", {"seconds": seconds})
 
     def set_minute(self, seconds: float) -> None:
-        """Let a minute of their timers take so long on instances launched from now on."""
+        """Set the length of a minute of the timers on new instances."""
         self._call("POST", "minute", {"seconds": seconds})
 
     def set_role_session(self, seconds: float) -> None:
-        """Let the credentials of instance profiles, from the next ones on, hold for so long."""
+        """Set how long new credentials of instance profiles are valid."""
         self._call("POST", "role-session", {"seconds": seconds})
 
     def set_latency(self, seconds: float) -> None:
-        """Let every API call take this much longer."""
+        """Delay every API call."""
         self._call("POST", "latency", {"seconds": seconds})
 
     def add_fault(
@@ -104,24 +104,21 @@ class ControlClient:
         self._call("POST", "faults", fault)
 
     def clear_faults(self) -> None:
-        """Refuse nothing any more."""
         self._call("DELETE", "faults")
 
     def calls(self) -> dict[str, int]:
-        """Return how often each action was called, refused calls included."""
-        counted = self._call("GET", "calls")["calls"]
-        return {str(action): int(count) for action, count in counted.items()}
+        """Return the number of calls by action, refused calls included."""
+        calls = self._call("GET", "calls")["calls"]
+        return {str(action): int(count) for action, count in calls.items()}
 
     def reset_calls(self) -> None:
-        """Count the calls from zero again."""
         self._call("DELETE", "calls")
 
     def _call(self, method: str, name: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Make one call; `LocalSite.find` has made sure that the daemon is alive."""
         if not self.token:
             raise LocalCloudError(
-                f"the local EC2 at {self.url} is driven only by whoever knows its control token",
-                "set DLCLOUD_LOCAL_TOKEN, or do it in the home that started it",
+                f"the control token of the local EC2 at {self.url} is not known",
+                "set DLCLOUD_LOCAL_TOKEN, or use the home that started it",
             )
         address = urlsplit(self.url)
         connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_TIMEOUT_S)

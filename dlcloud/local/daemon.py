@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dlcloud.local.images import IMAGES
-from dlcloud.local.state import SitePaths
+from dlcloud.local.site import SitePaths
 
 _LOG_BYTES = 2_000_000
 _OLD_LOGS = 1
@@ -19,20 +19,20 @@ log = logging.getLogger("dlcloud.local.daemon")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the local EC2 of a folder until it is told to end. Returns the exit status."""
+    """Run the local EC2 of a folder until a signal or a control call ends it. Returns the exit status."""
     paths = SitePaths(folder=Path(arguments[0]))
     os.umask(0o077)
     _log_to(paths.log)
-    life = _claim(paths)
-    if life is None:
-        log.error("another daemon lives in %s", paths.folder)
+    lock = _lock_folder(paths)
+    if lock is None:
+        log.error("another daemon runs in %s", paths.folder)
         return 1
     _prepare_moto(paths)
     try:
         # Only now: moto reads its settings from the environment while it is imported.
         from dlcloud.local.service import run  # noqa: PLC0415
     except ImportError as error:
-        log.error("%s", error)  # noqa: TRY400 - the message names what is missing; the trace says no more
+        log.error("%s", error)  # noqa: TRY400 - the message names what is missing; the traceback adds nothing
         return 1
     try:
         run(paths)
@@ -41,12 +41,12 @@ def main(arguments: list[str]) -> int:
         return 1
     finally:
         paths.state.unlink(missing_ok=True)
-        life.close()
+        lock.close()
     return 0
 
 
-def _claim(paths: SitePaths) -> TextIO | None:
-    """Lock the folder for the whole life of this process; None if another one holds it."""
+def _lock_folder(paths: SitePaths) -> TextIO | None:
+    """Lock the folder for the whole life of this process; None if another daemon holds it."""
     stream = paths.life_lock.open("a", encoding="ascii")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,179 +1,178 @@
-"""The WSGI layer before moto: faults, latency, client tokens, our own answers, and the control pages."""
+"""The layer before moto: faults, permissions, client tokens, services that moto lacks, control pages."""
 
+import hashlib
 import json
 import logging
+import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
-from xml.sax.saxutils import escape
 
-from dlcloud.local.answers import UnknownAnswerError, answer_price_list, answer_quotas
-from dlcloud.local.call import Call, read_call
-from dlcloud.local.catalogue import Catalogue
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.local.call import Call, Refusal, Reply, json_reply, read_call
+from dlcloud.local.capacity import VcpuQuotas
 from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
-from dlcloud.local.faults import Disturbances, Fault
-from dlcloud.local.idempotency import ClientTokens, Reply
-from dlcloud.local.instance_connect import answer_instance_connect
-from dlcloud.local.machines import Machines
-from dlcloud.local.quotas import VcpuQuotas
+from dlcloud.local.faults import FaultInjector
+from dlcloud.local.fleets import POOL_ERROR_HEADER, POOL_ERRORS
+from dlcloud.local.instances import Instances
+from dlcloud.local.moto_app import Wsgi
 from dlcloud.local.roles import InstanceRoles
+from dlcloud.local.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
 
 _OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
 _SERVICES = frozenset({"ec2", "ssm", "sts", "iam"}) | _OWN_SERVICES
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 _NO_CAPACITY = b"<Code>InsufficientInstanceCapacity</Code>"
-_JSON = "application/x-amz-json-1.1"
-
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_POOL_ERROR_KEY = "HTTP_" + POOL_ERROR_HEADER.upper().replace("-", "_")
+_TOKENS_KEPT = 512
 
 log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """The WSGI application of one site.
+    """Answers every HTTP request to one site.
 
     Args:
-        books: moto's application.
-        catalogue: What instance types cost.
-        machines: The instances, for those who want in.
-        roles: What instances may do.
-        disturbances: What calls meet on the way.
+        moto: moto's application.
+        catalog: Prices of instance types.
+        instances: The site's instances.
+        roles: Permissions of the instances.
+        quotas: The account's vCPU quotas.
+        faults: Faults and latency of API calls.
         pages: The control pages.
-        pool_errors: Codes that a fleet reports pool by pool, and the header that tells it so.
     """
 
     def __init__(
         self,
         *,
-        books: Wsgi,
-        catalogue: Catalogue,
-        machines: Machines,
+        moto: Wsgi,
+        catalog: Catalog,
+        instances: Instances,
         roles: InstanceRoles,
         quotas: VcpuQuotas,
-        disturbances: Disturbances,
+        faults: FaultInjector,
         pages: ControlPages,
-        pool_errors: tuple[frozenset[str], str],
     ) -> None:
-        self._books = books
-        self._catalogue = catalogue
-        self._machines = machines
+        self._moto = moto
+        self._catalog = catalog
+        self._instances = instances
         self._roles = roles
         self._quotas = quotas
-        self._disturbances = disturbances
+        self._faults = faults
         self._pages = pages
-        self._pool_codes, header = pool_errors
-        self._pool_key = "HTTP_" + header.upper().replace("-", "_")
-        self._tokens = ClientTokens()
+        self._tokens = _ClientTokens()
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer one request (WSGI)."""
-        reply = self._reply(environ)
-        start_response(f"{reply.status} {_phrase(reply.status)}", list(reply.headers))
-        return [reply.body]
-
-    def _reply(self, environ: dict[str, Any]) -> Reply:
+    def answer(self, environ: dict[str, Any]) -> Reply:
+        """Answer one request, given as WSGI's environment."""
         # User data runs as the user: a web page that guesses the port must not get that far.
         if "HTTP_ORIGIN" in environ or not _names_loopback(environ.get("HTTP_HOST", "")):
-            return _json_reply(
-                HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"}
-            )
+            return json_reply(HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"})
         if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
-            status, content = self._pages.answer(environ)
-            return _json_reply(status, content)
-        environ.pop(self._pool_key, None)
+            return json_reply(*self._pages.answer(environ))
+        environ.pop(_POOL_ERROR_KEY, None)
         call = read_call(environ)
         if call.service not in _SERVICES:
-            return _refusal(call, 400, "UnknownService", f"The local cloud has no service {call.service!r}.")
-        return self._disturbed(call, environ)
+            message = f"The local cloud has no service {call.service!r}."
+            return Refusal(code="UnknownService", message=message).reply_to(call)
+        return self._answer_call(call, environ)
 
-    def _disturbed(self, call: Call, environ: dict[str, Any]) -> Reply:
-        """Answer a call after what it meets on the way."""
-        if self._disturbances.latency_s > 0:
-            time.sleep(self._disturbances.latency_s)
-        fault = self._disturbances.meet(call.action)
+    def _answer_call(self, call: Call, environ: dict[str, Any]) -> Reply:
+        if self._faults.latency_s > 0:
+            time.sleep(self._faults.latency_s)
+        fault = self._faults.count_call(call.action)
         if fault is not None:
-            if call.action != "CreateFleet" or fault.code not in self._pool_codes:
-                return _fault_reply(call, fault)
-            environ[self._pool_key] = fault.code
-        denial = self._roles.denial(call)
-        if denial is not None:
-            return _refusal(call, denial.status, denial.code, denial.message)
+            if call.action != "CreateFleet" or fault.code not in POOL_ERRORS:
+                message = "The local cloud was asked to refuse this call."
+                return Refusal(status=fault.status, code=fault.code, message=message).reply_to(call)
+            environ[_POOL_ERROR_KEY] = fault.code
+        refusal = self._roles.refusal(call)
+        if refusal is not None:
+            return refusal.reply_to(call)
         token = call.parameter("ClientToken") if call.service == "ec2" else ""
         if not token or call.parameter("DryRun") == "true":
-            return self._answer(call, environ)
-        key = (call.region, call.action, token)
-        reply = self._tokens.once(key, call.parameters, lambda: self._answer(call, environ))
-        if reply is None:
-            text = "The client token was used before, with other parameters."
-            return _refusal(call, 400, "IdempotentParameterMismatch", text)
-        return reply
+            return self._carry_out(call, environ)
+        return self._tokens.once(token, call, lambda: self._carry_out(call, environ))
 
-    def _answer(self, call: Call, environ: dict[str, Any]) -> Reply:
+    def _carry_out(self, call: Call, environ: dict[str, Any]) -> Reply:
         if call.service not in _OWN_SERVICES:
-            return self._ask_books(call, environ)
+            return self._call_moto(call, environ)
         try:
-            asked = json.loads(call.body or b"{}")
+            request = json.loads(call.body or b"{}")
             if call.service == "pricing":
-                answer = answer_price_list(call.action, asked, self._catalogue)
+                answer = answer_pricing(call.action, request, self._catalog)
             elif call.service == "ec2-instance-connect":
-                answer = answer_instance_connect(call.action, asked, self._machines)
+                answer = answer_instance_connect(call.action, request, self._instances)
             else:
-                answer = answer_quotas(call.action, asked, self._quotas.limits())
-        except UnknownAnswerError as error:
-            return _refusal(call, 400, error.code, error.message)
-        return _json_reply(HTTPStatus.OK, answer)
+                answer = answer_quotas(call.action, request, self._quotas.limits())
+        except ServiceError as error:
+            return Refusal(code=error.code, message=error.message).reply_to(call)
+        return json_reply(HTTPStatus.OK, answer)
 
-    def _ask_books(self, call: Call, environ: dict[str, Any]) -> Reply:
+    def _call_moto(self, call: Call, environ: dict[str, Any]) -> Reply:
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
-        def start(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
+        def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
             log.debug("moto answers %s%s", status, " after an exception" if exc_info else "")
             started.append((status, headers))
 
         try:
-            body = b"".join(self._books(environ, start))
+            body = b"".join(self._moto(environ, start_response))
         except Exception:
             log.exception("moto failed")
-            return _refusal(call, 500, "InternalError", "The local cloud failed; see its daemon.log.")
+            message = "The local cloud failed; see its daemon.log."
+            return Refusal(status=500, code="InternalError", message=message).reply_to(call)
         status, headers = started[-1]
         code = int(status.split(" ", 1)[0])
-        # EC2 says that it has no capacity with a server error, which makes stock clients try again.
+        # EC2 answers that it has no capacity with a server error, which makes stock clients try again.
         code = 500 if code == HTTPStatus.BAD_REQUEST and _NO_CAPACITY in body else code
         return Reply(status=code, headers=tuple(headers), body=body)
 
 
 def _names_loopback(host: str) -> bool:
-    """Tell whether a Host header names this machine; a page whose name was rebound to it does not."""
+    """True if a Host header names this machine; that of a page whose name was rebound to it does not."""
     name = host.rpartition(":")[0] if ":" in host else host
     return name in _LOOPBACK_NAMES
 
 
-def _fault_reply(call: Call, fault: Fault) -> Reply:
-    return _refusal(call, fault.status, fault.code, "The local cloud was asked to refuse this call.")
+@dataclass(slots=True, kw_only=True)
+class _TokenUse:
+    """The digest of a request with a client token, and its reply once there is one."""
+
+    digest: bytes
+    reply: Reply | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def _refusal(call: Call, status: int, code: str, message: str) -> Reply:
-    """Return an error in the form that the service's clients read."""
-    if call.is_json:
-        return _json_reply(status, {"__type": code, "message": message})
-    detail = f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
-    if call.service == "ec2":
-        request_id = f"<RequestID>{uuid.uuid4()}</RequestID>"
-        text = f"<Response><Errors><Error>{detail}</Error></Errors>{request_id}</Response>"
-    else:
-        text = f"<ErrorResponse><Error><Type>Sender</Type>{detail}</Error></ErrorResponse>"
-    return Reply(status=status, headers=(("Content-Type", "text/xml;charset=UTF-8"),), body=text.encode())
+class _ClientTokens:
+    """The latest client tokens by region and action: a repeated request gets the first reply again."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uses: OrderedDict[tuple[str, str, str], _TokenUse] = OrderedDict()
 
-def _json_reply(status: int, content: Mapping[str, Any]) -> Reply:
-    return Reply(status=int(status), headers=(("Content-Type", _JSON),), body=json.dumps(content).encode())
+    def once(self, token: str, call: Call, answer: Callable[[], Reply]) -> Reply:
+        """Answer a call, or repeat the reply of the first with its token; other parameters are refused.
 
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Unknown"
+        Only a success is kept: a refused request may be repeated with its token.
+        """
+        key = (call.region, call.action, token)
+        digest = hashlib.sha256(repr(sorted(call.parameters)).encode()).digest()
+        with self._lock:
+            use = self._uses.setdefault(key, _TokenUse(digest=digest))
+            self._uses.move_to_end(key)
+            while len(self._uses) > _TOKENS_KEPT:
+                self._uses.popitem(last=False)
+        with use.lock:
+            if use.reply is None:
+                use.digest = digest
+                reply = answer()
+                use.reply = reply if reply.status < HTTPStatus.MULTIPLE_CHOICES else None
+                return reply
+            if use.digest == digest:
+                return use.reply
+        message = "The client token was used before, with other parameters."
+        return Refusal(code="IdempotentParameterMismatch", message=message).reply_to(call)

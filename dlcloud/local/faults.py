@@ -9,7 +9,7 @@ ANY_ACTION = "*"
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """A refusal that calls of an action meet: every one, so many times, or at a rate."""
+    """A refusal of calls of an action: of every one, of a number of them, or at a rate."""
 
     action: str
     code: str
@@ -19,7 +19,7 @@ class Fault:
     _owed: float = field(default=0.0, repr=False)
 
     def strikes(self, action: str) -> bool:
-        """Tell whether this call is refused; a rate is spread evenly, so that runs repeat exactly."""
+        """Count a call; True if it is refused. A rate is spread evenly, so that runs repeat exactly."""
         if self.action not in (ANY_ACTION, action):
             return False
         if self.times is not None:
@@ -35,8 +35,8 @@ class Fault:
         return True
 
 
-class Disturbances:
-    """What calls meet: faults, latency, and a counter by action."""
+class FaultInjector:
+    """Faults, latency and a counter of API calls. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,17 +45,15 @@ class Disturbances:
         self.latency_s = 0.0
 
     def add(self, fault: Fault) -> None:
-        """Refuse calls from now on."""
         with self._lock:
             self._faults.append(fault)
 
     def clear(self) -> None:
-        """Refuse nothing any more."""
         with self._lock:
             self._faults.clear()
 
-    def meet(self, action: str) -> Fault | None:
-        """Count a call and return what refuses it, if anything."""
+    def count_call(self, action: str) -> Fault | None:
+        """Count a call and return the fault that refuses it, if any."""
         with self._lock:
             self._calls[action] += 1
             struck = next((fault for fault in self._faults if fault.strikes(action)), None)
@@ -63,12 +61,11 @@ class Disturbances:
             return struck
 
     def calls(self) -> dict[str, int]:
-        """Return how often each action was called."""
+        """Return the number of calls by action."""
         with self._lock:
             return dict(sorted(self._calls.items()))
 
     def reset_calls(self) -> None:
-        """Count from zero again."""
         with self._lock:
             self._calls.clear()
 

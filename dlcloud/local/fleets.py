@@ -1,4 +1,4 @@
-"""CreateFleet of type instant: one call over all pools, with what each pool refused."""
+"""CreateFleet of type instant: one call over all pools, with the errors of each pool."""
 
 from typing import Any
 
@@ -7,15 +7,23 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.utils import convert_tag_spec
 
 from dlcloud.core.instance import Market
-from dlcloud.local.allocation import Allocation, Grant, Offer, Same, Shared, Strategy, allocate
-from dlcloud.local.capacity import Pool
-from dlcloud.local.quotas import OVER_QUOTA
-from dlcloud.local.record import End
+from dlcloud.local.capacity import (
+    OVER_QUOTA,
+    Allocation,
+    Grant,
+    Offer,
+    Pool,
+    SharedLimit,
+    Strategy,
+    allocate,
+)
+from dlcloud.local.record import StateReason, template_version
 from dlcloud.local.responses import NO_CAPACITY, LocalResponses
+from dlcloud.local.services import on_demand_price, spot_usd
 
 FLEET_TAG = "aws:ec2:fleet-id"
 POOL_ERROR_HEADER = "X-Dlcloud-Pool-Error"
-# Errors that EC2 reports for each pool of a fleet and not for the call.
+# Errors that EC2 reports for each pool of a fleet instead of refusing the call.
 POOL_ERRORS = frozenset(
     {
         NO_CAPACITY,
@@ -26,12 +34,8 @@ POOL_ERRORS = frozenset(
     }
 )
 _NOT_OFFERED = "InvalidFleetConfiguration"
-_SPELLINGS = {
-    "lowestPrice": Strategy.LOWEST_PRICE,
-    "capacityOptimized": Strategy.CAPACITY,
-    "capacityOptimizedPrioritized": Strategy.CAPACITY_PRIORITIZED,
-    "priceCapacityOptimized": Strategy.PRICE_CAPACITY,
-}
+_NO_FLEET = {"Code": "fleetIdDoesNotExist", "Message": "There is no such fleet."}
+_NO_TARGETS = {"TotalTargetCapacity": 0, "SpotTargetCapacity": 0, "OnDemandTargetCapacity": 0}
 
 
 class LocalFleetResponses(LocalResponses):
@@ -45,95 +49,99 @@ class LocalFleetResponses(LocalResponses):
         configs = [_Config(self, config) for config in self.params.get("LaunchTemplateConfigs") or []]
         if not configs:
             raise EC2ClientError("MissingParameter", "The request must contain LaunchTemplateConfigs.")
-        with self.machines.launching:
+        with self.instances.launching:
             return ActionResult(self._launch_fleet(configs))
 
     def delete_fleets(self) -> ActionResult:
-        """Delete fleets and, for instant ones always, begin to end their instances."""
+        """Delete fleets and, as EC2 always does for instant ones, terminate their instances."""
         self.error_on_dryrun()
         fleet_ids = self.params.get("FleetIds") or []
-        known = [fleet_id for fleet_id in fleet_ids if self.ec2_backend.get_fleet(fleet_id)]
-        if known:
-            # By hand: moto's filters of instances know nothing of tags, and let all of them pass.
+        deleted = [fleet_id for fleet_id in fleet_ids if self.ec2_backend.get_fleet(fleet_id)]
+        if deleted:
+            # moto's filters of instances ignore tags.
             tags = self.ec2_backend.tags
-            every = [instance.id for instance in self.ec2_backend.all_instances()]
-            members = [each for each in every if tags.get(each, {}).get(FLEET_TAG) in known]
-            self.machines.terminate(members, End.USER)
-        deleted = [
-            {"CurrentFleetState": "deleted_terminating", "PreviousFleetState": "active", "FleetId": fleet_id}
-            for fleet_id in known
-        ]
-        for fleet_id in known:
+            instance_ids = [instance.id for instance in self.ec2_backend.all_instances()]
+            members = [name for name in instance_ids if tags.get(name, {}).get(FLEET_TAG) in deleted]
+            self.instances.terminate(members, StateReason.USER)
+        for fleet_id in deleted:
             self.ec2_backend.fleets.pop(fleet_id, None)
-        unknown = [
-            {"FleetId": fleet_id, "Error": _NO_FLEET} for fleet_id in fleet_ids if fleet_id not in known
-        ]
-        return ActionResult({"SuccessfulFleetDeletions": deleted, "UnsuccessfulFleetDeletions": unknown})
+        states = {"CurrentFleetState": "deleted_terminating", "PreviousFleetState": "active"}
+        unknown = [fleet_id for fleet_id in fleet_ids if fleet_id not in deleted]
+        return ActionResult(
+            {
+                "SuccessfulFleetDeletions": [{**states, "FleetId": fleet_id} for fleet_id in deleted],
+                "UnsuccessfulFleetDeletions": [
+                    {"FleetId": fleet_id, "Error": _NO_FLEET} for fleet_id in unknown
+                ],
+            }
+        )
 
     def _launch_fleet(self, configs: list["_Config"]) -> dict[str, Any]:
-        fleet = self._book_fleet()
+        fleet = self._create_fleet_record()
         instances: list[dict[str, Any]] = []
         errors: list[dict[str, Any]] = []
-        for lifecycle, target in _targets(self.params["TargetCapacitySpecification"]).items():
-            offers, not_offered = self._offers(configs, lifecycle)
-            errors += [configs[bad.config].error(bad, lifecycle, _NOT_OFFERED) for bad in not_offered]
-            allocation = self._allocate(offers, target, lifecycle)
+        for market, target in _targets(self.params["TargetCapacitySpecification"]).items():
+            named = [offer for index, config in enumerate(configs) for offer in config.offers(index, market)]
+            offers = [offer for offer in named if offer.pool.zone in self.offered(offer.pool.instance_type)]
             errors += [
-                configs[offer.config].error(offer, lifecycle, self._why(offer, lifecycle, allocation))
+                configs[offer.config].error(offer, market, _NOT_OFFERED)
+                for offer in named
+                if offer not in offers
+            ]
+            allocation = self._allocate(offers, target, market)
+            errors += [
+                configs[offer.config].error(offer, market, self._refusal_code(offer, market, allocation))
                 for offer in allocation.refused
             ]
             instances += [
-                configs[grant.offer.config].launch(grant, lifecycle, fleet.id) for grant in allocation.grants
+                configs[grant.offer.config].launch(grant, market, fleet.id) for grant in allocation.grants
             ]
             fleet.fulfilled_capacity += allocation.fulfilled
         return {"FleetId": fleet.id, "Instances": instances, "Errors": errors}
 
-    def _allocate(self, offers: list[Offer], target: float, lifecycle: str) -> Allocation:
-        """Allocate, or refuse all below the least target that the request accepts."""
+    def _allocate(self, offers: list[Offer], target: int, market: Market) -> Allocation:
+        """Allocate; grant nothing below the request's MinTargetCapacity."""
         if self.headers.get(POOL_ERROR_HEADER):
             return Allocation(grants=(), refused=tuple(offers))
-        options = self.params.get("SpotOptions" if lifecycle == "spot" else "OnDemandOptions") or {}
+        options = self.params.get("SpotOptions" if market is Market.SPOT else "OnDemandOptions") or {}
         name = options.get("AllocationStrategy") or Strategy.LOWEST_PRICE
-        try:
-            strategy = _SPELLINGS.get(name) or Strategy(name)
-        except ValueError as error:
-            message = f"The allocation strategy {name} is not known."
-            raise EC2ClientError("InvalidParameterValue", message) from error
-        same = Same.ZONE if options.get("SingleAvailabilityZone") else Same.NOTHING
-        same = Same.TYPE if options.get("SingleInstanceType") else same
-        allocation = allocate(offers, target=target, strategy=strategy, same=same)
-        if allocation.fulfilled < float(options.get("MinTargetCapacity") or 0):
+        if name not in list(Strategy):
+            message = f"The local cloud has no allocation strategy {name}."
+            raise EC2ClientError("UnsupportedOperation", message)
+        one_type, one_zone = options.get("SingleInstanceType"), options.get("SingleAvailabilityZone")
+        allocation = allocate(
+            offers,
+            target=target,
+            strategy=Strategy(name),
+            group_by=lambda pool: f"{one_type and pool.instance_type} {one_zone and pool.zone}",
+        )
+        if allocation.fulfilled < int(options.get("MinTargetCapacity") or 0):
             return Allocation(grants=(), refused=allocation.refused)
         return allocation
 
-    def _why(self, offer: Offer, lifecycle: str, allocation: Allocation) -> str:
-        """Return the code with which a pool refuses: its quota's, if that leaves no room for one more."""
-        code = self.quotas.code(offer.pool.instance_type, Market(lifecycle))
-        quota = next((shared for shared in offer.shared if shared.name == code), None)
-        given = sum(
-            grant.count * shared.each
-            for grant in allocation.grants
-            for shared in grant.offer.shared
-            if shared.name == code
-        )
+    def _refusal_code(self, offer: Offer, market: Market, allocation: Allocation) -> str:
+        """Return the error code of a pool: its quota's if that leaves no room for one more instance."""
         if self.headers.get(POOL_ERROR_HEADER):
             return str(self.headers[POOL_ERROR_HEADER])
-        over = quota is not None and quota.left - given < quota.each
-        return OVER_QUOTA[Market(lifecycle)] if over else NO_CAPACITY
+        code = self.quotas.code(offer.pool.instance_type, market)
+        for limit in offer.shared:
+            granted = sum(
+                grant.count * shared.per_instance
+                for grant in allocation.grants
+                for shared in grant.offer.shared
+                if shared.name == code
+            )
+            if limit.name == code and limit.left - granted < limit.per_instance:
+                return OVER_QUOTA[market]
+        return NO_CAPACITY
 
-    def _offers(self, configs: list["_Config"], lifecycle: str) -> tuple[list[Offer], list[Offer]]:
-        """Return the offers of all overrides, and those that name a type where it is not offered."""
-        named = [offer for index, config in enumerate(configs) for offer in config.offers(index, lifecycle)]
-        good = [offer for offer in named if offer.pool.zone in self.offered(offer.pool.instance_type)]
-        return good, [offer for offer in named if offer not in good]
-
-    def _book_fleet(self) -> Any:  # noqa: ANN401 - moto's object
-        """Enter the fleet into moto's books, for DescribeFleets; its instances are launched by us."""
-        wanted = self.params["TargetCapacitySpecification"]
+    def _create_fleet_record(self) -> Any:  # noqa: ANN401 - moto's object
+        """Create moto's fleet, for DescribeFleets, without letting moto launch its instances."""
+        specification = self.params["TargetCapacitySpecification"]
         fleet = self.ec2_backend.create_fleet(
             on_demand_options=self.params.get("OnDemandOptions", {}),
             spot_options=self.params.get("SpotOptions", {}),
-            target_capacity_specification={**wanted, "TotalTargetCapacity": 0, **_NO_TARGETS},
+            target_capacity_specification={**specification, **_NO_TARGETS},
             launch_template_configs=[],
             excess_capacity_termination_policy="",
             replace_unhealthy_instances=False,
@@ -143,13 +151,9 @@ class LocalFleetResponses(LocalResponses):
             valid_until=None,
             tag_specifications=self.params.get("TagSpecifications", []),
         )
-        fleet.target_capacity_specification = wanted
-        fleet.target_capacity = int(wanted.get("TotalTargetCapacity") or 0)
+        fleet.target_capacity_specification = specification
+        fleet.target_capacity = int(specification.get("TotalTargetCapacity") or 0)
         return fleet
-
-
-_NO_FLEET = {"Code": "fleetIdDoesNotExist", "Message": "There is no such fleet."}
-_NO_TARGETS = {"SpotTargetCapacity": 0, "OnDemandTargetCapacity": 0}
 
 
 class _Config:
@@ -158,73 +162,73 @@ class _Config:
     def __init__(self, responses: LocalFleetResponses, config: dict[str, Any]) -> None:
         self._responses = responses
         self._backend = responses.ec2_backend
-        asked = config["LaunchTemplateSpecification"]
-        version = self._backend._get_template_from_args(asked)  # noqa: SLF001 - no public way
+        version = template_version(self._backend, config["LaunchTemplateSpecification"])
         self._template: dict[str, Any] = version.data
-        template_id = version.template.id
-        self._specification = {"LaunchTemplateId": template_id, "Version": str(version.number)}
+        self._specification = {"LaunchTemplateId": version.template.id, "Version": str(version.number)}
         self._overrides: list[dict[str, Any]] = config.get("Overrides") or [{}]
 
-    def offers(self, config: int, lifecycle: str) -> list[Offer]:
+    def offers(self, config: int, market: Market) -> list[Offer]:
         """Return an offer per override and zone."""
         return [
-            self._offer(index, zone, config, lifecycle)
+            self._offer(index, zone, config, market)
             for index, override in enumerate(self._overrides)
             for zone in self._zones(override)
         ]
 
-    def error(self, offer: Offer, lifecycle: str, code: str) -> dict[str, Any]:
-        """Return what the reply says of a pool that refused."""
+    def error(self, offer: Offer, market: Market, code: str) -> dict[str, Any]:
+        """Return the reply's error of a pool."""
         pool = offer.pool
         return {
             "LaunchTemplateAndOverrides": self._echo(offer),
-            "Lifecycle": lifecycle,
+            "Lifecycle": market.value,
             "ErrorCode": code,
             "ErrorMessage": f"{pool.instance_type} in {pool.zone} refused the launch ({code}).",
         }
 
-    def launch(self, grant: Grant, lifecycle: str, fleet_id: str) -> dict[str, Any]:
-        """Launch what a pool granted and return what the reply says of it."""
+    def launch(self, grant: Grant, market: Market, fleet_id: str) -> dict[str, Any]:
+        """Launch the instances of a grant and return the reply's entry of them."""
         reservation = self._backend.run_instances(
             self._overrides[grant.offer.override].get("ImageId") or self._template.get("ImageId"),
             grant.count,
             self._template.get("UserData"),
             self._template.get("SecurityGroups", []),
-            **self._keywords(grant.offer, lifecycle, fleet_id),
+            **self._keywords(grant.offer, market, fleet_id),
         )
-        self._responses.enter(reservation.instances, self._template)
+        self._responses.boot(reservation.instances, self._template)
         return {
             "LaunchTemplateAndOverrides": self._echo(grant.offer),
-            "Lifecycle": lifecycle,
+            "Lifecycle": market.value,
             "InstanceIds": [instance.id for instance in reservation.instances],
             "InstanceType": grant.offer.pool.instance_type,
         }
 
-    def _offer(self, index: int, zone: str, config: int, lifecycle: str) -> Offer:
+    def _offer(self, index: int, zone: str, config: int, market: Market) -> Offer:
         override = self._overrides[index]
-        kind = str(override.get("InstanceType") or self._template.get("InstanceType"))
-        catalogue = self._responses.catalogue
-        spot = lifecycle == "spot"
-        price = catalogue.spot_usd(kind, zone) if spot else catalogue.on_demand_usd(kind, zone[:-1])
+        if "WeightedCapacity" in override:
+            raise EC2ClientError("UnsupportedOperation", "The local cloud has no weighted capacity.")
+        name = str(override.get("InstanceType") or self._template.get("InstanceType"))
+        catalog, capacity = self._responses.catalog, self._responses.instances.capacity
+        on_demand = on_demand_price(catalog, name, zone[:-1])
+        hourly_usd = None if on_demand is None else on_demand.hourly_usd
         return Offer(
-            pool=Pool(instance_type=kind, zone=zone),
-            left=self._responses.left(kind, zone),
-            price=price,
-            weight=float(override.get("WeightedCapacity") or 1.0),
+            pool=Pool(instance_type=name, zone=zone),
+            left=capacity.left(name, zone),
+            price=spot_usd(catalog, name, zone) if market is Market.SPOT else hourly_usd,
             priority=float(override.get("Priority", "inf")),
             subnet_id=override.get("SubnetId") or self._template.get("SubnetId"),
             config=config,
             override=index,
-            shared=self._shared(kind, lifecycle),
+            shared=self._shared_limits(name, market),
         )
 
-    def _shared(self, kind: str, lifecycle: str) -> tuple[Shared, ...]:
-        """Return what limits a type in all its zones, and its family: capacity and quota."""
-        machines, quotas = self._responses.machines, self._responses.quotas
-        limits = [Shared(name=f"type {kind}", left=machines.capacity.left_of_type(kind))]
-        code = quotas.code(kind, Market(lifecycle))
+    def _shared_limits(self, name: str, market: Market) -> tuple[SharedLimit, ...]:
+        """Return the limits of a type in all its zones together, and of its quota."""
+        quotas = self._responses.quotas
+        limits = [SharedLimit(name=f"type {name}", left=self._responses.instances.capacity.left(name))]
+        code = quotas.code(name, market)
         if code is not None:
-            limits.append(Shared(name=code, left=quotas.left(code), each=quotas.each(kind)))
+            left = quotas.vcpus_left(code)
+            limits.append(SharedLimit(name=code, left=left, per_instance=quotas.vcpus(name)))
         return tuple(limits)
 
     def _zones(self, override: dict[str, Any]) -> list[str]:
@@ -235,10 +239,10 @@ class _Config:
         zone = zone or self._template.get("Placement", {}).get("AvailabilityZone")
         return [zone] if zone else sorted(self._backend.get_default_subnets())
 
-    def _keywords(self, offer: Offer, lifecycle: str, fleet_id: str) -> dict[str, Any]:
-        """Return what moto's run_instances takes, as its own RunInstances would call it."""
-        asked = convert_tag_spec(self._responses.params.get("TagSpecifications") or [])
-        tags = {**convert_tag_spec(self._template.get("TagSpecifications") or []), **asked}
+    def _keywords(self, offer: Offer, market: Market, fleet_id: str) -> dict[str, Any]:
+        """Return the keywords of moto's run_instances, as its own RunInstances would pass them."""
+        requested = convert_tag_spec(self._responses.params.get("TagSpecifications") or [])
+        tags = {**convert_tag_spec(self._template.get("TagSpecifications") or []), **requested}
         instance_tags = {**tags.get("instance", {}), FLEET_TAG: fleet_id}
         keywords: dict[str, Any] = {
             "instance_type": offer.pool.instance_type,
@@ -251,7 +255,7 @@ class _Config:
             "security_group_ids": list(self._template.get("SecurityGroupIds", [])),
             "nics": self._template.get("NetworkInterfaces", []),
             "tags": {**tags, "instance": instance_tags},
-            "instance_market_options": "spot" if lifecycle == "spot" else {},
+            "instance_market_options": "spot" if market is Market.SPOT else {},
             "launch_template": self._specification,
             "instance_initiated_shutdown_behavior": self._template.get("InstanceInitiatedShutdownBehavior"),
             "metadata_options": self._template.get("MetadataOptions", {}),
@@ -263,16 +267,16 @@ class _Config:
 
     def _echo(self, offer: Offer) -> dict[str, Any]:
         pool = {"InstanceType": offer.pool.instance_type, "AvailabilityZone": offer.pool.zone}
-        shown = {**self._overrides[offer.override], **pool}
-        return {"LaunchTemplateSpecification": self._specification, "Overrides": shown}
+        overrides = {**self._overrides[offer.override], **pool}
+        return {"LaunchTemplateSpecification": self._specification, "Overrides": overrides}
 
 
-def _targets(wanted: dict[str, Any]) -> dict[str, float]:
-    """Return the capacity wanted of each lifecycle; what neither names goes to the default one."""
+def _targets(specification: dict[str, Any]) -> dict[Market, int]:
+    """Return the target of each market; the default market gets the part that neither target names."""
     targets = {
-        "on-demand": float(wanted.get("OnDemandTargetCapacity") or 0),
-        "spot": float(wanted.get("SpotTargetCapacity") or 0),
+        Market.ON_DEMAND: int(specification.get("OnDemandTargetCapacity") or 0),
+        Market.SPOT: int(specification.get("SpotTargetCapacity") or 0),
     }
-    rest = float(wanted.get("TotalTargetCapacity") or 0) - sum(targets.values())
-    targets[wanted.get("DefaultTargetCapacityType") or "on-demand"] += max(0.0, rest)
-    return {lifecycle: target for lifecycle, target in targets.items() if target > 0}
+    rest = int(specification.get("TotalTargetCapacity") or 0) - sum(targets.values())
+    targets[Market(specification.get("DefaultTargetCapacityType") or "on-demand")] += max(0, rest)
+    return {market: target for market, target in targets.items() if target > 0}

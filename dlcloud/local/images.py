@@ -13,7 +13,7 @@ _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image: every region has it under the same id."""
+    """An image, under the same id in every region."""
 
     image_id: str
     name: str
@@ -22,7 +22,7 @@ class Image:
     root_device: str = "/dev/sda1"
 
     def as_moto(self) -> dict[str, object]:
-        """Return the image in the form of moto's list of images."""
+        """Return the image as an entry of MOTO_AMIS_PATH."""
         return {
             "ami_id": self.image_id,
             "name": self.name,
@@ -42,11 +42,11 @@ class Image:
         }
 
 
-def _deep_learning(suffix: str, name: str, *kinds: str, root_device: str = "/dev/sda1") -> Image:
-    parameters = tuple(f"{_DLAMI}/{kind}/latest/ami-id" for kind in kinds)
+def _deep_learning(suffix: str, title: str, *names: str, root_device: str = "/dev/sda1") -> Image:
+    parameters = tuple(f"{_DLAMI}/{name}/latest/ami-id" for name in names)
     return Image(
         image_id=f"ami-0d1c10cd00000{suffix}",
-        name=f"{name} 20260901",
+        name=f"{title} 20260901",
         owner=_DEEP_LEARNING,
         parameters=parameters,
         root_device=root_device,
@@ -70,7 +70,7 @@ IMAGES = (
         ),
         root_device="/dev/xvda",
     ),
-    # The documentation and the naming rule disagree on this parameter: both are there.
+    # The documentation and the naming rule disagree on this parameter: both exist.
     _deep_learning(
         "2201",
         "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)",

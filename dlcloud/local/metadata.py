@@ -41,12 +41,12 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataService:
-    """Answers one instance's programs.
+    """The metadata service of one instance.
 
     Args:
-        documents: Returns the text by its path below /latest/, at every call: notices come and go.
+        documents: Returns the texts by path, at every request: notices come and go.
         power: Carries out an order of the shutdown program.
-        secret: What orders must carry.
+        secret: Proves that an order comes from the shutdown program.
     """
 
     documents: Callable[[], Mapping[str, str]]
@@ -57,7 +57,7 @@ class MetadataService:
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     async def open(self, listener: socket.socket) -> None:
-        """Answer on a bound socket from now on."""
+        """Answer on a bound socket."""
         self._server = await asyncio.start_server(self._serve, sock=listener, limit=_MAX_HEAD)
 
     async def close(self) -> None:
@@ -87,9 +87,9 @@ class MetadataService:
 
     def _answer(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
         if request.path == POWER_PATH:
-            return self._take_order(request)
+            return self._answer_order(request)
         if request.path == _TOKEN_PATH:
-            return self._issue(request)
+            return self._issue_token(request)
         if request.method != "GET":
             return HTTPStatus.METHOD_NOT_ALLOWED, "", {}
         ends = self._tokens.get(request.headers.get(_TOKEN_HEADER, ""))
@@ -98,15 +98,15 @@ class MetadataService:
         text = _find(self.documents(), request.path)
         return (HTTPStatus.NOT_FOUND, "", {}) if text is None else (HTTPStatus.OK, text, {})
 
-    def _take_order(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
-        given = request.headers.get(POWER_HEADER.lower(), "")
-        if not hmac.compare_digest(given.encode(), self.secret.encode()):
+    def _answer_order(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
+        secret = request.headers.get(POWER_HEADER.lower(), "")
+        if not hmac.compare_digest(secret.encode(), self.secret.encode()):
             return HTTPStatus.FORBIDDEN, "not from this instance", {}
         self.power(request.body.decode())
         return HTTPStatus.OK, "", {}
 
-    def _issue(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
-        """Give out a session token; a request through a proxy is refused, as on EC2."""
+    def _issue_token(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
+        """Issue a session token; a request through a proxy is refused, as on EC2."""
         ttl = request.headers.get(_TTL_HEADER, "")
         if request.method != "PUT":
             return HTTPStatus.METHOD_NOT_ALLOWED, "", {}
@@ -152,9 +152,9 @@ def _find(documents: Mapping[str, str], path: str) -> str | None:
     """Return a document, or the listing of a folder of documents, as the real service does."""
     version, *parts = [part for part in path.split("/") if part] or [""]
     # Dated versions of the service show what the latest does.
-    wanted = "/".join(["latest" if _DATED.fullmatch(version) else version, *parts])
-    if wanted in documents:
-        return documents[wanted]
-    below = [name[len(wanted) + 1 :] for name in documents if name.startswith(f"{wanted}/")]
-    shown = {f"{name.partition('/')[0]}/" if "/" in name else name for name in below}
-    return "\n".join(sorted(shown)) if shown else None
+    name = "/".join(["latest" if _DATED.fullmatch(version) else version, *parts])
+    if name in documents:
+        return documents[name]
+    below = [path[len(name) + 1 :] for path in documents if path.startswith(f"{name}/")]
+    entries = {f"{path.partition('/')[0]}/" if "/" in path else path for path in below}
+    return "\n".join(sorted(entries)) if entries else None

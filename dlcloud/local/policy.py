@@ -1,7 +1,7 @@
-"""Decide what IAM policies allow, for the conditions that bind a role to what carries a tag.
+"""Decide what IAM policies allow, for the conditions that bind a role to resources with a tag.
 
 Source: IAM user guide, "Policy evaluation logic" and "IAM JSON policy elements: Condition operators". An
-operator or an element that is not known here never allows anything.
+operator or an element that is not implemented here never allows anything.
 """
 
 import json
@@ -14,83 +14,87 @@ Values = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """May this be done to that? `context` has the values of condition keys, as of `aws:ResourceTag/Name`."""
+class AccessRequest:
+    """An action on a resource; `context` has the values of condition keys, as of `aws:ResourceTag/Name`."""
 
     action: str
     resource: str
     context: Mapping[str, Values] = field(default_factory=dict)
 
 
-def allows(documents: Iterable[str], question: Question) -> bool:
-    """Tell whether some statement of the policies allows it and none denies it; a broken one says nothing."""
-    effects = set()
-    for document in documents:
-        for statement in _statements(document):
-            if _applies(statement, question):
-                effects.add(statement.get("Effect"))
+def is_allowed(documents: Iterable[str], request: AccessRequest) -> bool:
+    """True if a statement of the policies allows the request and none denies it; broken ones do neither."""
+    effects = {
+        statement.get("Effect")
+        for document in documents
+        for statement in _statements(document)
+        if _applies(statement, request)
+    }
     return "Allow" in effects and "Deny" not in effects
 
 
 def _statements(document: str) -> list[dict[str, Any]]:
     try:
-        found = json.loads(document)["Statement"]
+        content = json.loads(document)["Statement"]
     except (ValueError, KeyError, TypeError):
         return []
-    return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
+    statements = content if isinstance(content, list) else [content]
+    return [statement for statement in statements if isinstance(statement, dict)]
 
 
-def _applies(statement: Mapping[str, Any], question: Question) -> bool:
+def _applies(statement: Mapping[str, Any], request: AccessRequest) -> bool:
     if not {"Action", "Resource"} <= set(statement):
         return False
+    action = request.action.lower()
     return (
-        any(_like(pattern.lower(), question.action.lower()) for pattern in _listed(statement["Action"]))
-        and any(_like(pattern, question.resource) for pattern in _listed(statement["Resource"]))
-        and _holds(statement, question.context)
+        any(_matches(pattern.lower(), action) for pattern in _as_list(statement["Action"]))
+        and any(_matches(pattern, request.resource) for pattern in _as_list(statement["Resource"]))
+        and _conditions_hold(statement, request.context)
     )
 
 
-def _holds(statement: Mapping[str, Any], context: Mapping[str, Values]) -> bool:
-    """Tell whether every condition holds; to a denial an unknown operator counts as met."""
+def _conditions_hold(statement: Mapping[str, Any], context: Mapping[str, Values]) -> bool:
+    """True if every condition holds; an unknown operator holds in a denial only."""
     denies = statement.get("Effect") == "Deny"
-    known = {key.lower(): values for key, values in context.items()}
-    for operator, wanted in statement.get("Condition", {}).items():
+    values = {key.lower(): value for key, value in context.items()}
+    for operator, conditions in statement.get("Condition", {}).items():
         test = _OPERATORS.get(operator)
         if test is None:
             if not denies:
                 return False
             continue
-        if not all(test(known.get(key.lower(), ()), _listed(values)) for key, values in wanted.items()):
+        if not all(test(values.get(key.lower(), ()), _as_list(want)) for key, want in conditions.items()):
             return False
     return True
 
 
-def _equals(given: Values, wanted: Values) -> bool:
-    return any(value in wanted for value in given)
+def _any_equals(values: Values, allowed: Values) -> bool:
+    return any(value in allowed for value in values)
 
 
-def _resembles(given: Values, wanted: Values) -> bool:
-    return any(_like(pattern, value) for value in given for pattern in wanted)
+def _any_matches(values: Values, patterns: Values) -> bool:
+    return any(_matches(pattern, value) for value in values for pattern in patterns)
 
 
-def _all_equal(given: Values, wanted: Values) -> bool:
-    return all(value in wanted for value in given)
+def _all_equal(values: Values, allowed: Values) -> bool:
+    return all(value in allowed for value in values)
 
 
 _OPERATORS: Mapping[str, Callable[[Values, Values], bool]] = {
-    "StringEquals": _equals,
-    "StringLike": _resembles,
-    "ArnLike": _resembles,
-    "ForAnyValue:StringEquals": _equals,
+    "StringEquals": _any_equals,
+    "StringLike": _any_matches,
+    "ArnLike": _any_matches,
+    "ForAnyValue:StringEquals": _any_equals,
     "ForAllValues:StringEquals": _all_equal,
 }
 
 
-def _like(pattern: str, text: str) -> bool:
+def _matches(pattern: str, text: str) -> bool:
     """Match `*` and `?`, nothing else."""
-    expression = "".join({"*": ".*", "?": "."}.get(each, re.escape(each)) for each in pattern)
+    wildcards = {"*": ".*", "?": "."}
+    expression = "".join(wildcards.get(character, re.escape(character)) for character in pattern)
     return re.fullmatch(expression, text, re.DOTALL) is not None
 
 
-def _listed(value: object) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else [str(value)]
+def _as_list(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]

@@ -1,4 +1,4 @@
-"""An instance in moto's books: the only place that writes moto's private fields of one."""
+"""Instances and launch templates as moto stores them: the only module that writes moto's private fields."""
 
 import base64
 import copy
@@ -8,29 +8,24 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from dlcloud.core.instance import InstanceState, Market
 from dlcloud.local.capacity import Pool
-from dlcloud.local.machine import Identity
+from dlcloud.local.instance import Identity
 
 SSH_PORT_TAG = "dlcloud:ssh-port"
+# Source: EC2 API reference, InstanceState.
+_STATE_CODES = {
+    InstanceState.PENDING: 0,
+    InstanceState.RUNNING: 16,
+    InstanceState.SHUTTING_DOWN: 32,
+    InstanceState.TERMINATED: 48,
+    InstanceState.STOPPING: 64,
+    InstanceState.STOPPED: 80,
+}
 
 
-class State(Enum):
-    """The states of an instance, with EC2's codes."""
-
-    PENDING = ("pending", 0)
-    RUNNING = ("running", 16)
-    SHUTTING_DOWN = ("shutting-down", 32)
-    TERMINATED = ("terminated", 48)
-    STOPPING = ("stopping", 64)
-    STOPPED = ("stopped", 80)
-
-
-# What occupies capacity; a stopped instance gives its place back.
-_LIVING = (State.PENDING, State.RUNNING, State.SHUTTING_DOWN, State.STOPPING)
-
-
-class End(Enum):
-    """Why an instance ended, with EC2's codes."""
+class StateReason(Enum):
+    """Why an instance ended or stopped: EC2's code and message."""
 
     USER = ("Client.UserInitiatedShutdown", "User initiated shutdown")
     ITSELF = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
@@ -38,7 +33,7 @@ class End(Enum):
     BOOT = ("Server.InternalError", "Internal error on launch")
 
 
-class Record:
+class InstanceRecord:
     """One instance of moto.
 
     Args:
@@ -48,43 +43,42 @@ class Record:
 
     def __init__(self, instance: Any, template: Mapping[str, Any]) -> None:  # noqa: ANN401 - moto's object
         self._instance = instance
-        self.state = State.PENDING
+        self.state = InstanceState.PENDING
         self.ended_at: datetime | None = None
         self._apply_template(template)
 
     @property
     def instance_id(self) -> str:
-        """Return the instance's id."""
         return str(self._instance.id)
 
     @property
     def pool(self) -> Pool:
-        """Return the capacity pool that the instance comes from."""
         return Pool(instance_type=self._instance.instance_type, zone=str(self._instance.availability_zone))
 
     @property
-    def is_living(self) -> bool:
-        """Tell whether the instance occupies capacity."""
-        return self.state in _LIVING
+    def occupies_capacity(self) -> bool:
+        """True unless the instance is stopped, which gives its place back, or terminated."""
+        return self.state not in (InstanceState.STOPPED, InstanceState.TERMINATED)
 
     @property
-    def is_spot(self) -> bool:
-        """Tell whether the instance is a spot instance."""
-        return bool(self._instance.lifecycle == "spot")
+    def is_booting_or_running(self) -> bool:
+        return self.state in (InstanceState.PENDING, InstanceState.RUNNING)
+
+    @property
+    def market(self) -> Market:
+        return Market.SPOT if self._instance.lifecycle == "spot" else Market.ON_DEMAND
 
     @property
     def launched_at(self) -> datetime:
-        """Return when the instance was launched."""
         moment: datetime = self._instance.launch_time
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
     @property
-    def ends_at_shutdown(self) -> bool:
-        """Tell whether the instance terminates when it shuts itself down, and does not only stop."""
+    def terminates_at_shutdown(self) -> bool:
+        """True if the instance terminates when it shuts itself down; else it stops."""
         return bool(self._instance.instance_initiated_shutdown_behavior == "terminate")
 
     def tags(self) -> dict[str, str]:
-        """Return the instance's tags."""
         return {tag["key"]: tag["value"] for tag in self._instance.get_tags()}
 
     def profile(self) -> Any | None:  # noqa: ANN401 - moto's object
@@ -94,24 +88,25 @@ class Record:
         return None if association is None else association.iam_instance_profile
 
     def identity(self) -> Identity:
-        """Return what the instance knows of itself."""
-        me = self._instance
+        """Return the properties that the instance's own services show."""
+        instance = self._instance
         return Identity(
-            instance_id=me.id,
-            instance_type=me.instance_type,
-            image_id=me.image_id,
-            region=me.region_name,
-            zone=me.availability_zone,
-            account_id=me.owner_id,
-            hostname=me.private_dns_name,
-            lifecycle=me.lifecycle or "on-demand",
+            instance_id=instance.id,
+            instance_type=instance.instance_type,
+            image_id=instance.image_id,
+            region=instance.region_name,
+            zone=instance.availability_zone,
+            account_id=instance.owner_id,
+            hostname=instance.private_dns_name,
+            lifecycle=instance.lifecycle or "on-demand",
             launched_at=self.launched_at,
-            user_data=_plain(me.user_data),
+            # moto keeps user data in base64, as a type of its own.
+            user_data=b"" if instance.user_data is None else base64.b64decode(str(instance.user_data)),
             public_key=self._public_key(),
         )
 
     def set_address(self, host: str, ssh_port: int) -> None:
-        """Show where the instance answers: its own loopback address, inside as outside."""
+        """Make the instance's own loopback address its private and its public one."""
         card = self._instance.nics[0]
         card.delete_on_termination = True
         card.private_ip_address = host
@@ -121,39 +116,37 @@ class Record:
             card.public_ip = host
         self._instance.add_tags({SSH_PORT_TAG: str(ssh_port)})
 
-    def show(self, state: State) -> None:
-        """Change the state that EC2 answers show."""
+    def set_state(self, state: InstanceState) -> None:
         self.state = state
-        self._instance._state.name, self._instance._state.code = state.value  # noqa: SLF001 - see above
+        shown = self._instance.instance_state
+        shown.name, shown.code = state.value, _STATE_CODES[state]
 
-    def end(self, why: End) -> None:
-        """Enter the end: moto takes the volumes and network cards off, and the reason is shown."""
-        if why is not End.USER:
+    def set_reason(self, reason: StateReason) -> None:
+        """Set why the instance ends or stops."""
+        code, text = reason.value
+        shown = copy.copy(self._instance.state_reason)
+        shown.code, shown.message = code, f"{code}: {text}"
+        self._instance.state_reason = shown
+        moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
+        self._instance._reason = f"{text} ({moment})"  # noqa: SLF001 - moto can only be asked for it
+
+    def terminate(self, reason: StateReason) -> None:
+        """Record the end; moto deletes the volumes and network interfaces."""
+        if reason is not StateReason.USER:
             self._instance.disable_api_termination = False
         self._instance.terminate()
-        self.explain(why)
+        self.set_reason(reason)
         self.ended_at = datetime.now(UTC)
-        self.show(State.TERMINATED)
+        self.set_state(InstanceState.TERMINATED)
 
-    def stop(self, why: End) -> None:
-        """Enter a stop and its reason."""
+    def stop(self, reason: StateReason) -> None:
         self._instance.stop()
-        self.explain(why)
-        self.show(State.STOPPED)
+        self.set_reason(reason)
+        self.set_state(InstanceState.STOPPED)
 
-    def restart(self) -> None:
-        """Enter a start."""
+    def start(self) -> None:
         self._instance.start()
-        self.show(State.PENDING)
-
-    def explain(self, why: End) -> None:
-        """Show why the instance ends or stops."""
-        code, text = why.value
-        reason = copy.copy(self._instance.state_reason)
-        reason.code, reason.message = code, f"{code}: {text}"
-        self._instance.state_reason = reason
-        moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
-        self._instance._reason = f"{text} ({moment})"  # noqa: SLF001 - see above
+        self.set_state(InstanceState.PENDING)
 
     def _apply_template(self, template: Mapping[str, Any]) -> None:
         """Apply what moto leaves out of a launch template, and what every spot instance has."""
@@ -165,9 +158,9 @@ class Record:
             self._instance.instance_initiated_shutdown_behavior = behavior
         if template.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
             self._instance.lifecycle = "spot"
-        if self.is_spot:
+        if self.market is Market.SPOT:
             self._instance.spot_instance_request_id = f"sir-{secrets.token_hex(4)}"
-        self.show(State.PENDING)
+        self.set_state(InstanceState.PENDING)
 
     def _public_key(self) -> str | None:
         """Return the EC2 key pair's public key, in OpenSSH's form."""
@@ -178,8 +171,10 @@ class Record:
         return material.decode().strip() if isinstance(material, bytes) else str(material).strip()
 
 
-def _plain(user_data: object) -> bytes:
-    """Return user data as it was before its base64, which moto keeps as a type of its own."""
-    if user_data is None:
-        return b""
-    return base64.b64decode(str(user_data))
+def template_version(backend: Any, specification: Mapping[str, Any]) -> Any:  # noqa: ANN401 - moto's objects
+    """Return the version of a launch template that a request names by id or name."""
+    if "LaunchTemplateId" in specification:
+        template = backend.get_launch_template(specification["LaunchTemplateId"])
+    else:
+        template = backend.get_launch_template_by_name(specification.get("LaunchTemplateName"))
+    return template.get_version(specification.get("Version", "$Default"))

@@ -1,5 +1,6 @@
 """The EC2 actions where moto differs from EC2: launches, ends, spot prices and placement scores."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, cast
 
@@ -10,15 +11,15 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
+from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.instance import Market
-from dlcloud.local.capacity import Pool
-from dlcloud.local.catalogue import Catalogue
-from dlcloud.local.machines import Machines
-from dlcloud.local.quotas import OVER_QUOTA, VcpuQuotas
-from dlcloud.local.record import End, Record
+from dlcloud.local.capacity import OVER_QUOTA, VcpuQuotas
+from dlcloud.local.instances import Instances
+from dlcloud.local.record import InstanceRecord, StateReason, template_version
+from dlcloud.local.services import spot_usd
 
 NO_CAPACITY = "InsufficientInstanceCapacity"
-# What a launch template may say and moto reads from the request alone.
+# Fields of a launch template that moto reads from the request alone.
 _FROM_TEMPLATE = (
     "BlockDeviceMappings",
     "InstanceInitiatedShutdownBehavior",
@@ -28,7 +29,7 @@ _FROM_TEMPLATE = (
     "Placement",
 )
 # EC2 shows terminated instances for about an hour.
-_REMEMBERED = timedelta(hours=1)
+_SHOWN_AFTER_END = timedelta(hours=1)
 _LINUX = {"Linux/UNIX", "Linux/UNIX (Amazon VPC)"}
 _BEST_SCORE = 9
 
@@ -36,78 +37,75 @@ _BEST_SCORE = 9
 class LocalResponses(EC2Response):
     """moto's EC2 answers with these actions in place of its own; bound to one site by a subclass."""
 
-    machines: ClassVar[Machines]
-    catalogue: ClassVar[Catalogue]
+    instances: ClassVar[Instances]
+    catalog: ClassVar[Catalog]
     quotas: ClassVar[VcpuQuotas]
     offerings: ClassVar[dict[str, dict[str, set[str]]]]
 
     def run_instances(self) -> ActionResult:
         """Launch as many instances as MaxCount asks for and one zone can give, at least MinCount."""
         self.error_on_dryrun()
-        template = self.template_data(self.params.get("LaunchTemplate"))
+        specification = self.params.get("LaunchTemplate")
+        template: dict[str, Any] = {}
+        if specification:
+            template = template_version(self.ec2_backend, specification).data
         self.params |= {
             name: template[name] for name in _FROM_TEMPLATE if name in template and name not in self.params
         }
-        with self.machines.launching:
+        with self.instances.launching:
             self._forget_old()
-            kind = self.params.get("InstanceType") or template.get("InstanceType") or "m1.small"
-            self.params["MinCount"] = self._grant(kind, self._zones(kind))
+            instance_type = self.params.get("InstanceType") or template.get("InstanceType") or "m1.small"
+            self.params["MinCount"] = self._grant(instance_type, self._zones(instance_type))
             result = super().run_instances()
-            self.enter(cast("Any", result.result).instances, template)
+            self.boot(cast("Any", result.result).instances, template)
         return result
 
     def terminate_instances(self) -> ActionResult:
-        """Begin to end instances."""
-        self.error_on_dryrun()
-        found = self._instances()
-        for instance in found:
+        """Begin to terminate instances."""
+        instances = self._named_instances()
+        for instance in instances:
             if instance.disable_api_termination is True:
                 raise OperationNotPermitted4(instance.id)
-        before = [(instance, instance.state, instance.state_code) for instance in found]
-        self.machines.terminate([instance.id for instance in found], End.USER)
-        return _changed("TerminatingInstances", before)
+        return self._change_states(
+            "TerminatingInstances", instances, lambda ids: self.instances.terminate(ids, StateReason.USER)
+        )
 
     def stop_instances(self) -> ActionResult:
         """Begin to stop on-demand instances."""
-        self.error_on_dryrun()
-        found = self._instances()
-        for instance in found:
+        instances = self._named_instances()
+        for instance in instances:
             if instance.lifecycle == "spot":
                 message = f"The spot instance {instance.id} cannot be stopped."
                 raise EC2ClientError("UnsupportedOperation", message)
-        before = [(instance, instance.state, instance.state_code) for instance in found]
-        self.machines.stop([instance.id for instance in found], End.USER)
-        return _changed("StoppingInstances", before)
+        return self._change_states(
+            "StoppingInstances", instances, lambda ids: self.instances.stop(ids, StateReason.USER)
+        )
 
     def start_instances(self) -> ActionResult:
         """Begin to start stopped instances."""
-        self.error_on_dryrun()
-        found = self._instances()
-        for instance in found:
+        instances = self._named_instances()
+        for instance in instances:
             if instance.state not in ("stopped", "pending", "running"):
                 message = f"The instance '{instance.id}' is not in a state from which it can be started."
                 raise EC2ClientError("IncorrectInstanceState", message)
-        before = [(instance, instance.state, instance.state_code) for instance in found]
-        self.machines.start([instance.id for instance in found])
-        return _changed("StartingInstances", before)
+        return self._change_states("StartingInstances", instances, self.instances.start)
 
     def reboot_instances(self) -> ActionResult:
-        """Accept a reboot; nothing on an instance would be different after it."""
-        self.error_on_dryrun()
-        self._instances()
+        """Accept a reboot, which changes nothing on a local instance."""
+        self._named_instances()
         return EmptyResult()
 
     def associate_iam_instance_profile(self) -> ActionResult:
-        """Give an instance a profile; refuse as EC2 does what it cannot have."""
+        """Give an instance a profile; refuse an unknown profile and an instance that does not run."""
         self.error_on_dryrun()
-        wanted = self.params.get("IamInstanceProfile") or {}
+        profile = self.params.get("IamInstanceProfile") or {}
         (instance,) = self.ec2_backend.get_multi_instances_by_id([self.params["InstanceId"]])
         try:
             filter_iam_instance_profiles(
-                self.current_account, self.partition, wanted.get("Arn"), wanted.get("Name")
+                self.current_account, self.partition, profile.get("Arn"), profile.get("Name")
             )
         except NotFoundException as error:
-            name = wanted.get("Arn") or wanted.get("Name")
+            name = profile.get("Arn") or profile.get("Name")
             message = f"Value ({name}) for parameter iamInstanceProfile is invalid."
             raise EC2ClientError("InvalidParameterValue", message) from error
         if instance.state not in ("running", "stopped"):
@@ -116,91 +114,101 @@ class LocalResponses(EC2Response):
         return super().associate_iam_instance_profile()
 
     def request_spot_instances(self) -> ActionResult:
-        """Refuse the old way to ask for spot instances."""
+        """Refuse the old API of spot instances."""
         raise EC2ClientError("UnsupportedOperation", "The local cloud takes RunInstances and CreateFleet.")
 
     def request_spot_fleet(self) -> ActionResult:
-        """Refuse the old way to ask for spot instances."""
+        """Refuse the old API of spot instances."""
         return self.request_spot_instances()
 
     def describe_spot_price_history(self) -> ActionResult:
-        """Return the catalogue's price of each type in each zone that offers it."""
+        """Return the spot price of each type in each zone that offers it."""
         products = set(self.params.get("ProductDescriptions") or _LINUX)
         filters = self._filters_from_querystring()
         products &= set(filters.get("product-description", products))
-        kinds = (
-            self.params.get("InstanceTypes") or filters.get("instance-type") or sorted(self.catalogue.rows)
-        )
+        names = self.params.get("InstanceTypes") or filters.get("instance-type")
         zone = self.params.get("AvailabilityZone")
         zones = {zone} if zone else set(filters.get("availability-zone", ())) or None
         hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
         history = [
             {
-                "InstanceType": kind,
+                "InstanceType": name,
                 "AvailabilityZone": place,
                 "ProductDescription": "Linux/UNIX",
                 "SpotPrice": str(price),
                 "Timestamp": hour,
             }
-            for kind in kinds
-            for place in sorted(self.offered(kind))
+            for name in names or sorted(hardware.name for hardware in self.catalog)
+            for place in sorted(self.offered(name))
             if (zones is None or place in zones)
-            and (price := self.catalogue.spot_usd(kind, place)) is not None
+            and (price := spot_usd(self.catalog, name, place)) is not None
         ]
         return ActionResult({"SpotPriceHistory": history if products & _LINUX else [], "NextToken": ""})
 
     def get_spot_placement_scores(self) -> ActionResult:
         """Score regions, or their zones, by how much of the target the capacity allows: 1 to 9."""
         self.error_on_dryrun()
-        kinds = self.params.get("InstanceTypes") or []
+        names = self.params.get("InstanceTypes") or []
         target = int(self.params.get("TargetCapacity") or 1)
         by_zone = bool(self.params.get("SingleAvailabilityZone"))
-        scores = []
+        scores: list[dict[str, Any]] = []
         for region in self.params.get("RegionNames") or [self.region]:
-            lefts = self._lefts(kinds, region)
+            left: dict[str, int] = {}
+            for name in names:
+                for zone in self.offered(name, region):
+                    left[zone] = left.get(zone, 0) + self.instances.capacity.left(name, zone)
             if by_zone:
+                zone_ids = {z.name: z.zone_id for z in self.ec2_backend.describe_availability_zones()}
                 scores += [
                     {
                         "Region": region,
-                        "AvailabilityZoneId": self._zone_id(zone),
-                        "Score": _score(left, target),
+                        "AvailabilityZoneId": str(zone_ids.get(zone, zone)),
+                        "Score": _score(count, target),
                     }
-                    for zone, left in sorted(lefts.items())
+                    for zone, count in sorted(left.items())
                 ]
-            elif lefts:
-                scores.append({"Region": region, "Score": _score(sum(lefts.values()), target)})
+            elif left:
+                scores.append({"Region": region, "Score": _score(sum(left.values()), target)})
         return ActionResult({"SpotPlacementScores": scores})
 
-    def template_data(self, specification: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the data of the launch template that a request names; empty for none."""
-        if not specification:
-            return {}
-        version = self.ec2_backend._get_template_from_args(specification)  # noqa: SLF001 - no public way
-        data: dict[str, Any] = version.data
-        return data
-
-    def offered(self, kind: str, region: str | None = None) -> set[str]:
+    def offered(self, instance_type: str, region: str | None = None) -> set[str]:
         """Return the zones of the region that offer a type."""
-        return self.offerings.get(region or self.region, {}).get(kind, set())
+        return self.offerings.get(region or self.region, {}).get(instance_type, set())
 
-    def left(self, kind: str, zone: str) -> int:
-        """Return how many more instances of a type a zone can take."""
-        return self.machines.capacity.left(Pool(instance_type=kind, zone=zone))
-
-    def enter(self, instances: list[Any], template: dict[str, Any]) -> None:
-        """Boot instances that moto has just made; without an address for each there is none."""
+    def boot(self, instances: list[Any], template: dict[str, Any]) -> None:
+        """Boot instances that moto has just made; terminate them if there is no address for one."""
         try:
-            self.machines.launch([Record(instance, template) for instance in instances])
+            self.instances.launch([InstanceRecord(instance, template) for instance in instances])
         except OSError as error:
             for instance in instances:
                 instance.terminate()
             raise EC2ClientError("InsufficientAddressCapacity", str(error)) from error
 
-    def _instances(self) -> list[Any]:
-        found: list[Any] = self.ec2_backend.get_multi_instances_by_id(self.params.get("InstanceIds") or [])
-        return found
+    def _named_instances(self) -> list[Any]:
+        """Return moto's instances by the request's ids, unless it is a dry run."""
+        self.error_on_dryrun()
+        instances: list[Any] = self.ec2_backend.get_multi_instances_by_id(
+            self.params.get("InstanceIds") or []
+        )
+        return instances
 
-    def _zones(self, kind: str) -> list[str]:
+    def _change_states(
+        self, result: str, instances: list[Any], change: Callable[[list[str]], None]
+    ) -> ActionResult:
+        """Change the states of instances and answer with each one's state before and after."""
+        previous = [(instance, instance.state, instance.state_code) for instance in instances]
+        change([instance.id for instance in instances])
+        changes = [
+            {
+                "InstanceId": instance.id,
+                "CurrentState": {"Name": instance.state, "Code": instance.state_code},
+                "PreviousState": {"Name": state, "Code": code},
+            }
+            for instance, state, code in previous
+        ]
+        return ActionResult({result: changes})
+
+    def _zones(self, instance_type: str) -> list[str]:
         """Return the zones a request allows: the one it names, its subnet's, or all that offer the type."""
         subnet_id = self.params.get("SubnetId") or next(
             (card["SubnetId"] for card in self.params.get("NetworkInterfaces", ()) if card.get("SubnetId")),
@@ -211,89 +219,66 @@ class LocalResponses(EC2Response):
             zone = self.ec2_backend.get_subnet(subnet_id).availability_zone
         if zone is None:
             defaults = self.ec2_backend.get_default_subnets()
-            return sorted(self.offered(kind) & set(defaults)) or sorted(defaults)
-        known = any(zone in zones for zones in self.offerings.get(self.region, {}).values())
-        if known and kind in self.offerings.get(self.region, {}) and zone not in self.offered(kind):
-            message = f"The instance type {kind} is not offered in {zone}."
+            return sorted(self.offered(instance_type) & set(defaults)) or sorted(defaults)
+        offerings = self.offerings.get(self.region, {})
+        is_known = any(zone in zones for zones in offerings.values())
+        if is_known and instance_type in offerings and zone not in offerings[instance_type]:
+            message = f"The instance type {instance_type} is not offered in {zone}."
             raise EC2ClientError("Unsupported", message)
         return [zone]
 
-    def _grant(self, kind: str, zones: list[str]) -> int:
+    def _grant(self, instance_type: str, zones: list[str]) -> int:
         """Choose the zone that gives most and return how many it gives."""
         low = int(self.params.get("MinCount") or 1)
         high = int(self.params.get("MaxCount") or low)
         if not 1 <= low <= high:
             message = f"MinCount {low} and MaxCount {high} do not fit together."
             raise EC2ClientError("InvalidParameterValue", message)
-        high = self._within_quota(kind, low, high)
+        high = self._within_quota(instance_type, low, high)
         if not zones:
             return high
-        zone = max(zones, key=lambda each: min(self.left(kind, each), high))
-        granted = min(self.left(kind, zone), high)
+        left = {zone: self.instances.capacity.left(instance_type, zone) for zone in zones}
+        zone = max(zones, key=lambda name: min(left[name], high))
+        granted = min(left[zone], high)
         if granted < low:
-            message = f"There is not enough capacity of {kind} in {', '.join(zones)} for {low} instances."
+            places = ", ".join(zones)
+            message = f"There is not enough capacity of {instance_type} in {places} for {low} instances."
             raise EC2ClientError(NO_CAPACITY, message)
         if len(zones) > 1:
             self.params["Placement"] = {**self.params.get("Placement", {}), "AvailabilityZone": zone}
         return granted
 
-    def _within_quota(self, kind: str, low: int, high: int) -> int:
-        """Return how many of `high` the account's quota allows, at least `low`."""
+    def _within_quota(self, instance_type: str, low: int, high: int) -> int:
+        """Return how many of `high` instances the account's quota allows, at least `low`."""
         options = self.params.get("InstanceMarketOptions") or {}
         market = Market.SPOT if options.get("MarketType") == "spot" else Market.ON_DEMAND
-        code = self.quotas.code(kind, market)
-        if code is None:
-            return high
-        room = self.quotas.left(code) // self.quotas.each(kind)
-        if room < low:
+        left = self.quotas.instances_left(instance_type, market)
+        if left < low:
+            limit = self.quotas.limits()[self.quotas.code(instance_type, market) or ""]
             message = (
-                f"You have requested more vCPU capacity than your current vCPU limit of "
-                f"{self.quotas.limits()[code]} allows for the instance bucket that {kind} belongs to."
+                f"You have requested more vCPU capacity than your current vCPU limit of {limit} "
+                f"allows for the instance bucket that {instance_type} belongs to."
             )
             raise EC2ClientError(OVER_QUOTA[market], message)
-        return min(high, room)
+        return min(high, left)
 
     def _forget_old(self) -> None:
-        ended = self.machines.forget(datetime.now(UTC) - _REMEMBERED)
-        books = self.ec2_backend.reservations
-        for reservation_id, reservation in list(books.items()) if ended else ():
+        ended = self.instances.forget(datetime.now(UTC) - _SHOWN_AFTER_END)
+        reservations = self.ec2_backend.reservations
+        for reservation_id, reservation in list(reservations.items()) if ended else ():
             if all(instance.id in ended for instance in reservation.instances):
-                del books[reservation_id]
-
-    def _lefts(self, kinds: list[str], region: str) -> dict[str, int]:
-        lefts: dict[str, int] = {}
-        for kind in kinds:
-            for zone in self.offered(kind, region):
-                lefts[zone] = lefts.get(zone, 0) + self.left(kind, zone)
-        return lefts
-
-    def _zone_id(self, zone: str) -> str:
-        zones = self.ec2_backend.describe_availability_zones()
-        return next((str(each.zone_id) for each in zones if each.name == zone), zone)
+                del reservations[reservation_id]
 
 
 def index_offerings() -> dict[str, dict[str, set[str]]]:
     """Return the zones that offer a type, by region and type, out of moto's lists."""
     offered: dict[str, dict[str, set[str]]] = {}
     for region, offerings in INSTANCE_TYPE_OFFERINGS["availability-zone"].items():
-        by_kind = offered.setdefault(region, {})
+        by_type = offered.setdefault(region, {})
         for offering in offerings:
-            by_kind.setdefault(offering["InstanceType"], set()).add(offering["Location"])
+            by_type.setdefault(offering["InstanceType"], set()).add(offering["Location"])
     return offered
 
 
 def _score(left: int, target: int) -> int:
     return max(1, _BEST_SCORE * min(left, target) // max(1, target))
-
-
-def _changed(name: str, before: list[tuple[Any, str, int]]) -> ActionResult:
-    """Return the answer of an action that changes states: what each was, and what it is now."""
-    changes = [
-        {
-            "InstanceId": instance.id,
-            "CurrentState": {"Name": instance.state, "Code": instance.state_code},
-            "PreviousState": {"Name": state, "Code": code},
-        }
-        for instance, state, code in before
-    ]
-    return ActionResult({name: changes})

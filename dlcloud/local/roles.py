@@ -1,37 +1,58 @@
 """What an instance may do by its instance profile: its credentials, and the refusal of everything else.
 
-Whoever calls without such credentials is the owner of the account, who may do anything here. Importing this
+A caller with other credentials is the owner of the account, who may do anything here. The requests to IAM
+that a call implies follow the Service Authorization Reference, "Actions, resources, and condition keys for
+Amazon EC2", as far as dlcloud goes; a resource that a call names is recognized by its id. Importing this
 imports moto.
 """
 
 import json
+import re
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from moto.core.exceptions import ServiceException
+from moto.ec2.models import ec2_backends
+from moto.ec2.utils import convert_tag_spec
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from dlcloud.local.authorization import questions
-from dlcloud.local.call import Call
-from dlcloud.local.policy import allows
+from dlcloud.local.call import Call, Refusal
+from dlcloud.local.policy import AccessRequest, is_allowed
+from dlcloud.local.record import template_version
 
 # Source: IAM user guide, "Use an IAM role to grant permissions to applications running on EC2 instances".
 SESSION_S = 6 * 3600.0
 _ISO = "%Y-%m-%dT%H:%M:%SZ"
 _PARTITION = "aws"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denial:
-    """Why a call is refused, in the words of its service."""
-
-    status: int
-    code: str
-    message: str
+_RESOURCE_TYPES = {
+    "ami": "image",
+    "eni": "network-interface",
+    "fleet": "fleet",
+    "i": "instance",
+    "lt": "launch-template",
+    "sg": "security-group",
+    "subnet": "subnet",
+    "vol": "volume",
+    "vpc": "vpc",
+}
+_ID = re.compile(rf"({'|'.join(_RESOURCE_TYPES)})-[0-9a-f][0-9a-f-]+")
+_READING = ("Describe", "Get", "List")
+# IAM is not asked about ids in these parameters.
+_UNCHECKED = ("ClientToken", "Filter.", "IpPermissions.", "LaunchTemplateData.", "Tag", "UserData")
+_LAUNCHED = ("instance", "volume", "network-interface")
+_CREATED = {
+    "CreateFleet": ("fleet",),
+    "CreateLaunchTemplate": ("launch-template",),
+    "CreateSecurityGroup": ("security-group",),
+    "RunInstances": _LAUNCHED,
+}
+_IMPLIED = {"CreateSecurityGroup": ("vpc",), "RunInstances": ("subnet",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +79,7 @@ class InstanceRoles:
         self._by_key: dict[str, _Session] = {}
 
     def documents(self, instance_id: str, profile: Any) -> dict[str, str]:  # noqa: ANN401 - moto's object
-        """Return what the metadata service shows below `iam/` of an instance with a profile, or without one.
+        """Return the metadata documents below `iam/` of an instance with a profile, or with None.
 
         Source: EC2 user guide, "Instance metadata categories": iam/info, iam/security-credentials/role-name.
         """
@@ -66,7 +87,7 @@ class InstanceRoles:
             return {}
         info = {"Code": "Success", "InstanceProfileArn": profile.arn, "InstanceProfileId": profile.id}
         info["LastUpdated"] = profile.create_date.strftime(_ISO)
-        shown = {"iam/info": json.dumps(info)}
+        documents = {"iam/info": json.dumps(info)}
         for role in profile.roles:
             session = self._session(instance_id, role)
             credentials = {
@@ -78,43 +99,43 @@ class InstanceRoles:
                 "Token": session.token,
                 "Expiration": session.ends_at.strftime(_ISO),
             }
-            shown[f"iam/security-credentials/{role.name}"] = json.dumps(credentials)
-        return shown
+            documents[f"iam/security-credentials/{role.name}"] = json.dumps(credentials)
+        return documents
 
-    def denial(self, call: Call) -> Denial | None:
-        """Return why a call with an instance's credentials is refused; None where it may go on."""
+    def refusal(self, call: Call) -> Refusal | None:
+        """Return why a call with an instance's credentials is refused; None if it may go on."""
         session = self._by_key.get(call.access_key)
         if session is None:
             return None
         ec2 = call.service == "ec2"
         if datetime.now(UTC) >= session.ends_at:
             code = "RequestExpired" if ec2 else "ExpiredToken"
-            return Denial(status=400, code=code, message="The security token is expired.")
+            return Refusal(status=400, code=code, message="The security token is expired.")
         role = _role(session)
         if role is None or not secrets.compare_digest(call.session_token.encode(), session.token.encode()):
             code = "AuthFailure" if ec2 else "InvalidClientTokenId"
-            return Denial(status=401 if ec2 else 403, code=code, message="The security token is not valid.")
-        documents = list(_policies(role))
-        for question in questions(call, session.account):
-            if not allows(documents, question):
+            return Refusal(status=401 if ec2 else 403, code=code, message="The security token is not valid.")
+        policies = [*role.policies.values(), *(policy.document for policy in role.managed_policies.values())]
+        for request in access_requests(call, session.account):
+            if not is_allowed(policies, request):
                 code = "AccessDeniedException" if call.is_json else "AccessDenied"
                 message = (
-                    f"User: {session.arn} is not authorized to perform: {question.action} on resource: "
-                    f"{question.resource} because no identity-based policy allows it"
+                    f"User: {session.arn} is not authorized to perform: {request.action} on resource: "
+                    f"{request.resource} because no identity-based policy allows it"
                 )
-                return Denial(status=403, code="UnauthorizedOperation" if ec2 else code, message=message)
+                return Refusal(status=403, code="UnauthorizedOperation" if ec2 else code, message=message)
         return None
 
     def _session(self, instance_id: str, role: Any) -> _Session:  # noqa: ANN401 - moto's object
-        """Return the instance's session, a new one where half of its time has passed."""
+        """Return the instance's session, a new one when half of its time has passed."""
         now = datetime.now(UTC)
         with self._lock:
-            known = self._newest.get((instance_id, role.arn))
-            if known is None or known.ends_at - now < (known.ends_at - known.begun_at) / 2:
-                known = self._begin(instance_id, role, now)
-            return known
+            session = self._newest.get((instance_id, role.arn))
+            if session is None or session.ends_at - now < (session.ends_at - session.begun_at) / 2:
+                session = self._begin_session(instance_id, role, now)
+            return session
 
-    def _begin(self, instance_id: str, role: Any, now: datetime) -> _Session:  # noqa: ANN401 - as above
+    def _begin_session(self, instance_id: str, role: Any, now: datetime) -> _Session:  # noqa: ANN401
         assumed = sts_backends[role.account_id][_PARTITION].assume_role(
             region_name="us-east-1",
             role_session_name=instance_id,
@@ -123,8 +144,6 @@ class InstanceRoles:
             duration=int(self.session_s),
             external_id="",
         )
-        # Whole seconds, as the metadata service tells them.
-        ends_at = (now + timedelta(seconds=self.session_s)).replace(microsecond=0)
         session = _Session(
             account=role.account_id,
             role_arn=role.arn,
@@ -133,7 +152,8 @@ class InstanceRoles:
             secret_key=assumed.secret_access_key,
             token=assumed.session_token,
             begun_at=now,
-            ends_at=ends_at,
+            # Whole seconds, as in the metadata.
+            ends_at=(now + timedelta(seconds=self.session_s)).replace(microsecond=0),
         )
         self._newest[instance_id, role.arn] = session
         self._by_key[session.access_key] = session
@@ -145,8 +165,117 @@ def _role(session: _Session) -> Any | None:  # noqa: ANN401 - moto's object
     return next((role for role in list(roles) if role.arn == session.role_arn), None)
 
 
-def _policies(role: Any) -> Iterator[str]:  # noqa: ANN401 - moto's object
-    """Yield the documents of a role's own policies and of those attached to it."""
-    yield from role.policies.values()
-    for policy in role.managed_policies.values():
-        yield policy.document
+def access_requests(call: Call, account: str) -> list[AccessRequest]:
+    """Return all requests to IAM that must be allowed for a call; at least one."""
+    requests: list[AccessRequest] = []
+    if call.service == "ec2" and not call.action.startswith(_READING):
+        requests = list(_Change(call, account).requests())
+    resources = _parameter_arns(call) or ["*"]
+    action = f"{call.service}:{call.action}"
+    return requests or [AccessRequest(action=action, resource=resource) for resource in resources]
+
+
+def _parameter_arns(call: Call) -> list[str]:
+    """Return the parameters that a call of the parameter store names; none if it cannot be read."""
+    if call.service != "ssm":
+        return []
+    try:
+        request = json.loads(call.body or b"{}")
+        names = request.get("Names") or [request.get("Name") or ""]
+    except (ValueError, AttributeError):
+        return []
+    return [f"arn:aws:ssm:{call.region}::parameter/{str(name).lstrip('/')}" for name in names]
+
+
+class _Change:
+    """A call of EC2 that changes something."""
+
+    def __init__(self, call: Call, account: str) -> None:
+        self._call = call
+        self._account = account
+        self._backend = ec2_backends[account][call.region]
+        self._templates = list(self._named_templates())
+
+    def requests(self) -> Iterator[AccessRequest]:
+        call = self._call
+        action = f"ec2:{call.action}"
+        tags = {**self._template_tags(), **call.created_tags()}
+        yield from self._on_existing(action, self._named_ids())
+        yield from self._on_new(action, _CREATED.get(call.action, ()), tags)
+        yield from self._on_new(action, _IMPLIED.get(call.action, ()), {})
+        if call.action == "CreateFleet":
+            # A fleet launches in the caller's name.
+            yield from self._on_new("ec2:RunInstances", _LAUNCHED, tags)
+            yield from self._on_new("ec2:RunInstances", ("subnet",), {})
+        if call.action in {"CreateFleet", "RunInstances"}:
+            ids = [version.template.id for version in self._templates]
+            ids += [name for version in self._templates for name in _ids_in(version.data)]
+            yield from self._on_existing("ec2:RunInstances", ids)
+        for kind, values in tags.items():
+            context = {**_request_tags(values), "ec2:CreateAction": [call.action]}
+            yield AccessRequest(action="ec2:CreateTags", resource=self._arn(kind, "*"), context=context)
+
+    def _on_existing(self, action: str, ids: Iterable[str]) -> Iterator[AccessRequest]:
+        for resource_id in dict.fromkeys(ids):
+            kind = _RESOURCE_TYPES[resource_id.partition("-")[0]]
+            tags = self._backend.tags.get(resource_id, {})
+            context = {f"aws:ResourceTag/{key}": [str(value)] for key, value in tags.items()}
+            context |= _request_tags(self._call.tags())
+            yield AccessRequest(action=action, resource=self._arn(kind, resource_id), context=context)
+
+    def _on_new(
+        self, action: str, kinds: Iterable[str], tags: Mapping[str, Mapping[str, str]]
+    ) -> Iterator[AccessRequest]:
+        for kind in kinds:
+            context = _request_tags(tags.get(kind, {}))
+            yield AccessRequest(action=action, resource=self._arn(kind, "*"), context=context)
+
+    def _named_ids(self) -> list[str]:
+        """Return the ids that the request names, and those of the templates that it names."""
+        ids = [
+            value
+            for name, value in self._call.parameters
+            if not name.startswith(_UNCHECKED) and _ID.fullmatch(value)
+        ]
+        return [*ids, *(version.template.id for version in self._templates)]
+
+    def _named_templates(self) -> Iterator[Any]:
+        """Yield the versions of the launch templates that a request names; missing ones are left out."""
+        if self._call.action == "CreateLaunchTemplate":
+            return
+        for name, value in self._call.parameters:
+            field = name.rpartition(".")[2]
+            if field in {"LaunchTemplateName", "LaunchTemplateId"}:
+                try:
+                    yield template_version(self._backend, {field: value})
+                except ServiceException:
+                    continue
+
+    def _template_tags(self) -> dict[str, dict[str, str]]:
+        tags: dict[str, dict[str, str]] = {}
+        if self._call.action in {"CreateFleet", "RunInstances"}:
+            for version in self._templates:
+                tags |= convert_tag_spec(version.data.get("TagSpecifications") or [])
+        return tags
+
+    def _arn(self, kind: str, resource_id: str) -> str:
+        owner = "" if kind == "image" else self._account
+        return f"arn:aws:ec2:{self._call.region}:{owner}:{kind}/{resource_id}"
+
+
+def _request_tags(tags: Mapping[str, str]) -> dict[str, list[str]]:
+    context = {f"aws:RequestTag/{key}": [str(value)] for key, value in tags.items()}
+    return {**context, "aws:TagKeys": list(tags)} if tags else context
+
+
+def _ids_in(data: object) -> Iterator[str]:
+    """Yield the ids anywhere in the data of a launch template."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            if key not in {"TagSpecifications", "UserData"}:
+                yield from _ids_in(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _ids_in(value)
+    elif isinstance(data, str) and _ID.fullmatch(data):
+        yield data

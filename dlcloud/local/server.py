@@ -1,37 +1,41 @@
-"""A threaded HTTP/1.1 server for one WSGI application: keep-alive, no delay, no name look-ups.
+"""A threaded HTTP/1.1 server: keep-alive, no delay, no name look-ups.
 
-The usual development servers close every connection after one reply, or look addresses up by name.
+Usual development servers (wsgiref, werkzeug) close every connection after one reply.
 """
 
 import io
 import logging
 import socketserver
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote
 
+from dlcloud.local.call import Reply
+
 _BACKLOG = 512
 _IDLE_S = 75.0
 _MAX_BODY = 16 * 1024 * 1024
-_TOO_LARGE = 413
-
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 log = logging.getLogger(__name__)
 
 
-class WsgiServer(socketserver.ThreadingTCPServer):
-    """Serves on a loopback port until `shutdown`; a thread per connection, none of them waited for."""
+class HttpServer(socketserver.ThreadingTCPServer):
+    """Serves on a loopback port until `shutdown`; a thread per connection, none of them waited for.
+
+    Args:
+        answer: Answers a request, given as WSGI's environment.
+    """
 
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
     request_queue_size = _BACKLOG
 
-    def __init__(self, application: Application) -> None:
-        self.application = application
+    def __init__(self, answer: Callable[[dict[str, Any]], Reply]) -> None:
+        self.answer = answer
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -40,16 +44,16 @@ class WsgiServer(socketserver.ThreadingTCPServer):
         return int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - http.server's
-        """Log what a connection ran into; a client that left is no error."""
+        """Log an exception of a connection; a client that left is no error."""
         error = sys.exc_info()[1]
         level = logging.DEBUG if isinstance(error, (ConnectionError, TimeoutError)) else logging.ERROR
         log.log(level, "a connection of %s broke: %r", client_address, error, exc_info=level == logging.ERROR)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection; every method goes to the application."""
+    """One connection."""
 
-    server: WsgiServer
+    server: HttpServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     timeout = _IDLE_S
@@ -60,13 +64,18 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         if length > _MAX_BODY or "chunked" in self.headers.get("Transfer-Encoding", ""):
             self.close_connection = True
-            self.send_error(_TOO_LARGE)
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        reply = _Reply()
-        parts = self.server.application(self._environ(self.rfile.read(length)), reply.start)
-        self._send(reply, b"".join(parts))
-        if hasattr(parts, "close"):
-            parts.close()
+        reply = self.server.answer(self._environ(self.rfile.read(length)))
+        self.send_response_only(reply.status)
+        for name, value in reply.headers:
+            if name.lower() not in ("content-length", "connection", "date", "server"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)
+        self.wfile.flush()
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
 
@@ -103,37 +112,3 @@ class _Handler(BaseHTTPRequestHandler):
             key = "HTTP_" + name.upper().replace("-", "_")
             environ[key] = f"{environ[key]},{value}" if key in environ else value
         return environ
-
-    def _send(self, reply: "_Reply", body: bytes) -> None:
-        self.send_response_only(reply.status, reply.reason)
-        for name, value in reply.headers:
-            if name.lower() not in ("content-length", "connection", "date", "server"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-        self.wfile.flush()
-
-
-class _Reply:
-    """What the application says before its body."""
-
-    def __init__(self) -> None:
-        self.status = 500
-        self.reason = ""
-        self.headers: list[tuple[str, str]] = []
-
-    def start(
-        self, status: str, headers: list[tuple[str, str]], exc_info: object = None
-    ) -> Callable[[bytes], None]:
-        """Take the status and the headers (WSGI's start_response)."""
-        if exc_info is not None:
-            log.error("the application failed while answering")
-        code, _, self.reason = status.partition(" ")
-        self.status, self.headers = int(code), headers
-        return _refuse_write
-
-
-def _refuse_write(_: bytes) -> None:
-    raise NotImplementedError("no application here uses WSGI's old write()")

@@ -1,4 +1,4 @@
-"""Small programs in an instance's `bin/`: they stand before the host's own, which must not be reached."""
+"""Small programs in an instance's `bin/`, found before the host's programs of the same names."""
 
 import json
 import shlex
@@ -9,7 +9,7 @@ POWER_HEADER = "X-Dlcloud-Power"
 _EXECUTABLE = 0o755
 _SECRET = 0o600
 
-# What sudo runs, it runs as the user already is; its options and assignments are understood and dropped.
+# sudo runs its command as the same user; its options and assignments are parsed and dropped.
 _SUDO = """#!/bin/sh
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -30,7 +30,7 @@ exit 0
 
 _CLOUD_INIT = """#!/bin/sh
 if [ "$1" != status ]; then
-  echo "cloud-init: the local cloud knows only: cloud-init status [--wait]" >&2
+  echo "cloud-init: the local cloud supports only: cloud-init status [--wait]" >&2
   exit 2
 fi
 while [ "$2" = --wait ] && [ ! -e "$DLCLOUD_ROOT/run/cloud-init/result" ]; do sleep 0.05; done
@@ -57,7 +57,7 @@ def delay(text):
         return float((hours * 3600 + minutes * 60 - passed) % 86400)
     return MINUTE_S * float(text.removeprefix("+"))
 
-def wanted(arguments):
+def parse_order(arguments):
     if "-c" in arguments:
         return "cancel"
     if any(option in arguments for option in ("-r", "--reboot")):
@@ -66,11 +66,11 @@ def wanted(arguments):
     return str(delay(times[0]) if times else MINUTE_S)
 
 try:
-    order = wanted(sys.argv[1:])
+    order = parse_order(sys.argv[1:])
 except ValueError:
     sys.exit("shutdown: failed to parse the time: " + " ".join(sys.argv[1:]))
-with open(SECRET) as kept:
-    secret = kept.read()
+with open(SECRET) as file:
+    secret = file.read()
 with socket.create_connection((HOST, PORT), timeout=30) as connection:
     head = f"PUT {PATH} HTTP/1.1\\r\\n{HEADER}: {secret}\\r\\nContent-Length: {len(order)}\\r\\n\\r\\n"
     connection.sendall((head + order).encode())
@@ -85,9 +85,9 @@ def write_shims(root: Path, *, interpreter: str, address: tuple[str, int], secre
 
     Args:
         root: The instance's root folder.
-        interpreter: The Python that `python3` stands for.
-        address: Where the instance's metadata service takes power orders.
-        secret: What proves that an order comes from this instance.
+        interpreter: The Python behind `python3`.
+        address: Host and port of the instance's metadata service, which takes power orders.
+        secret: Proves that an order comes from this instance.
     """
     folder = root / "bin"
     python = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
@@ -108,7 +108,7 @@ _ALIASES = {"poweroff": "-P now", "halt": "-h now", "reboot": "-r now"}
 
 
 def _shell_shutdown(root: Path, interpreter: str) -> str:
-    """Return a wrapper around the shutdown program; -I -S keep it apart from packages, and quick."""
+    """Return a wrapper around the shutdown program; -I -S keep packages out and the start quick."""
     program = shlex.quote(str(root / "var/lib/dlcloud/shutdown.py"))
     return f'#!/bin/sh\nexec {shlex.quote(interpreter)} -I -S {program} "$@"\n'
 

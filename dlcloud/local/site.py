@@ -1,17 +1,27 @@
-"""Find, start and stop the local EC2 of one folder. Standard library only: commands import this."""
+"""Find, start and stop the local EC2 of a folder, or use that of another home. Standard library only."""
 
+import fcntl
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.control import ControlClient
-from dlcloud.local.state import SitePaths, SiteState, is_locked, locked, read_state
 
+SCHEMA = 1
+ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"
+TOKEN_VARIABLE = "DLCLOUD_LOCAL_TOKEN"  # noqa: S105  a variable's name
+_LOOPBACK_NAMES = ("127.0.0.1", "localhost")
+_CONNECT_S = 5.0
 _START_S = 60.0
 _STOP_S = 30.0
 _POLL_S = 0.02
@@ -20,9 +30,9 @@ _LOG_TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEndpoint:
-    """Where a running local EC2 answers; `control` drives what AWS would decide itself.
+    """Where a running local EC2 answers; `control` makes the decisions of AWS.
 
-    `pid` and `started_at` are known to the home that started it.
+    `pid` and `started_at` are known in the home that started it.
     """
 
     pid: int | None
@@ -38,7 +48,7 @@ class LocalSite:
         self._paths = SitePaths(folder=folder.expanduser().absolute())
 
     def find(self) -> LocalEndpoint | None:
-        """Return the running daemon, or None; files that a dead one left count for nothing."""
+        """Return the running daemon, or None; files of a dead one are ignored."""
         if not is_locked(self._paths.life_lock):
             return None
         state = read_state(self._paths.state)
@@ -50,10 +60,13 @@ class LocalSite:
         Raises:
             LocalCloudError: It ended, or did not answer in time; the message carries the end of its log.
         """
-        self._prepare()
+        try:
+            self._paths.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise LocalCloudError(f"cannot make the folder {self._paths.folder}: {error}") from error
         with locked(self._paths.start_lock):
             # A daemon that is just stopping still holds its lock; it has no state any more.
-            self._await_end_of_a_stopping_one()
+            self._await_end_of_stopping_daemon()
             return self.find() or self._start()
 
     def stop(self) -> bool:
@@ -69,14 +82,13 @@ class LocalSite:
             if state is None or not is_locked(self._paths.life_lock):
                 return False
             _terminate(state.pid)
-            self._await_end(state.pid)
+            deadline = time.monotonic() + _STOP_S
+            while is_locked(self._paths.life_lock) or _is_running(state.pid):
+                if time.monotonic() > deadline:
+                    message = f"the local cloud (process {state.pid}) did not end within {_STOP_S:.0f} s"
+                    raise LocalCloudError(message, f"kill {state.pid}")
+                time.sleep(_POLL_S)
             return True
-
-    def _prepare(self) -> None:
-        try:
-            self._paths.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise LocalCloudError(f"cannot make the folder {self._paths.folder}: {error}") from error
 
     def _start(self) -> LocalEndpoint:
         self._paths.state.unlink(missing_ok=True)
@@ -96,34 +108,184 @@ class LocalSite:
             if state is not None and state.pid == process.pid:
                 return _endpoint(state)
             if process.poll() is not None:
-                raise self._failed(f"the local cloud ended at its start with status {process.returncode}")
+                raise self._error(f"the local cloud ended at its start with status {process.returncode}")
             time.sleep(_POLL_S)
         process.kill()
         process.wait()
-        raise self._failed(f"the local cloud did not answer within {_START_S:.0f} s")
+        raise self._error(f"the local cloud did not answer within {_START_S:.0f} s")
 
-    def _failed(self, what: str) -> LocalCloudError:
+    def _error(self, message: str) -> LocalCloudError:
+        """Return an error with the ends of the logs, and a hint for a missing library."""
         tails = [_tail(path) for path in (self._paths.startup_log, self._paths.log)]
         text = "\n".join(tail for tail in tails if tail)
         missing = any(f"No module named '{name}" in text for name in ("moto", "asyncssh", "flask"))
         hint = "pip install 'dlcloud[local]'" if missing else f"see {self._paths.log}"
-        return LocalCloudError(f"{what}\n{text}".rstrip(), hint)
+        return LocalCloudError(f"{message}\n{text}".rstrip(), hint)
 
-    def _await_end_of_a_stopping_one(self) -> None:
+    def _await_end_of_stopping_daemon(self) -> None:
         deadline = time.monotonic() + _STOP_S
         while is_locked(self._paths.life_lock) and read_state(self._paths.state) is None:
             if time.monotonic() > deadline:
-                raise self._failed("another local cloud in this folder neither answers nor ends")
+                raise self._error("another local cloud in this folder neither answers nor ends")
             time.sleep(_POLL_S)
 
-    def _await_end(self, pid: int) -> None:
-        deadline = time.monotonic() + _STOP_S
-        while is_locked(self._paths.life_lock) or _is_running(pid):
-            if time.monotonic() > deadline:
-                raise LocalCloudError(
-                    f"the local cloud (process {pid}) did not end within {_STOP_S:.0f} s", f"kill {pid}"
-                )
-            time.sleep(_POLL_S)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSite:
+    """The local EC2 of another home, known by its address alone; it is never started or stopped.
+
+    Args:
+        url: Where it answers, such as http://127.0.0.1:40001.
+        token: The token of its control pages; empty where they are not used.
+    """
+
+    url: str
+    token: str = ""
+
+    def find(self) -> LocalEndpoint | None:
+        """Return it; None if nothing answers there.
+
+        Raises:
+            LocalCloudError: The address is none of this machine.
+        """
+        host, port = self._address()
+        try:
+            socket.create_connection((host, port), timeout=_CONNECT_S).close()
+        except OSError:
+            return None
+        control = ControlClient(url=self.url, token=self.token)
+        return LocalEndpoint(pid=None, url=self.url, started_at="", control=control)
+
+    def start(self) -> LocalEndpoint:
+        """Return it.
+
+        Raises:
+            LocalCloudError: Nothing answers there.
+        """
+        endpoint = self.find()
+        if endpoint is None:
+            raise LocalCloudError(
+                f"no local EC2 answers at {self.url} ({ENDPOINT_VARIABLE})",
+                f"dlcloud local start, in the home that it belongs to; or unset {ENDPOINT_VARIABLE}",
+            )
+        return endpoint
+
+    def stop(self) -> bool:
+        """Refuse: it belongs to another home.
+
+        Raises:
+            LocalCloudError: Always.
+        """
+        raise LocalCloudError(
+            f"the local EC2 at {self.url} was started from another home",
+            f"unset {ENDPOINT_VARIABLE}, and stop it with that home's DLCLOUD_HOME",
+        )
+
+    def _address(self) -> tuple[str, int]:
+        try:
+            parts = urlsplit(self.url)
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            host, port = "", None
+        if host not in _LOOPBACK_NAMES or port is None or parts.scheme != "http":
+            raise LocalCloudError(
+                f"{ENDPOINT_VARIABLE} is {self.url!r}: it must be the address of a local EC2",
+                "for example http://127.0.0.1:40001; dlcloud local status shows it",
+            )
+        return host, port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePaths:
+    """The files of a site."""
+
+    folder: Path
+
+    @property
+    def state(self) -> Path:
+        """Return the file with the daemon's address and control token; only its owner can read it."""
+        return self.folder / "endpoint.json"
+
+    @property
+    def start_lock(self) -> Path:
+        """Return the file locked while a command looks for, starts or stops the daemon."""
+        return self.folder / "start.lock"
+
+    @property
+    def life_lock(self) -> Path:
+        """Return the file that a daemon keeps locked while it lives; the kernel unlocks it at any death."""
+        return self.folder / "daemon.lock"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "daemon.log"
+
+    @property
+    def startup_log(self) -> Path:
+        """Return the output of the interpreter while the daemon started."""
+        return self.folder / "startup.log"
+
+    @property
+    def instances(self) -> Path:
+        """Return the folder with one folder per instance."""
+        return self.folder / "instances"
+
+    @property
+    def cache(self) -> Path:
+        """Return the folder that instances share as `~/.cache`; it outlives the daemon."""
+        return self.folder / "cache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteState:
+    """The content of a running daemon's state file."""
+
+    pid: int
+    url: str
+    token: str
+    started_at: str
+    schema: int = SCHEMA
+
+
+def write_state(path: Path, state: SiteState) -> None:
+    """Write the state whole or not at all, readable by its owner only: it carries the control token."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(asdict(state), stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(path)
+
+
+def read_state(path: Path) -> SiteState | None:
+    """Read the state; None if there is none, or if it is broken or of another schema."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        state = SiteState(**{name: content[name] for name in ("pid", "url", "token", "started_at", "schema")})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return state if state.schema == SCHEMA else None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; waits until it is free."""
+    with path.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """True if a living process holds the lock on a file."""
+    try:
+        with path.open("a") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _endpoint(state: SiteState) -> LocalEndpoint:
@@ -134,8 +296,8 @@ def _endpoint(state: SiteState) -> LocalEndpoint:
 def _daemon_environment() -> dict[str, str]:
     """Return this process's environment, with this very dlcloud importable from any folder."""
     source = str(Path(__file__).resolve().parents[2])
-    known = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{known}" if known else source}
+    path = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{path}" if path else source}
 
 
 def _terminate(pid: int) -> None:
@@ -148,7 +310,7 @@ def _terminate(pid: int) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Tell whether a process lives; a zombie of this very process is taken in."""
+    """True if a process lives; a zombie child of this process is reaped."""
     try:
         done, _ = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

@@ -1,9 +1,14 @@
 """The SSH server of one instance: commands, shells and SFTP as real processes and files of this machine."""
 
 import asyncio
+import contextlib
+import fcntl
 import logging
 import os
+import signal
 import socket
+import struct
+import termios
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,24 +16,27 @@ from pathlib import Path
 
 import asyncssh
 
-from dlcloud.local.sessions import run_session
+from dlcloud.local.processes import UMASK, shell_path
 
 _LOGIN_S = 60.0
 _KEEPALIVE_S = 30.0
 _BACKLOG = 128
+_CHUNK = 65536
+# Makes the terminal on its standard input the controlling one, then becomes the given program.
+_TAKE_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class SshServer:
-    """Lets the holders of the authorized keys in, under any user name.
+    """Accepts the authorized keys, under any user name.
 
     Args:
         host_key: The instance's ed25519 key.
-        authorized: Public keys, one OpenSSH line each; lines that are none are left out.
+        authorized: Public keys, one OpenSSH line each; other lines are ignored.
         env: The environment of every session.
-        home: Where sessions and relative SFTP paths begin.
+        home: The working folder of sessions and SFTP.
         interpreter: A Python that gives a shell its terminal.
     """
 
@@ -46,7 +54,7 @@ class SshServer:
         """Answer on a bound socket from now on."""
         self._keys = _public_data(self.authorized)
         self._acceptor = await asyncssh.create_server(
-            lambda: _Login(self._knows, self._connections),
+            lambda: _Login(self._is_authorized, self._connections),
             sock=listener,
             backlog=_BACKLOG,
             server_host_keys=[self.host_key],
@@ -60,7 +68,7 @@ class SshServer:
         )
 
     def admit(self, public_key: str, *, seconds: float) -> None:
-        """Let the holder of one more key in, for a while.
+        """Accept one more key for a while.
 
         Raises:
             ValueError: It is no public key.
@@ -68,44 +76,45 @@ class SshServer:
         try:
             key = asyncssh.import_public_key(public_key)
         except asyncssh.KeyImportError as error:
-            raise ValueError("this is no public key in OpenSSH's form") from error
+            raise ValueError("not a public key in OpenSSH's form") from error
         now = time.monotonic()
-        still = {data: ends for data, ends in self._admitted.items() if ends > now}
-        self._admitted = {**still, key.public_data: now + seconds}
+        valid = {data: ends for data, ends in self._admitted.items() if ends > now}
+        self._admitted = {**valid, key.public_data: now + seconds}
 
-    def refuse(self) -> None:
-        """Take no new connections; those open go on."""
+    def refuse_logins(self) -> None:
+        """Take no new connections; open ones go on."""
         if self._acceptor is not None:
             self._acceptor.close()
 
     async def close(self) -> None:
         """Take no new connections and cut the open ones."""
-        self.refuse()
-        open_ones = list(self._connections)
-        for connection in open_ones:
+        self.refuse_logins()
+        connections = list(self._connections)
+        for connection in connections:
             connection.abort()
-        if open_ones:
-            await asyncio.wait([asyncio.ensure_future(each.wait_closed()) for each in open_ones], timeout=1.0)
+        if connections:
+            closing = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
+            await asyncio.wait(closing, timeout=1.0)
         if self._acceptor is not None:
             # Only now: from Python 3.12 on this waits for the connections as well.
             await self._acceptor.wait_closed()
             self._acceptor = None
 
-    def _knows(self, key: asyncssh.SSHKey) -> bool:
+    def _is_authorized(self, key: asyncssh.SSHKey) -> bool:
         data = key.public_data
         return data in self._keys or self._admitted.get(data, 0.0) > time.monotonic()
 
     async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
-        await run_session(process, env=self.env, home=self.home, interpreter=self.interpreter)
+        await _run_session(process, env=self.env, home=self.home, interpreter=self.interpreter)
 
 
 class _Login(asyncssh.SSHServer):
     """One connection: public keys only, the exact ones."""
 
     def __init__(
-        self, knows: Callable[[asyncssh.SSHKey], bool], connections: set[asyncssh.SSHServerConnection]
+        self, is_authorized: Callable[[asyncssh.SSHKey], bool], connections: set[asyncssh.SSHServerConnection]
     ) -> None:
-        self._knows = knows
+        self._is_authorized = is_authorized
         self._connections = connections
         self._connection: asyncssh.SSHServerConnection | None = None
 
@@ -122,13 +131,13 @@ class _Login(asyncssh.SSHServer):
         return True
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        known = self._knows(key)
-        if not known:
+        is_authorized = self._is_authorized(key)
+        if not is_authorized:
             log.info("refused an unknown key of user %s", username)
-        return known
+        return is_authorized
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
-        """Allow forwarding, as sshd does: who is logged in may run any program anyway."""
+        """Allow forwarding, as sshd does: a logged-in user may run any program anyway."""
         log.debug("forwarding from %s:%d to %s:%d", orig_host, orig_port, dest_host, dest_port)
         return True
 
@@ -153,3 +162,166 @@ def _public_data(lines: tuple[str, ...]) -> frozenset[bytes]:
         except asyncssh.KeyImportError:
             log.warning("a line of the authorized keys is no public key")
     return frozenset(keys)
+
+
+async def _run_session(
+    process: "asyncssh.SSHServerProcess[bytes]", *, env: Mapping[str, str], home: Path, interpreter: str
+) -> None:
+    """Run a session's command or shell to its end and send its exit status.
+
+    The process outlives a dropped connection, as under sshd; it is never signalled by one.
+    """
+    shell = shell_path()
+    argv = [shell, "-c", process.command] if process.command is not None else [shell, "-i"]
+    try:
+        if process.term_type is None:
+            status = await _with_pipes(process, argv, env=env, home=home)
+        else:
+            terminal_env = {**env, "TERM": process.term_type}
+            argv = [interpreter, "-I", "-S", "-c", _TAKE_TERMINAL, *argv]
+            status = await _with_terminal(process, argv, env=terminal_env, home=home)
+    except OSError as error:
+        log.warning("a session could not be started: %s", error)
+        status = 255
+    # The client may be gone.
+    with contextlib.suppress(OSError, asyncssh.Error):
+        if status >= 0:
+            process.exit(status)
+        else:
+            process.exit_with_signal(signal.Signals(-status).name.removeprefix("SIG"))
+
+
+async def _with_pipes(
+    process: "asyncssh.SSHServerProcess[bytes]", argv: list[str], *, env: Mapping[str, str], home: Path
+) -> int:
+    """Run with three pipes; the session ends when the process has ended and its output is closed."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=out_write,
+            stderr=err_write,
+            env=env,
+            cwd=home,
+            start_new_session=True,
+            umask=UMASK,
+        )
+    except OSError:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    feeding = asyncio.create_task(_feed(process, child))
+    try:
+        await asyncio.gather(_drain(out_read, process.stdout), _drain(err_read, process.stderr))
+        return await child.wait()
+    finally:
+        feeding.cancel()
+
+
+async def _feed(process: "asyncssh.SSHServerProcess[bytes]", child: asyncio.subprocess.Process) -> None:
+    """Copy the client's input to the process; the end of either closes the process's standard input."""
+    if child.stdin is None:
+        return
+    try:
+        while (chunk := await _read_client(process)) != b"":
+            if chunk is not None:
+                child.stdin.write(chunk)
+                await child.stdin.drain()
+    except OSError:
+        log.debug("a process closed its standard input")
+    finally:
+        child.stdin.close()
+
+
+async def _read_client(process: "asyncssh.SSHServerProcess[bytes]") -> bytes | None:
+    """Return input, b"" at its end, None for an event; signals are ignored, as sshd long did."""
+    try:
+        return await process.stdin.read(_CHUNK)
+    except (asyncssh.BreakReceived, asyncssh.SignalReceived):
+        return None
+    except asyncssh.TerminalSizeChanged as change:
+        log.debug("the client's terminal is now %d x %d", change.width, change.height)
+        return None
+    except (asyncssh.Error, OSError):
+        return b""
+
+
+async def _drain(descriptor: int, writer: "asyncssh.SSHWriter[bytes]") -> None:
+    """Copy a process's output to the client until the process closes the pipe or the client is gone."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_CHUNK)
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+    )
+    try:
+        while chunk := await reader.read(_CHUNK):
+            writer.write(chunk)
+            await writer.drain()
+    except (OSError, asyncssh.Error):
+        log.debug("the client left before the output ended")
+    finally:
+        transport.close()
+
+
+async def _with_terminal(
+    process: "asyncssh.SSHServerProcess[bytes]", argv: list[str], *, env: Mapping[str, str], home: Path
+) -> int:
+    """Run on a terminal of its own; hanging up sends the usual SIGHUP."""
+    master, slave = os.openpty()
+    try:
+        _resize(master, process.term_size)
+        child = await asyncio.create_subprocess_exec(
+            *argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=home, umask=UMASK
+        )
+    except OSError:
+        os.close(master)
+        raise
+    finally:
+        os.close(slave)
+    typing = asyncio.create_task(_type(process, master))
+    showing = asyncio.create_task(_drain(os.dup(master), process.stdout))
+    leaving = asyncio.create_task(process.wait_closed())
+    tasks = (typing, showing, leaving)
+    try:
+        await asyncio.wait([showing, leaving], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        os.close(master)
+    return await child.wait()
+
+
+async def _type(process: "asyncssh.SSHServerProcess[bytes]", master: int) -> None:
+    """Copy the client's input to a terminal until its end."""
+    while True:
+        try:
+            chunk = await process.stdin.read(_CHUNK)
+        except (asyncssh.BreakReceived, asyncssh.SignalReceived):
+            continue
+        except asyncssh.TerminalSizeChanged as change:
+            _resize(master, (change.width, change.height, change.pixwidth, change.pixheight))
+            continue
+        except (asyncssh.Error, OSError):
+            return
+        if not chunk:
+            return
+        await asyncio.to_thread(_write_all, master, chunk)
+
+
+def _write_all(descriptor: int, chunk: bytes) -> None:
+    """Write to a terminal, which takes little at a time; it may be closed already."""
+    with contextlib.suppress(OSError):
+        while chunk:
+            chunk = chunk[os.write(descriptor, chunk) :]
+
+
+def _resize(master: int, size: tuple[int, int, int, int]) -> None:
+    width, height, pixel_width, pixel_height = size
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, pixel_width, pixel_height))

@@ -11,7 +11,7 @@ import pytest
 from terminal import User, wait_until
 
 from dlcloud.elastic.program import PACKAGE
-from dlcloud.local.shared_site import ENDPOINT_VARIABLE
+from dlcloud.local.site import ENDPOINT_VARIABLE
 from tests.environments import python_with
 
 NAME = "left"

@@ -330,8 +330,8 @@ def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):
         interpreter="",
     )
     key = asyncssh.import_public_key(rig.public_key)
-    assert not server._knows(key)
+    assert not server._is_authorized(key)
     server.admit(rig.public_key, seconds=60)
-    assert server._knows(key)
+    assert server._is_authorized(key)
     server.admit(rig.public_key, seconds=0)
-    assert not server._knows(key)
+    assert not server._is_authorized(key)

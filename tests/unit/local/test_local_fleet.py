@@ -174,3 +174,10 @@ def test_a_limit_of_a_type_holds_over_all_its_zones_together(rig, template):
     reply = fleet(rig, template, [pool("r7i.large"), pool("r7i.large", "us-east-1b")], 3)
     rig.control.set_capacity("r7i.large", None)
     assert sum(count(reply).values()) == 2
+
+
+def test_strategies_and_weights_of_other_fleets_are_named_as_gaps(rig, template):
+    with pytest.raises(ClientError, match=r"UnsupportedOperation.*diversified"):
+        fleet(rig, template, [pool("c7i.large")], 1, SpotOptions={"AllocationStrategy": "diversified"})
+    with pytest.raises(ClientError, match=r"UnsupportedOperation.*weighted capacity"):
+        fleet(rig, template, [{**pool("c7i.large"), "WeightedCapacity": 2.0}], 1)

@@ -18,9 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from dlcloud.core.errors import LocalCloudError
-from dlcloud.local.shared_site import SharedSite
-from dlcloud.local.site import LocalSite
-from dlcloud.local.state import SiteState, write_state
+from dlcloud.local.site import LocalSite, SharedSite, SiteState, write_state
 from tests.fakes.local_ec2 import Rig, wait_for
 
 CODE = """

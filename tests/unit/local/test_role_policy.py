@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dlcloud.local.policy import Question, allows
+from dlcloud.local.policy import AccessRequest, is_allowed
 
 MINE = {"StringEquals": {"aws:ResourceTag/team": "a"}}
 
@@ -21,8 +21,8 @@ def deny(**other):
     return {**allow(), "Effect": "Deny", **other}
 
 
-def asked(action="ec2:TerminateInstances", resource="arn:aws:ec2:r:1:instance/i-1", **context):
-    return Question(action=action, resource=resource, context=context or {"aws:ResourceTag/team": ["a"]})
+def request(action="ec2:TerminateInstances", resource="arn:aws:ec2:r:1:instance/i-1", **context):
+    return AccessRequest(action=action, resource=resource, context=context or {"aws:ResourceTag/team": ["a"]})
 
 
 @pytest.mark.parametrize(
@@ -48,23 +48,23 @@ def asked(action="ec2:TerminateInstances", resource="arn:aws:ec2:r:1:instance/i-
     ],
 )
 def test_a_statement_applies_where_action_resource_and_conditions_do(statements, allowed):
-    assert allows([policy(*statements)], asked()) is allowed
+    assert is_allowed([policy(*statements)], request()) is allowed
 
 
 def test_for_all_values_holds_where_there_are_none():
     only = {"ForAllValues:StringEquals": {"aws:TagKeys": ["x", "y"]}}
     document = policy(allow(Condition=only))
-    assert allows([document], asked())
-    assert allows([document], asked(**{"aws:TagKeys": ["y"]}))
-    assert not allows([document], asked(**{"aws:TagKeys": ["y", "z"]}))
+    assert is_allowed([document], request())
+    assert is_allowed([document], request(**{"aws:TagKeys": ["y"]}))
+    assert not is_allowed([document], request(**{"aws:TagKeys": ["y", "z"]}))
 
 
 def test_policies_add_up_and_one_denial_counts_for_all():
-    assert allows([policy(allow("s3:*")), policy(allow())], asked())
-    assert not allows([policy(allow()), policy(deny())], asked())
+    assert is_allowed([policy(allow("s3:*")), policy(allow())], request())
+    assert not is_allowed([policy(allow()), policy(deny())], request())
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"Statement": 1}', '{"Statement": ["x"]}'])
 def test_a_broken_policy_allows_nothing(broken):
-    assert not allows([broken], asked())
-    assert allows([broken, policy(allow())], asked())
+    assert not is_allowed([broken], request())
+    assert is_allowed([broken, policy(allow())], request())

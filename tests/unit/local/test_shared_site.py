@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from dlcloud.core.errors import LocalCloudError
-from dlcloud.local.shared_site import SharedSite
+from dlcloud.local.site import SharedSite
 
 
 def test_where_nothing_answers_nothing_is_started():

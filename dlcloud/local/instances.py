@@ -1,0 +1,330 @@
+"""All instances of one site: launched, stopped, interrupted and terminated, with nothing left behind."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dlcloud.core.instance import InstanceState, Market
+from dlcloud.local.addresses import AddressPool, Listeners, has_many_addresses
+from dlcloud.local.capacity import Capacity
+from dlcloud.local.instance import LocalInstance
+from dlcloud.local.processes import base_interpreter, end_all
+from dlcloud.local.record import InstanceRecord, StateReason
+from dlcloud.local.site import SitePaths
+
+# Time between SIGTERM and SIGKILL for the programs of an instance that ends.
+_GRACE_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class NotRunningError(Exception):
+    """The instance exists and does not run."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """An instance in moto, and its processes and servers."""
+
+    record: InstanceRecord
+    instance: LocalInstance
+    boot: asyncio.Task[None] | None = None
+    power: asyncio.TimerHandle | None = None
+    notice: asyncio.TimerHandle | None = None
+
+
+class Instances:
+    """The instances of one site. Public methods may be called from any thread.
+
+    Args:
+        paths: Where the instances' folders are.
+        loop: The event loop that runs the instances' servers.
+        boot_delay_s: How long an instance stays `pending`.
+        iam: Returns the metadata documents of an instance's id and profile.
+    """
+
+    def __init__(
+        self,
+        *,
+        paths: SitePaths,
+        loop: asyncio.AbstractEventLoop,
+        boot_delay_s: float,
+        iam: Callable[[str, Any], Mapping[str, str]],
+    ) -> None:
+        self.boot_delay_s = boot_delay_s
+        self.minute_s = 60.0
+        self.capacity = Capacity(
+            lambda: [entry.record.pool for entry in self._all() if entry.record.occupies_capacity]
+        )
+        # Held from reading what is left of a pool until the launch into it.
+        self.launching = threading.Lock()
+        self._iam = iam
+        self._paths = paths
+        self._loop = loop
+        self._addresses = AddressPool(many=has_many_addresses())
+        self._interpreter = base_interpreter()
+        self._entries: dict[str, _Entry] = {}
+        self._closing = False
+
+    def launch(self, records: Sequence[InstanceRecord]) -> None:
+        """Boot instances that moto has made.
+
+        Raises:
+            OSError: There is no address for one of them, or the daemon is ending.
+        """
+        if self._closing:
+            raise OSError(errno.ESHUTDOWN, "the local cloud is ending")
+        entries = [self._create(record) for record in records]
+        self._entries |= {entry.record.instance_id: entry for entry in entries}
+        self._loop.call_soon_threadsafe(self._start_boots, entries)
+
+    def terminate(self, instance_ids: Iterable[str], reason: StateReason) -> None:
+        """Begin to terminate instances; unknown ids, and instances that end already, are ignored."""
+        ending = (InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED)
+        entries = [entry for entry in self._named(instance_ids) if entry.record.state not in ending]
+        for entry in entries:
+            entry.record.set_reason(reason)
+            entry.record.set_state(InstanceState.SHUTTING_DOWN)
+        self._submit(self._terminate(entries, reason))
+
+    def stop(self, instance_ids: Iterable[str], reason: StateReason) -> None:
+        """Begin to stop instances; their folders stay."""
+        entries = [entry for entry in self._named(instance_ids) if entry.record.is_booting_or_running]
+        for entry in entries:
+            entry.record.set_state(InstanceState.STOPPING)
+        self._submit(self._stop(entries, reason))
+
+    def start(self, instance_ids: Iterable[str]) -> None:
+        """Begin to start stopped instances, on new addresses."""
+        for entry in self._named(instance_ids):
+            if entry.record.state is InstanceState.STOPPED:
+                listeners = self._addresses.take()
+                entry.record.start()
+                entry.record.set_address(listeners.host, listeners.ssh_port)
+                self._loop.call_soon_threadsafe(self._start_again, entry, listeners)
+
+    def interrupt(self, instance_id: str, *, grace_s: float, rebalance: bool) -> bool:
+        """Give an interruption notice and terminate after the grace; False if the instance does not run."""
+        entry = self._entries.get(instance_id)
+        if entry is None or not entry.record.is_booting_or_running:
+            return False
+        now = datetime.now(UTC)
+        if rebalance:
+            entry.instance.notices.rebalance_at = now
+        else:
+            entry.instance.notices.ends_at = now + timedelta(seconds=grace_s)
+            self._loop.call_soon_threadsafe(self._terminate_later, entry, grace_s)
+        return True
+
+    def zone(self, instance_id: str) -> str:
+        """Return the Availability Zone of an instance.
+
+        Raises:
+            KeyError: There is no such instance.
+        """
+        return self._entries[instance_id].record.pool.zone
+
+    def admit_key(self, instance_id: str, public_key: str, *, seconds: float) -> None:
+        """Accept a public key at an instance's SSH server for a while.
+
+        Raises:
+            KeyError: There is no such instance.
+            NotRunningError: It does not run.
+            ValueError: It is no public key.
+        """
+        entry = self._entries[instance_id]
+        state = entry.record.state
+        if state is not InstanceState.RUNNING or not entry.instance.admit_key(public_key, seconds=seconds):
+            raise NotRunningError(f"{instance_id} is {state}, not running")
+
+    def shrink_to_capacity(self, instance_type: str, zone: str | None, count: int, grace_s: float) -> None:
+        """Interrupt the youngest spot instances of a type beyond a limit."""
+        records = [
+            entry.record
+            for entry in self._all()
+            if entry.record.occupies_capacity
+            and entry.instance.notices.ends_at is None
+            and entry.record.pool.instance_type == instance_type
+            and zone in (None, entry.record.pool.zone)
+        ]
+        spot = [record for record in records if record.market is Market.SPOT]
+        spot.sort(key=lambda record: (record.launched_at, record.instance_id), reverse=True)
+        for record in spot[: max(0, len(records) - count)]:
+            self.interrupt(record.instance_id, grace_s=grace_s, rebalance=False)
+
+    def forget(self, before: datetime) -> set[str]:
+        """Drop the instances that were terminated before a moment; returns their ids."""
+        ended = {
+            entry.record.instance_id
+            for entry in self._all()
+            if entry.record.ended_at is not None and entry.record.ended_at < before
+        }
+        for instance_id in ended:
+            del self._entries[instance_id]
+        return ended
+
+    def report(self) -> list[dict[str, object]]:
+        """Return the instances as plain values, for the status page."""
+        return [
+            {
+                "instance_id": entry.record.instance_id,
+                "instance_type": entry.record.pool.instance_type,
+                "zone": entry.record.pool.zone,
+                "state": entry.record.state.value,
+                "spot": entry.record.market is Market.SPOT,
+                "host": entry.instance.host,
+                "ssh_port": entry.instance.ssh_port,
+                "metadata_port": entry.instance.metadata_port,
+                "launched_at": entry.record.launched_at.isoformat(),
+                "folder": str(entry.instance.root),
+            }
+            for entry in self._all()
+            if entry.record.state is not InstanceState.TERMINATED
+        ]
+
+    def running(self) -> list[tuple[str, Market]]:
+        """Return the type and market of each instance that counts against the account's quotas."""
+        return [
+            (entry.record.pool.instance_type, entry.record.market)
+            for entry in self._all()
+            if entry.record.is_booting_or_running
+        ]
+
+    async def close(self) -> None:
+        """Refuse launches, and terminate every instance before returning."""
+        self._closing = True
+        entries = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
+        await self._terminate(entries, StateReason.USER)
+        await end_all([entry.instance.root for entry in self._all()], grace_s=0.0)
+
+    def _all(self) -> list[_Entry]:
+        return list(self._entries.values())
+
+    def _named(self, instance_ids: Iterable[str]) -> list[_Entry]:
+        return [self._entries[name] for name in instance_ids if name in self._entries]
+
+    def _create(self, record: InstanceRecord) -> _Entry:
+        instance_id = record.instance_id
+        listeners = self._addresses.take()
+        record.set_address(listeners.host, listeners.ssh_port)
+        instance = LocalInstance(
+            identity=record.identity(),
+            root=self._paths.instances / instance_id,
+            cache=self._paths.cache,
+            listeners=listeners,
+            interpreter=self._interpreter,
+            tags=record.tags,
+            iam=lambda: self._iam(instance_id, record.profile()),
+            minute_s=self.minute_s,
+            power=lambda order: self._schedule_power(instance_id, order),
+        )
+        return _Entry(record=record, instance=instance)
+
+    def _start_boots(self, entries: list[_Entry]) -> None:
+        for entry in entries:
+            name = f"boot {entry.record.instance_id}"
+            entry.boot = self._loop.create_task(self._boot(entry, entry.instance.boot), name=name)
+
+    def _start_again(self, entry: _Entry, listeners: Listeners) -> None:
+        booting = self._boot(entry, lambda: entry.instance.boot_again(listeners))
+        entry.boot = self._loop.create_task(booting, name=f"boot {entry.record.instance_id}")
+
+    async def _boot(self, entry: _Entry, boot: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Boot for at least the boot delay; a boot that fails terminates the instance, as on EC2."""
+        try:
+            await asyncio.gather(asyncio.sleep(self.boot_delay_s), boot())
+        except Exception:
+            log.exception("%s could not boot", entry.record.instance_id)
+            entry.boot = None
+            self.terminate([entry.record.instance_id], StateReason.BOOT)
+            return
+        if entry.record.state is InstanceState.PENDING:
+            entry.record.set_state(InstanceState.RUNNING)
+            log.info("%s runs at %s", entry.record.instance_id, entry.instance.host)
+
+    async def _terminate(self, entries: list[_Entry], reason: StateReason) -> None:
+        if not entries:
+            return
+        await self._halt(entries)
+        await asyncio.gather(*(asyncio.to_thread(entry.instance.remove) for entry in entries))
+        # A session that was just starting may have slipped through; without its folder none can any more.
+        await end_all([entry.instance.root for entry in entries], grace_s=0.0)
+        for entry in entries:
+            if entry.record.state is not InstanceState.TERMINATED:
+                entry.record.terminate(reason)
+                log.info("%s is terminated: %s", entry.record.instance_id, reason.value[0])
+
+    async def _stop(self, entries: list[_Entry], reason: StateReason) -> None:
+        await self._halt(entries)
+        for entry in entries:
+            if entry.record.state is InstanceState.STOPPING:
+                entry.record.stop(reason)
+
+    async def _halt(self, entries: list[_Entry]) -> None:
+        """Refuse logins, end the programs, cut the connections, end programs that started meanwhile."""
+        roots = [entry.instance.root for entry in entries]
+        await asyncio.gather(*(self._refuse_logins(entry) for entry in entries))
+        await end_all(roots, grace_s=_GRACE_S)
+        await asyncio.gather(*(entry.instance.close() for entry in entries))
+        await end_all(roots, grace_s=0.0)
+
+    async def _refuse_logins(self, entry: _Entry) -> None:
+        for timer in (entry.power, entry.notice):
+            if timer is not None:
+                timer.cancel()
+        if entry.boot is not None and not entry.boot.done():
+            entry.boot.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await entry.boot
+        await entry.instance.refuse_logins()
+
+    def _terminate_later(self, entry: _Entry, grace_s: float) -> None:
+        if entry.notice is not None:
+            entry.notice.cancel()
+        instance_ids = [entry.record.instance_id]
+        entry.notice = self._loop.call_later(grace_s, self.terminate, instance_ids, StateReason.SPOT)
+
+    def _schedule_power(self, instance_id: str, order: str) -> None:
+        """Carry out an order of an instance's shutdown program: a delay in seconds, cancel, or reboot."""
+        entry = self._entries[instance_id]
+        if entry.power is not None:
+            entry.power.cancel()
+            entry.power = None
+        if order not in ("cancel", "reboot"):
+            entry.power = self._loop.call_later(max(0.0, float(order)), self._shut_down, entry.record)
+
+    def _shut_down(self, record: InstanceRecord) -> None:
+        change = self.terminate if record.terminates_at_shutdown else self.stop
+        change([record.instance_id], StateReason.ITSELF)
+
+    def _submit(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on the loop without waiting for it; log its exception."""
+        if self._closing:
+            work.close()
+            return
+        asyncio.run_coroutine_threadsafe(work, self._loop).add_done_callback(_log_failure)
+
+
+def _log_failure(done: "Future[None]") -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        log.error("an instance could not be brought down", exc_info=error)
+
+
+async def clear_leftovers(paths: SitePaths) -> None:
+    """End the processes and remove the folders of a daemon that was killed."""
+    roots = list(paths.instances.iterdir()) if paths.instances.is_dir() else []
+    if roots:
+        log.warning("clearing %d instances of an earlier daemon", len(roots))
+        await end_all(roots, grace_s=0.0)
+    await asyncio.to_thread(shutil.rmtree, paths.instances, ignore_errors=True)
+    paths.instances.mkdir(mode=0o700, exist_ok=True)
+    paths.cache.mkdir(mode=0o700, exist_ok=True)

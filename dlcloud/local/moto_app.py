@@ -1,0 +1,123 @@
+"""moto's WSGI application with dlcloud's actions, types and parameters in it. Importing this imports moto."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+
+from moto.ec2 import urls as ec2_urls
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instance_types import (
+    INSTANCE_TYPE_OFFERINGS,
+    INSTANCE_TYPES,
+    InstanceType,
+    InstanceTypeBackend,
+)
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.ssm.models import Parameter, SimpleSystemManagerBackend, ssm_backends
+
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.core import instance as core_instance
+from dlcloud.local.capacity import VcpuQuotas
+from dlcloud.local.fleets import LocalFleetResponses
+from dlcloud.local.images import parameters
+from dlcloud.local.instances import Instances
+from dlcloud.local.responses import index_offerings
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_ACCOUNT = "123456789012"
+_SERVICES: tuple[Literal["ec2", "iam", "ssm", "sts"], ...] = ("ec2", "iam", "ssm", "sts")
+_LAST_MODIFIED = datetime(2026, 9, 1, tzinfo=UTC)  # the date of the images
+# moto leaves two methods of CloudFormation out of it, which to a type checker makes it abstract.
+_make_parameter = cast("Callable[..., Parameter]", Parameter)
+
+
+def create_moto_app(instances: Instances, catalog: Catalog, quotas: VcpuQuotas) -> Wsgi:
+    """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
+    _add_retired_types(catalog)
+    bound = {"instances": instances, "catalog": catalog, "quotas": quotas, "offerings": index_offerings()}
+    responses = cast("type[LocalFleetResponses]", type("BoundResponses", (LocalFleetResponses,), bound))
+    ec2_urls.url_paths["{0}/"] = responses.dispatch
+    ssm_backends.backend = _SeededParameters
+    ec2_backends[_ACCOUNT]["us-east-1"].describe_images()
+    application = DomainDispatcherApplication(create_backend_app)
+    for service in _SERVICES:
+        application.app_instances[service] = create_backend_app(service)
+    return cast("Wsgi", application)
+
+
+class _SeededParameters(SimpleSystemManagerBackend):
+    """The parameter store of a region, in which the public parameters name the local images."""
+
+    # moto looks for a backend's paths beside the module that its class was made in.
+    __module__ = SimpleSystemManagerBackend.__module__
+
+    def __init__(self, region_name: str, account_id: str) -> None:
+        super().__init__(region_name, account_id)
+        # moto's own Amazon Linux parameters name images that this cloud does not have.
+        self._parameters.latest_amis_loaded = True
+        for name, image_id in parameters().items():
+            self._parameters[name].append(
+                _make_parameter(
+                    account_id=account_id,
+                    name=name,
+                    value=image_id,
+                    parameter_type="String",
+                    description=None,
+                    allowed_pattern=None,
+                    keyid=None,
+                    last_modified_date=_LAST_MODIFIED,
+                    version=1,
+                    data_type="aws:ec2:image",
+                )
+            )
+
+
+def _add_retired_types(catalog: Catalog) -> None:
+    """Offer the catalog's retired types in every zone, to rehearse articles that were measured on them."""
+    retired = [hardware for hardware in catalog if hardware.status == "retired"]
+    missing = [hardware for hardware in retired if hardware.name not in INSTANCE_TYPES]
+    for hardware in missing:
+        INSTANCE_TYPES[hardware.name] = _description(hardware)
+        InstanceTypeBackend.instance_types.append(InstanceType(hardware.name))
+    for location_type, regions in INSTANCE_TYPE_OFFERINGS.items():
+        for offerings in regions.values():
+            places = sorted({offering["Location"] for offering in offerings})
+            offerings += [
+                {"InstanceType": hardware.name, "Location": place, "LocationType": location_type}
+                for hardware in missing
+                for place in places
+            ]
+
+
+def _description(hardware: core_instance.InstanceType) -> dict[str, Any]:
+    """Return the answer of DescribeInstanceTypes for a type, with the fields that the catalog has."""
+    gpu = hardware.gpu
+    gpus: dict[str, Any] = {}
+    if gpu is not None:
+        device = {
+            "Name": gpu.name,
+            "Manufacturer": "AMD" if "Radeon" in gpu.name else "NVIDIA",
+            "Count": gpu.count,
+            "MemoryInfo": {"SizeInMiB": gpu.memory_mib},
+        }
+        gpus = {"GpuInfo": {"Gpus": [device], "TotalGpuMemoryInMiB": gpu.count * gpu.memory_mib}}
+    return {
+        "InstanceType": hardware.name,
+        "CurrentGeneration": False,
+        "BareMetal": False,
+        "Hypervisor": "xen",
+        "SupportedUsageClasses": ["on-demand", "spot"],
+        "SupportedRootDeviceTypes": ["ebs"],
+        "SupportedVirtualizationTypes": ["hvm"],
+        "SupportedBootModes": ["legacy-bios"],
+        "InstanceStorageSupported": False,
+        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
+        "VCpuInfo": {
+            "DefaultVCpus": hardware.vcpus,
+            "DefaultCores": hardware.physical_cores,
+            "DefaultThreadsPerCore": hardware.vcpus // hardware.physical_cores,
+        },
+        "MemoryInfo": {"SizeInMiB": round(hardware.memory_gib * 1024)},
+        "NetworkInfo": {},
+        **gpus,
+    }
