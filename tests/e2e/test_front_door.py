@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = [README, *(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
@@ -25,11 +26,15 @@ def test_help_names_every_command_and_fits_a_small_terminal(user):
     assert "..." not in text.partition("Commands:")[2], text
 
 
-def test_every_command_in_the_readme_exists_with_its_options(user):
-    lines = re.findall(
-        r"^(?:\S*/)?dlcloud (.+)$", "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL)), re.MULTILINE
-    )
-    assert lines
+def commands_of(page):
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    return re.findall(r"^(?:\S*/)?dlcloud (.+)$", "\n".join(blocks), re.MULTILINE)
+
+
+def test_every_command_in_readme_and_docs_exists_with_its_options(user):
+    assert len(commands_of(README)) >= 10
+    lines = dict.fromkeys(line for page in PAGES for line in commands_of(page))
+    assert len(lines) >= 25
     for line in lines:
         words = shlex.split(line, comments=True)
         helped = user.run(words[0], *(words[1:2] if words[0] == "local" else []), "--help").stdout
@@ -50,10 +55,11 @@ def test_every_bundled_recipe_fits_the_schema_and_plans(user, recipe):
     assert plan["worst_case_usd"] is not None
 
 
-def test_the_recipe_in_the_readme_plans(user):
-    recipe = user.home / "readme.yaml"
+def test_the_recipe_in_the_docs_plans(user):
+    recipe = user.home / "documented.yaml"
+    page = (ROOT / "docs" / "recipe.md").read_text("utf-8")
     recipe.write_text(
-        README.partition("```yaml\n")[2].partition("```")[0].replace("cloud: aws", "cloud: local")
+        page.partition("```yaml\n")[2].partition("```")[0].replace("cloud: aws", "cloud: local")
     )
     (user.home / "src").mkdir(exist_ok=True)
     plan = user.json("up", str(recipe), "--dry-run")["result"]["plan"]
@@ -81,6 +87,7 @@ def test_a_wheel_carries_recipes_and_templates(user, tmp_path):
         str(ROOT),
     ]
     subprocess.run(command, check=True, capture_output=True, timeout=180)
+    assert (tmp_path / "site" / "dlcloud" / "py.typed").exists()
     program = (
         "import dlcloud, sys; from dlcloud.cli.main import main; assert 'site' in dlcloud.__file__; main()"
     )

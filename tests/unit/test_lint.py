@@ -6,17 +6,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 LONGEST_NAME = 70
+LINTERS = [
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("mypy",),
+    ("lint-imports", "--no-cache"),
+]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("lint-imports", "--no-cache")],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", LINTERS, ids=" ".join)
 def test_clean(command):
     program, *arguments = command
     done = subprocess.run(
@@ -34,3 +37,9 @@ def test_names_of_tests_have_at_most_70_characters():
         if node.name.startswith("test_") and len(node.name) > LONGEST_NAME
     ]
     assert names == []
+
+
+def test_hooks_before_a_commit_run_the_same_linters():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    entries = {hook["entry"] for repository in config["repos"] for hook in repository["hooks"]}
+    assert {f".venv/bin/{' '.join(command)}" for command in LINTERS} < entries

@@ -1,0 +1,60 @@
+"""The pages for people: generated tables are fresh, links and named files exist, the README stays short."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / ".github" / "CONTRIBUTING.md",
+    ROOT / "tests" / "performance" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def test_generated_tables_are_fresh():
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_is_a_front_page():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 150
+    # .ci/run executes this line.
+    assert text.count("python -m pytest") == 1
+
+
+@page
+def test_links_lead_to_files_and_headings(page):
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    for link in links:
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target), link
+
+
+def headings(page):
+    lines = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@page
+def test_files_that_a_page_names_exist(page):
+    names = re.findall(r"`((?:dlcloud|tests|docs|recipes|templates)/[\w./-]*)`", page.read_text("utf-8"))
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_every_performance_program_is_described():
+    text = (ROOT / "tests" / "performance" / "README.md").read_text("utf-8")
+    programs = {path.name for path in (ROOT / "tests" / "performance").glob("*.py")} - {"pairs.py"}
+    assert programs == set(re.findall(r"python tests/performance/(\w+\.py)", text))
