@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -201,7 +201,11 @@ class Resizer:
 
     def _decide(self, members: Sequence[Member]) -> Resize:
         instances = self.recipe.instances
-        return decide(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
+        decision = decide(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
+        if not self._trains:
+            return decision
+        reason = f"the training goes on with {instances.minimum} or more workers"
+        return replace(decision, reasons=(*decision.reasons, reason))
 
     def _plan(self, members: Sequence[Member]) -> Plan:
         context, network = self.context, network_of(self.cidr)

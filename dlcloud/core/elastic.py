@@ -116,6 +116,22 @@ def decide(
     return ScalingDecision(launch=missing, drain=drain, look_at=None, reasons=(*drain_reasons, why))
 
 
+def minimum_workers(minimum: int, target: int, *, current: int | None = None, training: int = 0) -> int:
+    """Return how many workers a step needs: as the recipe says, but never more than are asked for.
+
+    Args:
+        minimum: The recipe's.
+        target: How many workers are asked for.
+        current: The number that is in force; it is raised only once so many workers train, so that a larger
+            target does not stop a training that is under way.
+        training: How many workers train.
+    """
+    allowed = min(minimum, max(1, target))
+    if current is None or allowed <= current or training >= allowed:
+        return allowed
+    return current
+
+
 def successor(workers: Sequence[Worker]) -> Member | None:
     """Return who coordinates, of those that can be counted on: the oldest on-demand one."""
     return coordinator([worker.member for worker in workers if worker.stays])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.elastic import LaunchRefusals, WorkerState, decide
+from dlcloud.core.elastic import LaunchRefusals, WorkerState, decide, minimum_workers
 from dlcloud.core.errors import DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Notice, Progress, Warned
 from dlcloud.core.protocols import Clock
@@ -32,12 +32,12 @@ TOLD = {
     "notice": "is interrupted: {cause}",
     "rebalance": "is at risk: {cause}",
     "drained": "has left at step {step}: {cause}",
-    "joined": "trains, from step {step} on",
+    "joined": "has joined at step {step}",
     "healed": "has the state of step {step} from a peer",
     "coordinator": "asks the new coordinator from step {step} on",
     "resumed": "goes on from the checkpoint of step {step}",
-    "hold": "waits: {cause}",
-    "no_quorum": "waits for the others: {cause}",
+    "hold": "waiting: {cause}",
+    "no_quorum": "waiting: {cause}",
     "done": "the last step, {step}, is committed",
 }
 
@@ -90,6 +90,7 @@ class Controller:
     _began: float | None = field(init=False, default=None)
     _done_at: float | None = field(init=False, default=None)
     _told_at: float = field(init=False, default=float("-inf"))
+    _waiting: str = field(init=False, default="")
     _failures: int = field(init=False, default=0)
 
     def run(self, members: Sequence[Member]) -> None:
@@ -109,7 +110,7 @@ class Controller:
         self._workers = self.make_workers(lambda: self._succession.lead, self._inbox.put)
         for member in members:
             self._admit(member)
-        self._succession.begin(first)
+        self._succession.begin(first, minimum_workers(self.recipe.instances.minimum, self.target()))
         for member in members:
             self._workers.serve(member)
         self._succession.remind()
@@ -182,11 +183,13 @@ class Controller:
 
     def _tell_progress(self) -> None:
         now = self.clock.monotonic()
-        if not self.team.step or now - self._told_at < TELL_EVERY_S:
+        news = self.team.waiting != self._waiting
+        if not (self.team.step or self.team.waiting) or (now - self._told_at < TELL_EVERY_S and not news):
             return
-        self._told_at = now
+        self._told_at, self._waiting = now, self.team.waiting
         loss = "" if self.team.loss is None else f", loss {self.team.loss:.4g}"
-        message = f"step {self.team.step}{loss}, {self.team.world_size} worker(s)"
+        doing = f"waiting: {self._waiting}" if self._waiting else f"{self.team.world_size} worker(s)"
+        message = f"step {self.team.step}{loss}, {doing}"
         self.emit(Progress(message=message, done=self.team.step, total=self.team.steps))
 
     def _take_end(self, ended: WorkerExited) -> None:
@@ -258,6 +261,7 @@ class Controller:
             since_s = self.clock.monotonic() - self._began
             self.rehearsal.go_on(since_s, self._others(), self._succession.lead.instance_id)
         instances, target = self.recipe.instances, self.target()
+        self._follow_target(target)
         move = decide(
             self.team.workers,
             target=target,
@@ -273,6 +277,14 @@ class Controller:
         if move.launch:
             self.emit(Notice(message=move.reasons[-1]))
             self._ask(move.launch)
+
+    def _follow_target(self, target: int) -> None:
+        """Let a step need no more workers than are asked for."""
+        training = sum(worker.standing is WorkerState.TRAINING for worker in self.team.workers)
+        minimum = minimum_workers(
+            self.recipe.instances.minimum, target, current=self._succession.lead.minimum, training=training
+        )
+        self._succession.set_minimum(minimum)
 
     def _others(self) -> list[str]:
         workers = [each for each in self.team.workers if each.standing is WorkerState.TRAINING]

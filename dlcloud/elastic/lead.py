@@ -13,6 +13,7 @@ class Coordinator:
         member: Which.
         generation: How many took over before it; 0 is the one that the run began with.
         step: Steps known to be committed when it took over.
+        minimum: Workers that a step needs.
         least: Steps that the newest state has behind it that a survivor holds; nobody trains an older one on.
     """
 
@@ -20,6 +21,7 @@ class Coordinator:
     generation: int = 0
     step: int = 0
     least: int = 0
+    minimum: int = 1
 
     @property
     def instance_id(self) -> str:
@@ -27,9 +29,9 @@ class Coordinator:
         return self.member.instance.instance_id
 
     @property
-    def order(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int, int]:
         """Return what tells what the workers are told from what they were told before."""
-        return self.generation, self.least
+        return self.generation, self.least, self.minimum
 
     @property
     def host(self) -> str:

@@ -26,7 +26,6 @@ class Program:
         command: The worker's, a shell command; `python3` in it is the environment's.
         requirements: Pinned packages, a line each.
         files: What is copied to where the command runs, or None.
-        minimum: How many workers must be there for a step.
         elastic: The recipe's part.
     """
 
@@ -34,7 +33,6 @@ class Program:
     command: str
     requirements: str
     files: Path | None
-    minimum: int
     elastic: Elastic
 
     def agent(self, python: str, *, worker: str, lead: Coordinator, port: int) -> str:
@@ -54,7 +52,8 @@ class Program:
         words += ["--last-seconds", f"{min(LAST_S, self.elastic.leave_seconds / 2):g}"]
         words += ["--hash-every", str(self.elastic.exact_hash_every)]
         if worker == lead.instance_id:
-            words += ["--lighthouse", "--minimum", str(self.minimum), "--step", str(lead.step)]
+            # How many workers a step needs may change while they train: the control file says it.
+            words += ["--lighthouse", "--step", str(lead.step)]
         words += ["--", "sh", "-c", f"exec {self.command}"]
         return f"PYTHONPATH=.. exec {shlex.quote(python)} {shlex.join(words)}\n"
 
@@ -64,7 +63,7 @@ class Program:
         """Return what the controller tells an agent; `trainer/control.py` says what it means."""
         wanted = {
             "generation": lead.generation,
-            "minimum": self.minimum,
+            "minimum": lead.minimum,
             "workers": workers,
             "drain": drain,
             "coordinator": f"{lead.host}:{port}",
@@ -99,6 +98,5 @@ def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> Program:
         command=workload.command,
         requirements="\n".join([REQUIREMENTS.read_text(), *recipe.setup.requirements]),
         files=files,
-        minimum=recipe.instances.minimum,
         elastic=workload.elastic,
     )

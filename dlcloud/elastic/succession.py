@@ -70,16 +70,18 @@ class CoordinatorFailover:
     lead: Coordinator = field(init=False)
     phase: Phase = field(init=False, default=Phase.STEADY)
     _lost_at: int = field(init=False, default=0)
-    _told: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
-    _telling: set[tuple[str, tuple[int, int]]] = field(init=False, default_factory=set)
+    _told: dict[str, tuple[int, int, int]] = field(init=False, default_factory=dict)
+    _telling: set[tuple[str, tuple[int, int, int]]] = field(init=False, default_factory=set)
+    _changed: bool = field(init=False, default=False)
 
-    def begin(self, first: Member) -> None:
+    def begin(self, first: Member, minimum: int = 1) -> None:
         """Begin with the instance that coordinates, or has to where an earlier controller saw it lost."""
-        self.lead = Coordinator(member=first, step=self.team.step)
+        self.lead = Coordinator(member=first, step=self.team.step, minimum=minimum)
         if self.team.step:
             generation = self.team.generation + 1
             self.lead = replace(self.lead, generation=generation, least=self._least())
             self._lost_at = self.team.step
+            self._changed = True
             started = self.team.coordinated(self.lead.instance_id)
             self.phase = Phase.GATHERING if started else Phase.STARTING
 
@@ -108,6 +110,12 @@ class CoordinatorFailover:
         if self.phase is Phase.GATHERING:
             self._gather()
 
+    def set_minimum(self, minimum: int) -> None:
+        """Let a step need so many workers from now on."""
+        if minimum != self.lead.minimum:
+            self._changed, self.lead = True, replace(self.lead, minimum=minimum)
+            self.remind()
+
     def vacated(self) -> None:
         """Look for a successor from now on."""
         self.phase = Phase.VACANT
@@ -118,14 +126,17 @@ class CoordinatorFailover:
         if found is None:
             return
         generation = max(self.lead.generation, self.team.generation) + 1
-        self.lead = Coordinator(member=found, generation=generation, step=self._lost_at, least=self._least())
+        self.lead = replace(
+            self.lead, member=found, generation=generation, step=self._lost_at, least=self._least()
+        )
+        self._changed = True
         self.phase = Phase.STARTING
         self.emit(Notice(message="coordinates the others from now on", instance_id=self.lead.instance_id))
         self.remind()
 
     def take(self, instance_id: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Learn from new records of an instance; tell it what it may not know."""
-        if not self.lead.generation:
+        if not self._changed:
             return
         lead, phase = self.lead, self.phase
         started = any(record.get("event") == "lighthouse_started" for record in records)
@@ -184,7 +195,7 @@ class CoordinatorFailover:
         known = self._told.get(name) == lead.order or (name, lead.order) in self._telling
         ready = self.phase in {Phase.GATHERING, Phase.STEADY}
         early = self.phase is Phase.STARTING and name == lead.instance_id
-        if lead.generation and not known and (ready or early):
+        if self._changed and not known and (ready or early):
             self._telling.add((name, lead.order))
             arguments = (self.team.member(name), lead)
             threading.Thread(target=self._inform, args=arguments, name=f"tell {name}", daemon=True).start()

@@ -35,6 +35,7 @@ class WorkerRegistry:
         steps: How many there are to be; None where that is not known yet.
         loss: At that step.
         world_size: How many workers took it.
+        waiting: What the workers wait for instead of taking the next step; empty while they train.
         done: Whether the last step is committed.
         generation: The newest that a worker has gone by.
     """
@@ -43,6 +44,7 @@ class WorkerRegistry:
     steps: int | None = None
     loss: float | None = None
     world_size: int = 0
+    waiting: str = ""
     done: bool = False
     generation: int = 0
     _members: dict[str, Member] = field(default_factory=dict)
@@ -105,6 +107,8 @@ class WorkerRegistry:
                 event = record.get("event")
                 self.done = self.done or event == "done"
                 if isinstance(event, str):
+                    if event in {"hold", "no_quorum"}:
+                        self.waiting = str(record.get("cause", ""))
                     self._hold(instance_id, event, record.get("step"))
                     self._move(instance_id, _MOVES.get(event, WorkerState.ARRIVING))
 
@@ -125,7 +129,7 @@ class WorkerRegistry:
             return
         self._held[instance_id] = step
         if step > self.step:
-            self.step = step
+            self.step, self.waiting = step, ""
             loss, size = record.get("loss"), record.get("world_size")
             self.loss = loss if isinstance(loss, int | float) else None
             self.world_size = size if isinstance(size, int) else self.world_size

@@ -1,8 +1,9 @@
 """Set workers up on instances, start their agents and follow them, each in a thread of its own."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dlcloud.core.cluster import Member
@@ -74,6 +75,10 @@ class Workers:
     clock: Clock
     emit: Emit
     post: Callable[[RecordsReceived | WorkerExited], None]
+    _drains: dict[str, str] = field(default_factory=dict, init=False)
+    _locks: defaultdict[str, threading.Lock] = field(
+        default_factory=lambda: defaultdict(threading.Lock), init=False
+    )
 
     def serve(self, member: Member) -> None:
         """Set an instance up and follow its agent, in a thread; one that runs already is only followed."""
@@ -93,10 +98,11 @@ class Workers:
         Raises:
             UnreachableError, RemoteCommandError: It could not be asked.
         """
-        self.inform(member, workers=workers, drain=cause)
+        self._drains[member.instance.instance_id] = cause
+        self.inform(member, workers=workers)
 
-    def inform(self, member: Member, *, workers: int, drain: str | None = None) -> bool:
-        """Tell the agent and the worker on an instance who coordinates; return whether any is there.
+    def inform(self, member: Member, *, workers: int) -> bool:
+        """Write the control file of an instance; False where no agent is there yet.
 
         Raises:
             UnreachableError, RemoteCommandError: They could not be told.
@@ -104,8 +110,10 @@ class Workers:
         run = self.detached.unfinished(member, self.recipe.name)
         if run is None:
             return False
-        content = self._control(member, self.lead(), workers=workers, drain=drain)
-        self.detached.connect(member).send_bytes(content, f"{folder_of(run)}/{CONTROL}")
+        name = member.instance.instance_id
+        with self._locks[name]:  # the last file that is written must be the newest one
+            content = self._control(member, self.lead(), workers=workers, drain=self._drains.get(name))
+            self.detached.connect(member).send_bytes(content, f"{folder_of(run)}/{CONTROL}")
         return True
 
     def _serve(self, member: Member) -> None:

@@ -68,7 +68,7 @@ def judge_size(size: int, minimum: int) -> Judgement:
     """Judge how many workers agreed on the step."""
     if size >= minimum:
         return GO
-    return Judgement(Verdict.HOLD, f"{size} workers of at least {minimum}")
+    return Judgement(Verdict.HOLD, f"{size} of {minimum} workers needed")
 
 
 def judge_history(step: int, entry: Entry | None, least: int = 0) -> Judgement:

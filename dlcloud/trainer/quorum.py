@@ -5,6 +5,7 @@ Source: torchft 0.2.0, manager.py. Private names of it are used where it has no 
 
 import contextlib
 import logging
+import re
 import threading
 import warnings
 from datetime import timedelta
@@ -24,6 +25,9 @@ from .errors import NoQuorumError, StrangerError
 from .quorum_timing import Timing
 
 log = logging.getLogger(__name__)
+
+_STATUS = re.compile(r'^status: \w+, message: "([^"]+)"')
+"""How torchft shows what its server answered."""
 
 # What a peer sends is copied into the model and never written to.
 warnings.filterwarnings("ignore", message="The given buffer is not writable")
@@ -105,7 +109,7 @@ class QuorumEngine:
             raise
         except Exception as error:
             # torchft translates nothing: RuntimeError, TimeoutError and its own kinds all come through here.
-            raise NoQuorumError(_line(error)) from error
+            raise NoQuorumError(self._reason(error)) from error
         if self._manager.errored():
             self.commit(agreed=False)
             return None
@@ -117,6 +121,13 @@ class QuorumEngine:
             quorum=self._manager._quorum_id,  # noqa: SLF001
             healed=self._healed,
         )
+
+    def _reason(self, error: Exception) -> str:
+        """Return why there is no agreement, in one line."""
+        text = _line(error)
+        if "Timeout expired" in text or isinstance(error, TimeoutError):
+            return f"no agreement with other workers within {self._timing.quorum_s:g} s"
+        return text
 
     def _limit_sums(self) -> None:
         """Let the sums of a step among the same workers take no longer than those of the step before might.
@@ -191,7 +202,9 @@ class QuorumEngine:
 
 def _line(error: Exception) -> str:
     """Return the first line of what a library says; some of them say nothing."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    status = _STATUS.search(line)
+    return (status[1] if status else line)[:200]
 
 
 class _Gloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft is not there where types are checked

@@ -71,6 +71,36 @@ def test_a_training_outlives_the_end_of_its_coordinator(user: User):
     assert user.alive() == []
 
 
+FIXED = """\
+name: smaller
+cloud: local
+instances: {types: [c7i.xlarge], count: 2, market: spot, on_demand_base: 1}
+workload:
+  command: python3 -m trainer.examples.digits --epochs 12 --delay-ms 100
+  elastic: {}
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_training_goes_on_below_the_count_of_its_recipe(user: User):
+    """Resized to one worker, it ends with its last step; the two of its recipe are not waited for."""
+    recipe = user.home / "smaller.yaml"
+    recipe.write_text(FIXED)
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    up = user.begin("up", str(recipe))
+    wait_until(lambda: begun(user) or up.poll() is not None, seconds=120)
+    assert {record["world_size"] for record in steps_of(user).values()} == {2}
+    name = user.json("status")["result"]["records"][0]["cluster"]
+    preview = user.run("resize", name, "1", "--dry-run").stdout
+    assert "the training goes on with 1 or more workers" in preview
+    user.run("resize", name, "1")
+    _, progress = up.communicate(timeout=200)
+    assert up.returncode == 0, progress
+    assert sorted(steps_of(user)) == list(range(1, 181))
+    assert "Timeout expired" not in progress
+    assert user.alive() == []
+
+
 @pytest.mark.timeout(600)
 def test_a_training_outlives_an_interruption_and_the_end_of_its_launcher(user: User):
     recipe = user.home / "elastic.yaml"

@@ -149,7 +149,7 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
     assert desk.run() == DRAINED
     assert len(desk.events("lighthouse_started")) == 1
     (options,) = told
-    assert (options.host, options.port, options.step, options.minimum) == ("127.0.0.7", 4000, 12, 2)
+    assert (options.host, options.port, options.step, options.minimum) == ("127.0.0.7", 4000, 12, 1)
 
 
 @pytest.mark.parametrize("drain", [True, False])

@@ -104,10 +104,26 @@ def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_pyth
         cluster.start("c")
         together(cluster, "c", 2)
         some_steps(cluster, "a")
-        assert "1 workers of at least 2" in cluster.events("a", "hold")[0]["cause"]
+        assert "1 of 2 workers needed" in cluster.events("a", "hold")[0]["cause"]
         assert all(record["world_size"] == 2 for record in cluster.steps("a"))
         assert cluster.steps("c")[0]["step"] == held + 1
         check_exactly_once([cluster.steps(name) for name in "abc"], samples)
+
+
+@pytest.mark.timeout(200)
+def test_a_run_that_waits_goes_on_alone_once_its_minimum_is_lowered(trainer_python, alone):
+    with Cluster(trainer_python, alone, FOREVER) as cluster:
+        for name in "ab":
+            cluster.tell(name, minimum=2)
+            cluster.start(name)
+        together(cluster, "a", 2)
+        cluster.signal("b", signal.SIGTERM)
+        assert cluster.wait("b") == 10
+        wait_until(lambda: cluster.events("a", "hold"), "the one that stays to wait")
+        cluster.tell("a", minimum=1)
+        together(cluster, "a", 1)
+        some_steps(cluster, "a")
+        check_exactly_once([cluster.steps(name) for name in "ab"], samples)
 
 
 @pytest.mark.timeout(200)

@@ -2,11 +2,12 @@
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import LONGEST_WAIT, LaunchRefusals, Worker, WorkerState, decide
+from dlcloud.core.elastic import LONGEST_WAIT, LaunchRefusals, Worker, WorkerState, decide, minimum_workers
 from dlcloud.core.instance import Market
 from tests.fakes.samples import THEN, instance
 
@@ -90,3 +91,18 @@ def test_requests_complete_the_workers_and_drains_never_leave_too_few(standings,
     assert done.launch == max(0, target - len(staying))
     assert len(staying - set(done.drain)) >= min(target, len(staying))
     assert "i-0000" not in done.drain
+
+
+@pytest.mark.parametrize(
+    ("minimum", "target", "current", "training", "expected"),
+    [
+        (2, 4, None, 0, 2),
+        (2, 1, None, 0, 1),
+        (2, 1, 2, 2, 1),  # resized below the recipe's count: what is asked for is enough
+        (2, 2, 1, 1, 1),  # resized back: not before the newcomer trains
+        (2, 2, 1, 2, 2),
+        (3, 2, 3, 1, 2),
+    ],
+)
+def test_a_step_never_needs_more_workers_than_are_asked_for(minimum, target, current, training, expected):
+    assert minimum_workers(minimum, target, current=current, training=training) == expected

@@ -1,5 +1,6 @@
 """An elastic run as its controller sees it: who is replaced, what is told, when it is over."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -45,6 +46,7 @@ class FakeWorkers:
     def __init__(self, script, stored):
         self.script, self.kept = script, stored
         self.served, self.drained, self.told, self.post, self.lead = [], [], [], None, None
+        self.minimums = []
 
     def serve(self, member):
         self.served.append(member.instance.instance_id)
@@ -62,6 +64,7 @@ class FakeWorkers:
     def inform(self, member, *, workers):
         assert workers
         name, lead = member.instance.instance_id, self.lead()
+        self.minimums.append((name, lead.minimum))
         self.told.append((name, lead.instance_id, lead.least))
         for each in self.script.get(f"{name} told {lead.instance_id} {lead.least}", []):
             self.post(each)
@@ -78,13 +81,13 @@ class FakeWorkers:
 class World:
     """A controller over fakes; instances that are launched are numbered from 3 on."""
 
-    def __init__(self, script, *, answers=(), target=3, stored=None, launches=Market.SPOT):
+    def __init__(self, script, *, answers=(), target=3, stored=None, launches=Market.SPOT, text=TRAINS):
         self.workers = FakeWorkers(script, stored or {})
         self.answers, self.asked, self.ended, self.told = list(answers), [], [], []
         self.launched, self.launches = 0, launches
         self.controller = Controller(
             cluster=cluster(),
-            recipe=recipe(TRAINS),
+            recipe=recipe(text),
             make_workers=self.make_workers,
             grow=self.grow,
             end=lambda members: self.ended.extend(each.instance.instance_id for each in members),
@@ -186,6 +189,50 @@ def test_a_smaller_target_drains_the_newest_spot_instance_once():
     world = World(script, target=2).go()
     assert world.workers.drained == ["i-2"]
     assert world.asked == []
+
+
+THREE = TRAINS.replace("{min: 1, max: 3}", "3")
+
+
+def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
+    """A minimum that stayed where it was would stop the training for good, while it bills."""
+    script = {name: [reports(name, step(1))] for name in ("i-0", "i-1", "i-2")}
+    world, turns, informed = World(script, text=THREE), [], threading.Event()
+    clock, inform = world.controller.clock, world.workers.inform
+
+    def listen(member, *, workers):
+        answer = inform(member, workers=workers)
+        if {("i-0", 1), ("i-1", 1), ("i-2", 1)} <= set(world.workers.minimums):
+            informed.set()
+        return answer
+
+    def target():
+        if threading.current_thread() is not threading.main_thread():
+            return 1
+        turns.append(clock.sleep(1.0))
+        if len(turns) == 8:
+            assert informed.wait(10), world.workers.minimums
+            for name in ("i-1", "i-2"):
+                world.workers.post(ends(name, DRAINED))
+            world.workers.post(reports("i-0", DONE))
+            world.workers.post(ends("i-0"))
+        return 3 if len(turns) < 5 else 1
+
+    world.workers.inform, world.controller.target = listen, target
+    world.go()
+    assert {minimum for _, minimum in world.workers.minimums} == {1}
+    assert sorted(world.workers.drained) == ["i-1", "i-2"]
+
+
+def test_while_workers_wait_the_progress_says_for_what():
+    waits = event("hold") | {"cause": "1 of 2 workers needed"}
+    script = {
+        "i-0": [reports("i-0", step(4)), reports("i-0", waits), reports("i-0", DONE)],
+        "i-2": [ends("i-0"), ends("i-1"), ends("i-2")],
+    }
+    world = World(script).go()
+    assert "waiting: 1 of 2 workers needed" in world.messages
+    assert "step 4, loss 1.5, waiting: 1 of 2 workers needed" in world.messages
 
 
 def taken(number, generation=0, size=3):

@@ -57,6 +57,18 @@ def test_the_newest_step_counts_whoever_tells_it():
     assert made.done
 
 
+@pytest.mark.parametrize("event", ["hold", "no_quorum"])
+def test_what_the_workers_wait_for_is_known_until_the_next_step(event):
+    made = team()
+    made.take("i-1", {"record": "step", "step": 5})
+    made.take("i-1", {"record": "event", "event": event, "cause": "1 of 2 workers needed"})
+    assert made.waiting == "1 of 2 workers needed"
+    made.take("i-1", {"record": "step", "step": 5})
+    assert made.waiting
+    made.take("i-1", {"record": "step", "step": 6})
+    assert made.waiting == ""
+
+
 class Fate:
     def __init__(self):
         self.done = []
@@ -96,7 +108,7 @@ FIRST = Member(
     price_source="",
     price_as_of=None,
 )
-LEAD = Coordinator(member=FIRST, generation=1, step=12, least=11)
+LEAD = Coordinator(member=FIRST, generation=1, step=12, least=11, minimum=2)
 
 
 def agent(worker="i-1"):
@@ -117,7 +129,7 @@ def test_the_agent_reads_what_it_is_told():
     assert (options.lighthouse, options.step, options.minimum, options.checkpoint_s, options.margin_s) == (
         True,
         12,
-        2,
+        1,  # of the lighthouse: what a step needs is in the control file, where it can follow a resize
         60.0,
         60.0,
     )
