@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlcloud.cli.context import Context
+from dlcloud.core.cost import BilledCost, reconcile
 from dlcloud.core.errors import CloudError
-from dlcloud.core.reconciliation import BilledCost, reconcile
 from dlcloud.core.result_row import ResultRow
 from dlcloud.report.billed import billed_records, billed_section
 from dlcloud.report.table import Report

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from dlcloud.cli.context import Context
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.bill import Bill, bill_of
-from dlcloud.core.quote import MarketPrices, peak_tflops, quote_of
+from dlcloud.core.cost import MarketPrices, RunCost, cost_of_run, prices_of_run
 from dlcloud.core.result import Run, hardware_of
 from dlcloud.core.result_row import ResultRow, result_rows
 from dlcloud.store.measurements import Measurements
@@ -30,8 +29,8 @@ def cost_lines(context: Context, selection: Selection, *, newest: bool = False) 
         store.comparisons(chosen),
         {run_id: hardware_of(start) for run_id, start in starts.items()},
         overall=store.overall(chosen),
-        quotes=_quotes(store, runs),
-        bills=_bills(context, runs),
+        prices=_prices(store, runs),
+        costs=_costs(context, runs),
         peaks=_peaks(runs),
     )
 
@@ -41,29 +40,29 @@ def lines_of_runs(context: Context, run_ids: Sequence[str]) -> list[ResultRow]:
     return cost_lines(context, Selection(run_ids=run_ids)) if run_ids else []
 
 
-def _quotes(store: Measurements, runs: Sequence[Run]) -> Mapping[str, MarketPrices]:
-    stored = store.quotes([run.run_id for run in runs])
+def _prices(store: Measurements, runs: Sequence[Run]) -> Mapping[str, MarketPrices]:
+    stored = store.market_prices([run.run_id for run in runs])
     catalog = Catalog()
     return {
-        run.run_id: quote_of(
+        run.run_id: prices_of_run(
             run, stored.get(run.run_id), catalog.on_demand_price(run.instance_type, run.region)
         )
         for run in runs
     }
 
 
-def _bills(context: Context, runs: Sequence[Run]) -> Mapping[str, Bill]:
+def _costs(context: Context, runs: Sequence[Run]) -> Mapping[str, RunCost]:
     store, now = context.measurements, context.clock.now()
     instances = {run.instance_id for run in runs}
-    leases, beside = store.leases(instances), store.on_instances(instances)
+    periods, beside = store.billing_periods(instances), store.on_instances(instances)
     return {
-        run.run_id: bill_of(run, beside[run.instance_id], leases[run.instance_id], now)
+        run.run_id: cost_of_run(run, beside[run.instance_id], periods[run.instance_id], now)
         for run in runs
-        if run.instance_id in leases
+        if run.instance_id in periods
     }
 
 
 def _peaks(runs: Sequence[Run]) -> Mapping[str, float | None]:
     catalog = Catalog()
     known = {name: catalog.hardware(name) for name in {run.instance_type for run in runs}}
-    return {name: peak_tflops(hardware) for name, hardware in known.items() if hardware is not None}
+    return {name: hardware.peak_tflops for name, hardware in known.items() if hardware is not None}

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from dlcloud.cli.context import Context
+from dlcloud.core.cost import exact
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import stage
 from dlcloud.core.instance import Market, Price
@@ -125,13 +126,13 @@ def _prices(findings: Findings, recipe: Recipe, _: Cloud) -> Verdict:
             key=lambda p: (p.hourly_usd, p.zone),
         )
         if spot:
-            where = ", ".join(f"{p.zone} {p.hourly_usd.normalize():f}" for p in spot)
+            where = ", ".join(f"{p.zone} {exact(p.hourly_usd)}" for p in spot)
             told.append(f"{name} spot: {where} USD/h ({spot[0].as_of:%Y-%m-%d}, {spot[0].source})")
     return (True, "\n".join(told)) if told else (None, "no price is known")
 
 
 def _price(price: Price) -> str:
-    usd = f"{price.hourly_usd.normalize():f}"
+    usd = exact(price.hourly_usd)
     return f"{price.instance_type} {price.market}: {usd} USD/h ({price.as_of:%Y-%m-%d}, {price.source})"
 
 

@@ -11,7 +11,7 @@ import click
 
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
-from dlcloud.core.cost import billed_seconds, instance_usd, money, rounded, volume_usd
+from dlcloud.core.cost import member_usd, money, rounded
 from dlcloud.core.instance import Instance, InstanceState, Market
 from dlcloud.core.whereabouts import DetachedCluster, controlled
 
@@ -65,10 +65,9 @@ class InstanceLine:
 
     def usd(self, now: datetime) -> Decimal | None:
         """Return the cost of the instance and its disk until now or their end."""
-        if self.cluster is None or self.member is None or self.member.hourly_usd is None:
+        if self.cluster is None or self.member is None:
             return None
-        seconds = billed_seconds(self.member.instance.launched_at, self.member.ended_at or now)
-        return instance_usd(self.member.hourly_usd, seconds) + volume_usd(self.cluster.disk_gib, seconds)
+        return member_usd(self.member, self.cluster.disk_gib, now)
 
 
 def instance_lines(

@@ -42,11 +42,11 @@ def training_of_cluster(context: Context, cluster: Cluster, *, command: str) -> 
     timelines = timelines_of(_records(context, runs))
     if not timelines:
         raise RecipeError(f"{cluster.name} has committed no step yet", f"dlcloud logs {cluster.name}")
-    quotes = context.measurements.quotes(runs)
+    prices = context.measurements.market_prices(runs)
     on_demand = {
-        runs[run_id].instance_type: quote.on_demand.hourly_usd
-        for run_id, quote in quotes.items()
-        if quote.on_demand is not None
+        runs[run_id].instance_type: of_run.on_demand.hourly_usd
+        for run_id, of_run in prices.items()
+        if of_run.on_demand is not None
     }
     training = training_of(
         timelines[-1],

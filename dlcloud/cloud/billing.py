@@ -8,8 +8,8 @@ from typing import Any
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.core.cluster import CLUSTER_TAG
+from dlcloud.core.cost import BilledCost
 from dlcloud.core.errors import CloudError
-from dlcloud.core.reconciliation import BilledCost
 
 BILLING_REGION = "us-east-1"  # Source: Cost Explorer API reference, endpoints
 KEPT = timedelta(days=395)

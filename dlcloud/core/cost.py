@@ -1,11 +1,13 @@
-"""What running costs, in USD: money is Decimal, times are aware UTC."""
+"""Prices and costs of instances, volumes and runs, in USD. Money is Decimal, times are aware UTC."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.instance import Instance, Price
+from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.instance import Instance, Market, Price
+from dlcloud.core.result import Run
 
 MINIMUM_BILLED_S = 60  # Source: EC2 pricing, "per-second billing, with a minimum of 60 seconds" (Linux)
 SECONDS_PER_HOUR = 3600
@@ -23,43 +25,62 @@ def billed_seconds(launched_at: datetime, ended_at: datetime) -> int:
 
 
 def instance_usd(hourly_usd: Decimal, seconds: float) -> Decimal:
-    """Return what `seconds` of an instance cost."""
     return hourly_usd * Decimal(seconds) / SECONDS_PER_HOUR
 
 
-def volume_usd(size_gib: int, seconds: float) -> Decimal:
-    """Return what a gp3 volume of `size_gib` costs over `seconds`."""
+def volume_usd(size_gib: int, seconds: float = SECONDS_PER_HOUR) -> Decimal:
+    """Return the cost of a gp3 volume, by default of one hour."""
     return EBS_GP3_USD_PER_GIB_HOUR * size_gib * Decimal(seconds) / SECONDS_PER_HOUR
 
 
-def committed_usd(
-    members: Sequence[Member], *, life_minutes: Mapping[str, int], longest_minutes: int, disk_gib: int
-) -> Decimal | None:
-    """Return what instances have cost and may yet cost if nothing but their own timers ends them.
+def cost_of_seconds(hourly_usd: Decimal, disk_gib: int, seconds: float = SECONDS_PER_HOUR) -> Decimal:
+    """Return the cost of an instance with its volume, by default of one hour."""
+    return instance_usd(hourly_usd, seconds) + volume_usd(disk_gib, seconds)
 
-    Args:
-        members: The instances of a cluster, those that ended included.
-        life_minutes: After how many minutes each ends itself, by instance id.
-        longest_minutes: The same for instances of which it is not known.
-        disk_gib: The size of each one's volume.
 
-    Returns:
-        The sum; None where a price is not known.
-    """
+def member_usd(member: Member, disk_gib: int, until: datetime) -> Decimal | None:
+    """Return the cost of an instance with its volume until its end, or until `until` if it is up."""
+    if member.hourly_usd is None:
+        return None
+    seconds = billed_seconds(member.instance.launched_at, member.ended_at or until)
+    return cost_of_seconds(member.hourly_usd, disk_gib, seconds)
+
+
+def total_usd(amounts: Iterable[Decimal | None]) -> Decimal | None:
+    """Return the sum; None if an amount is unknown."""
     total = Decimal(0)
-    for member in members:
-        if member.hourly_usd is None:
+    for amount in amounts:
+        if amount is None:
             return None
-        instance = member.instance
-        lives = timedelta(minutes=life_minutes.get(instance.instance_id, longest_minutes))
-        ends_at = member.ended_at or instance.launched_at + lives
-        seconds = billed_seconds(instance.launched_at, ends_at)
-        total += instance_usd(member.hourly_usd, seconds) + volume_usd(disk_gib, seconds)
+        total += amount
     return total
 
 
+def cluster_usd(cluster: Cluster, members: Iterable[Member], now: datetime) -> Decimal | None:
+    """Return the cost of a cluster's instances and volumes so far; None at an unknown price."""
+    return total_usd(member_usd(member, cluster.disk_gib, now) for member in members)
+
+
+def committed_usd(
+    members: Iterable[Member], *, life_minutes: Mapping[str, int], longest_minutes: int, disk_gib: int
+) -> Decimal | None:
+    """Return the cost of instances if only their own timers end them; None at an unknown price.
+
+    Args:
+        members: The instances of a cluster, those that ended included.
+        life_minutes: Minutes after which each instance ends itself, by instance id.
+        longest_minutes: The same for instances that are not in `life_minutes`.
+        disk_gib: Size of each volume.
+    """
+    amounts = []
+    for member in members:
+        minutes = life_minutes.get(member.instance.instance_id, longest_minutes)
+        amounts.append(member_usd(member, disk_gib, member.instance.launched_at + timedelta(minutes=minutes)))
+    return total_usd(amounts)
+
+
 def price_of(instance: Instance, prices: Sequence[Price]) -> Price | None:
-    """Return what an instance costs by a list of prices: its zone's own price, or that of all zones."""
+    """Return the price of an instance: that of its zone, else that of all zones."""
     of_pool = [
         price
         for price in prices
@@ -76,14 +97,184 @@ def usd_per_million(hourly_usd: Decimal, per_second: float) -> Decimal | None:
     return hourly_usd * MILLION / (SECONDS_PER_HOUR * Decimal(repr(per_second)))
 
 
+def tflops_per_usd(peak: float | None, hourly_usd: Decimal | None) -> Decimal | None:
+    """Return the TFLOPS that a dollar an hour buys; None if either is unknown."""
+    if peak is None or not hourly_usd:
+        return None
+    return Decimal(repr(peak)) / hourly_usd
+
+
 def money(usd: Decimal) -> str:
-    """Return an amount with three significant digits; whole dollars are never rounded away."""
+    """Format an amount with three significant digits; whole dollars are never rounded away."""
     if not usd:
         return "0"
     magnitude = Context(prec=SHOWN_DIGITS, rounding=ROUND_HALF_UP).plus(usd).adjusted()
     return f"{rounded(usd, max(0, SHOWN_DIGITS - 1 - magnitude)):f}"
 
 
+def exact(hourly_usd: Decimal) -> str:
+    """Format a price as its source states it, without trailing zeros."""
+    return f"{hourly_usd.normalize():f}"
+
+
 def rounded(usd: Decimal, digits: int = 4) -> Decimal:
     """Round an amount to `digits` decimals, halves up, as a bill does."""
     return usd.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketPrices:
+    """The prices of one run's instance type in its zone, each with its date and source."""
+
+    on_demand: Price | None = None
+    spot: Price | None = None
+
+    def price(self, market: Market) -> Price | None:
+        return self.on_demand if market is Market.ON_DEMAND else self.spot
+
+    def hourly_usd(self, market: Market) -> Decimal | None:
+        price = self.price(market)
+        return None if price is None else price.hourly_usd
+
+
+def prices_of_run(run: Run, stored: MarketPrices | None, bundled: Price | None) -> MarketPrices:
+    """Return a run's prices: those stored with it, then the price it was planned at, then the bundled one.
+
+    Args:
+        run: Its `hourly_usd` is the planned price of its own market.
+        stored: Prices that were looked up while it ran; None for a run of an older dlcloud.
+        bundled: The on-demand price of the bundled table.
+    """
+    prices = stored or MarketPrices()
+    if run.hourly_usd is not None and prices.price(run.market) is None:
+        planned = Price(
+            instance_type=run.instance_type,
+            region=run.region,
+            market=run.market,
+            hourly_usd=run.hourly_usd,
+            as_of=run.price_as_of or run.started_at,
+            source=run.price_source or "unknown source",
+            zone=run.zone if run.market is Market.SPOT else "",
+        )
+        side = "on_demand" if run.market is Market.ON_DEMAND else "spot"
+        prices = replace(prices, **{side: planned})
+    return prices if prices.on_demand is not None else replace(prices, on_demand=bundled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillingPeriod:
+    """An instance as it is billed, from launch to termination; `ended_at` is None while it is up."""
+
+    instance_id: str
+    launched_at: datetime
+    ended_at: datetime | None
+    disk_gib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """The billed seconds of a run's instance, phase by phase, and their cost.
+
+    Attributes:
+        boot_s: From the launch until the instance answered, or the idle time since the run before.
+        setup_s: Building the environment; None for a run of an older dlcloud, whose `boot_s` holds both.
+        run_s: The program itself.
+        rest_s: Fetching files and terminating the instance, the unused part of the first minute included.
+        instance_usd: None at an unknown price.
+        volume_usd: Of the EBS volume.
+        final: The instance has ended, so that the cost no longer grows.
+    """
+
+    boot_s: int
+    setup_s: int | None
+    run_s: int
+    rest_s: int
+    instance_usd: Decimal | None
+    volume_usd: Decimal
+    final: bool
+
+    @property
+    def seconds(self) -> int:
+        """The billed seconds of all phases."""
+        return self.boot_s + (self.setup_s or 0) + self.run_s + self.rest_s
+
+    @property
+    def usd(self) -> Decimal | None:
+        """The cost of instance and volume together."""
+        return None if self.instance_usd is None else self.instance_usd + self.volume_usd
+
+
+def cost_of_run(run: Run, on_instance: Sequence[Run], period: BillingPeriod, now: datetime) -> RunCost:
+    """Return a run's cost; the costs of all runs of an instance add up to the instance's.
+
+    The first run carries the boot, the last one the end; each carries the time since the run before it.
+
+    Args:
+        run: The run.
+        on_instance: Every run of its instance, itself included, the oldest first.
+        period: The instance.
+        now: The end of the bill so far, if the instance is up.
+    """
+    place = [other.run_id for other in on_instance].index(run.run_id)
+    total = billed_seconds(period.launched_at, period.ended_at or now)
+
+    def offset(time: datetime | None) -> int:
+        """Return whole seconds since the launch, never beyond what is billed."""
+        elapsed = ((time or now) - period.launched_at).total_seconds()
+        return min(total, max(0, round(elapsed)))
+
+    begun = offset(on_instance[place - 1].ended_at) if place else 0
+    started = max(begun, offset(run.started_at))
+    ended = max(started, offset(run.ended_at))
+    until = total if place == len(on_instance) - 1 else ended
+    setup = None if run.setup_at is None else min(started, max(begun, offset(run.setup_at)))
+    seconds = until - begun
+    return RunCost(
+        boot_s=(started if setup is None else setup) - begun,
+        setup_s=None if setup is None else started - setup,
+        run_s=ended - started,
+        rest_s=until - ended,
+        instance_usd=None if run.hourly_usd is None else instance_usd(run.hourly_usd, seconds),
+        volume_usd=volume_usd(period.disk_gib, seconds),
+        final=period.ended_at is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BilledCost:
+    """The amount on AWS's bill; `estimated` until AWS has closed the month."""
+
+    usd: Decimal
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciliation:
+    """A cluster's estimate, None at an unknown price, beside AWS's bill, None if there is none yet."""
+
+    cluster: Cluster
+    estimate: Decimal | None
+    billed: BilledCost | None
+
+    @property
+    def difference(self) -> Decimal | None:
+        """The bill less the estimate."""
+        return None if self.estimate is None or self.billed is None else self.billed.usd - self.estimate
+
+
+def reconcile(
+    clusters: Iterable[Cluster],
+    members: Mapping[str, Sequence[Member]],
+    billed: Mapping[str, BilledCost],
+    now: datetime,
+) -> list[Reconciliation]:
+    """Return estimate and bill of clusters by cluster id; the local EC2 bills nothing and is left out."""
+    return [
+        Reconciliation(
+            cluster=cluster,
+            estimate=cluster_usd(cluster, members.get(cluster.cluster_id, ()), now),
+            billed=billed.get(cluster.cluster_id),
+        )
+        for cluster in clusters
+        if cluster.cloud != "local"
+    ]

@@ -59,8 +59,27 @@ class InstanceType:
 
     @property
     def retired(self) -> bool:
-        """Tell whether EC2 no longer offers it."""
+        """True if EC2 no longer offers the type."""
         return self.status == "retired"
+
+    @property
+    def fp32_tflops(self) -> float | None:
+        """Peak FP32 TFLOPS of all GPUs, or of the CPU if there is none."""
+        if self.gpu is None:
+            return self.cpu_fp32_tflops
+        return None if self.gpu.fp32_tflops is None else self.gpu.count * self.gpu.fp32_tflops
+
+    @property
+    def tensor_tflops(self) -> float | None:
+        """Peak dense FP16 TFLOPS of all GPUs' tensor cores; None without any."""
+        if self.gpu is None or self.gpu.tensor_tflops is None:
+            return None
+        return self.gpu.count * self.gpu.tensor_tflops
+
+    @property
+    def peak_tflops(self) -> float | None:
+        """Peak TFLOPS: of the tensor cores, else FP32."""
+        return self.tensor_tflops or self.fp32_tflops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

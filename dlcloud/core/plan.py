@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from dlcloud.core.cost import rounded, volume_usd
+from dlcloud.core.cost import cost_of_seconds, rounded
 from dlcloud.core.errors import BudgetError, CapacityError, CloudError, QuotaError
 from dlcloud.core.instance import Image, InstanceType, Market, Price
 from dlcloud.core.protocols import Identity
@@ -342,7 +342,7 @@ def _life_minutes(
                 "budget.max_usd cannot be held: a price is unknown",
                 "give budget.max_hours instead, or other types",
             )
-        hourly = (dearest + volume_usd(recipe.instances.disk_gib, 3600)) * new
+        hourly = cost_of_seconds(dearest, recipe.instances.disk_gib) * new
         left = max(Decimal(0), budget.max_usd - present.committed_usd)
         affordable = int(left / hourly * MINUTES_PER_HOUR)
         if affordable < minutes:
@@ -366,6 +366,6 @@ def _worst_case(
     """Return what the instances cost if nothing but their own timers ends them."""
     if present.committed_usd is None or dearest is None:
         return None
-    seconds = life_minutes * 60
-    one = dearest * life_minutes / MINUTES_PER_HOUR + volume_usd(recipe.instances.disk_gib, seconds)
-    return present.committed_usd + one * new
+    return present.committed_usd + new * cost_of_seconds(
+        dearest, recipe.instances.disk_gib, life_minutes * 60
+    )

@@ -4,10 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from dlcloud.core.bill import Bill
-from dlcloud.core.cost import usd_per_million
+from dlcloud.core.cost import MarketPrices, RunCost, tflops_per_usd, usd_per_million
 from dlcloud.core.instance import Market
-from dlcloud.core.quote import MarketPrices, tflops_per_usd
 from dlcloud.core.result import Comparison, Hardware, Metric, Result, Run
 
 
@@ -16,8 +14,8 @@ class ResultRow:
     """One setting of one case of one run, with its comparison to the baseline where there is one.
 
     `overall` compares it with the best baseline of its case, as the best fp32 of several engines, where there
-    was a choice of them; `best` is True of that baseline itself. `quote` has the prices of both markets,
-    `bill` what the whole run cost, `peak_tflops` is of the type.
+    was a choice of them; `best` is True of that baseline itself. `prices` has the prices of both markets,
+    `cost` what the whole run cost, `peak_tflops` is of the type.
     """
 
     run: Run
@@ -26,8 +24,8 @@ class ResultRow:
     comparison: Comparison | None
     overall: Comparison | None = None
     best: bool = False
-    quote: MarketPrices = field(default_factory=MarketPrices)
-    bill: Bill | None = None
+    prices: MarketPrices = field(default_factory=MarketPrices)
+    cost: RunCost | None = None
     peak_tflops: float | None = None
 
     @property
@@ -79,10 +77,10 @@ class ResultRow:
     @property
     def tflops_per_usd(self) -> Decimal | None:
         """Return the peak TFLOPS that an hour's dollar buys on demand."""
-        return tflops_per_usd(self.peak_tflops, self.quote.hourly_usd(Market.ON_DEMAND))
+        return tflops_per_usd(self.peak_tflops, self.prices.hourly_usd(Market.ON_DEMAND))
 
     def _usd_at(self, market: Market, per_second: float | None) -> Decimal | None:
-        hourly = self.quote.hourly_usd(market)
+        hourly = self.prices.hourly_usd(market)
         return None if hourly is None or per_second is None else usd_per_million(hourly, per_second)
 
 
@@ -93,23 +91,23 @@ def result_rows(
     hardware: Mapping[str, Hardware],
     *,
     overall: Mapping[str, Sequence[Comparison]] | None = None,
-    quotes: Mapping[str, MarketPrices] | None = None,
-    bills: Mapping[str, Bill] | None = None,
+    prices: Mapping[str, MarketPrices] | None = None,
+    costs: Mapping[str, RunCost] | None = None,
     peaks: Mapping[str, float | None] | None = None,
 ) -> list[ResultRow]:
     """Join what the store holds of each run, in the order of the runs.
 
     Args:
         runs: Which.
-        results: By run id, as are the comparisons, the hardware, the quotes and the bills.
+        results: By run id, as are the comparisons, the hardware, the prices and the costs.
         comparisons: Each with the baseline of its case.
         hardware: What each run really ran on.
         overall: Each with the best baseline of its case, by run id.
-        quotes: The prices of both markets.
-        bills: What each run cost.
+        prices: The prices of both markets.
+        costs: What each run cost.
         peaks: The peak TFLOPS by instance type.
     """
-    quotes, bills, peaks = quotes or {}, bills or {}, peaks or {}
+    prices, costs, peaks = prices or {}, costs or {}, peaks or {}
     compared = _by_candidate(comparisons)
     beside_best = _by_candidate(overall or {})
     best = {(run_id, case, each.baseline) for (run_id, case, _), each in beside_best.items()}
@@ -121,8 +119,8 @@ def result_rows(
             comparison=compared.get((run.run_id, result.case, result.setting)),
             overall=beside_best.get((run.run_id, result.case, result.setting)),
             best=(run.run_id, result.case, result.setting) in best,
-            quote=quotes.get(run.run_id) or MarketPrices(),
-            bill=bills.get(run.run_id),
+            prices=prices.get(run.run_id) or MarketPrices(),
+            cost=costs.get(run.run_id),
             peak_tflops=peaks.get(run.instance_type),
         )
         for run in runs

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
 
+from dlcloud.core.cost import exact
 from dlcloud.core.instance import InstanceType, Price
 
 SHOWN = 3
@@ -46,7 +47,7 @@ def describe(each: KnownType) -> str:
     if gpu is not None:
         tensor = f", {gpu.count * gpu.tensor_tflops:g} tensor TFLOPS" if gpu.tensor_tflops else ""
         what = f"{gpu.count}x {gpu.name}{tensor}"
-    usd = f", {each.hourly_usd.normalize():f} USD/h" if each.hourly_usd is not None else ""
+    usd = f", {exact(each.hourly_usd)} USD/h" if each.hourly_usd is not None else ""
     return f"{each.hardware.name} ({what}{usd})"
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from statistics import median
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.cost import billed_seconds, instance_usd, volume_usd
+from dlcloud.core.cost import billed_seconds, cost_of_seconds, member_usd, total_usd
 from dlcloud.core.instance import Market
 from dlcloud.core.timeline import Timeline, TrainingEvent
 
@@ -94,8 +94,7 @@ class Training:
     @property
     def usd(self) -> Decimal | None:
         """Return what all instances cost together; None where a price is missing."""
-        parts = [share.usd for share in self.shares if share.usd is not None]
-        return sum(parts, Decimal(0)) if len(parts) == len(self.shares) else None
+        return total_usd(share.usd for share in self.shares)
 
     @property
     def saved(self) -> Decimal | None:
@@ -144,9 +143,7 @@ def training_of(
 
 def _share(member: Member, disk_gib: int, now: datetime) -> InstanceCost:
     seconds = billed_seconds(member.instance.launched_at, member.ended_at or now)
-    price = member.hourly_usd
-    usd = None if price is None else instance_usd(price, seconds) + volume_usd(disk_gib, seconds)
-    return InstanceCost(member=member, seconds=seconds, usd=usd)
+    return InstanceCost(member=member, seconds=seconds, usd=member_usd(member, disk_gib, now))
 
 
 def _mean_size(timeline: Timeline) -> float:
@@ -192,12 +189,10 @@ def _fixed(
     boot_s = max(0.0, (timeline.began_at - first).total_seconds()) + timeline.steps[0].at_s
     seconds = boot_s + median(usual) * len(timeline.steps)
     billed = max(60, round(seconds))
-    usd = size * (instance_usd(max(known), billed) + volume_usd(disk_gib, billed))
+    usd = size * cost_of_seconds(max(known), disk_gib, billed)
     return OnDemandBaseline(instances=size, seconds=seconds, usd=usd)
 
 
 def of_market(training: Training, market: Market) -> Decimal | None:
     """Return what the instances of a market cost together; None where a price is missing."""
-    shares = [share for share in training.shares if share.member.instance.market is market]
-    parts = [share.usd for share in shares if share.usd is not None]
-    return sum(parts, Decimal(0)) if len(parts) == len(shares) else None
+    return total_usd(share.usd for share in training.shares if share.member.instance.market is market)

@@ -18,9 +18,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from dlcloud.core.bill import BillingPeriod
+from dlcloud.core.cost import BillingPeriod, MarketPrices
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.quote import MarketPrices
 from dlcloud.core.result import Run, RunState, comparison_of, hardware_of, result_of
 
 SCHEMA = 1
@@ -104,14 +103,14 @@ class RunDocument(_Part):
         return Run(**{name: getattr(self, name) for name in Run.__dataclass_fields__})
 
     @property
-    def priced(self) -> list[Price]:
+    def market_prices(self) -> list[Price]:
         """Return its prices."""
         return [
             Price(instance_type=self.instance_type, region=self.region, **dict(each)) for each in self.prices
         ]
 
     @property
-    def lease(self) -> BillingPeriod | None:
+    def billing_period(self) -> BillingPeriod | None:
         """Return how long its instance was billed."""
         return (
             None
@@ -137,24 +136,28 @@ def read_line(line: bytes) -> RunDocument:
 
 
 def document_of(
-    run: Run, *, quote: MarketPrices | None, lease: BillingPeriod | None, records: list[dict[str, Any]]
+    run: Run,
+    *,
+    prices: MarketPrices | None,
+    period: BillingPeriod | None,
+    records: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return a run as the object that makes a line; None stays null, so that every line has every key."""
     told: dict[str, Any] = {name: getattr(run, name) for name in Run.__dataclass_fields__}
-    prices = [price for market in Market if (price := (quote or MarketPrices()).price(market))]
+    listed = [price for market in Market if (price := (prices or MarketPrices()).price(market))]
     keys = ("market", "zone", "hourly_usd", "as_of", "source")
-    instance = None if lease is None else {name: getattr(lease, name) for name in _LEASE}
+    instance = None if period is None else {key: getattr(period, key) for key in _BILLED}
     return {
         "schema": SCHEMA,
         "record": "run",
         **told,
-        "prices": [{key: getattr(price, key) for key in keys} for price in prices],
+        "prices": [{key: getattr(price, key) for key in keys} for price in listed],
         "instance": instance,
         "records": records,
     }
 
 
-_LEASE = ("launched_at", "ended_at", "disk_gib")
+_BILLED = ("launched_at", "ended_at", "disk_gib")
 
 
 def without_commands(record: Mapping[str, Any]) -> dict[str, Any]:

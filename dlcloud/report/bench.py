@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
-from dlcloud.core.cost import money, rounded
+from dlcloud.core.cost import exact, money, rounded, total_usd
 from dlcloud.core.errors import CloudError
 from dlcloud.core.fit import Fit, LeftOut
 from dlcloud.core.plan import Plan
@@ -100,7 +99,7 @@ def _row(each: TypePlan) -> tuple[str, ...]:
         told = "cannot be had" if each.refused is not None else _idle(each)
         return (each.instance_type, "", "", told)
     pool = each.plan.pools[0]
-    usd = f"{pool.price.hourly_usd.normalize():f}" if pool.price else "unknown"
+    usd = exact(pool.price.hourly_usd) if pool.price else "unknown"
     return (each.instance_type, pool.market, usd, ", ".join(each.waiting))
 
 
@@ -113,16 +112,11 @@ def _money(plans: Sequence[Plan]) -> str:
         return "nothing is launched"
     life = max(plan.life_minutes for plan in plans)
     ended = f"instances end themselves after {life} minutes, with the launcher gone too"
-    hourly = _total(plan.hourly_usd for plan in plans)
-    worst = _total(plan.worst_case_usd for plan in plans)
+    hourly = total_usd(plan.hourly_usd for plan in plans)
+    worst = total_usd(plan.worst_case_usd for plan in plans)
     if hourly is None or worst is None:
         return f"cost unknown; {ended}"
     return f"{rounded(hourly)} USD/h while all are up; worst case {money(worst)} USD:\n{ended}"
-
-
-def _total(values: Iterable[Decimal | None]) -> Decimal | None:
-    known = list(values)
-    return None if any(value is None for value in known) else sum(filter(None, known), Decimal(0))
 
 
 def _record(each: TypePlan) -> dict[str, Cell]:

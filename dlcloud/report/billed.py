@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from decimal import Decimal
 
-from dlcloud.core.cost import money, rounded
-from dlcloud.core.reconciliation import Reconciliation
+from dlcloud.core.cost import Reconciliation, money, rounded
 from dlcloud.report.table import Cell, Section, fitted
 
 NOT_YET = (

@@ -92,7 +92,7 @@ def _columns(lines: Sequence[ResultRow], mark: str) -> list[Column]:
         *_over_best(lines),
         Column(title=f"USD/M{mark}", cell=lambda line: usd(line, Market.ON_DEMAND, mark), numeric=True),
     ]
-    if any(line.quote.spot for line in lines):
+    if any(line.prices.spot for line in lines):
         title = f"spot{mark}"
         columns.append(Column(title=title, cell=lambda line: usd(line, Market.SPOT, mark), numeric=True))
     return columns
@@ -158,7 +158,7 @@ def _notes(lines: Sequence[ResultRow], best: Sequence[Best], by: By | None, mark
         types = ", ".join(dict.fromkeys(line.run.instance_type for line in lines))
         labels = ", ".join(dict.fromkeys(line.hardware.label for line in lines))
         notes.append(REHEARSAL_NOTE.format(type=types, hardware=labels))
-    spot = ", on demand and spot" if any(line.quote.spot for line in lines) else ""
+    spot = ", on demand and spot" if any(line.prices.spot for line in lines) else ""
     notes.append(f"USD/M: USD per million {lines[0].items}{spot}; intervals of 95 %")
     if best_names := dict.fromkeys(line.overall.baseline for line in lines if line.overall):
         names = " or ".join(best_names)

@@ -1,9 +1,8 @@
 """What stands below the cost table: prices with their dates, what the runs cost, and further metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 
-from dlcloud.core.cost import money
+from dlcloud.core.cost import exact, money
 from dlcloud.core.instance import Market, Price
 from dlcloud.core.result_row import ResultRow
 from dlcloud.report.table import Section, fitted
@@ -33,23 +32,21 @@ def _price_row(line: ResultRow, zone: str) -> tuple[str, ...]:
     return (
         line.run.instance_type,
         zone,
-        *_priced(line.quote.on_demand),
-        *_priced(line.quote.spot),
+        *_priced(line.prices.on_demand),
+        *_priced(line.prices.spot),
         "" if buys is None else f"{buys:.1f}",
     )
 
 
 def _priced(price: Price | None) -> tuple[str, str]:
-    return (
-        ("unknown", "") if price is None else (f"{price.hourly_usd.normalize():f}", f"{price.as_of:%Y-%m-%d}")
-    )
+    return ("unknown", "") if price is None else (exact(price.hourly_usd), f"{price.as_of:%Y-%m-%d}")
 
 
 def _sources(lines: Iterable[ResultRow]) -> list[str]:
     notes = []
     told = list(lines)
     for market in Market:
-        sources = dict.fromkeys(price.source for line in told if (price := line.quote.price(market)))
+        sources = dict.fromkeys(price.source for line in told if (price := line.prices.price(market)))
         if sources:
             notes.append(f"{market} prices: {', '.join(sources)}")
     if any(line.tflops_per_usd is not None for line in told):
@@ -59,14 +56,14 @@ def _sources(lines: Iterable[ResultRow]) -> list[str]:
 
 def bill_section(lines: Sequence[ResultRow], *, whole: bool) -> list[Section]:
     """Return what the runs cost, a row each; no section where no run's instance is known."""
-    billed = [line for line in {line.run.run_id: line for line in lines}.values() if line.bill]
+    billed = [line for line in {line.run.run_id: line for line in lines}.values() if line.cost]
     if not billed:
         return []
     shown = billed if whole else billed[:MOST_ROWS]
     notes = ["billed by the second from launch to end, at least 60 s, its EBS volume included"]
-    if any(line.bill and line.bill.setup_s is None for line in shown):
+    if any(line.cost and line.cost.setup_s is None for line in shown):
         notes.append("set-up of runs of an older dlcloud is in their boot")
-    if any(line.bill and not line.bill.final for line in shown):
+    if any(line.cost and not line.cost.final for line in shown):
         notes.append("+: the instance is still up")
     if any(line.rehearsal for line in shown):
         notes.append("* rehearsal: not billed, at the type's price")
@@ -84,7 +81,7 @@ def bill_section(lines: Sequence[ResultRow], *, whole: bool) -> list[Section]:
 
 
 def _bill_row(line: ResultRow) -> tuple[str, ...]:
-    bill = line.bill
+    bill = line.cost
     if bill is None:
         return ()
     mark = ("" if bill.final else "+") + ("*" if line.rehearsal else "")
@@ -98,15 +95,6 @@ def _bill_row(line: ResultRow) -> tuple[str, ...]:
         str(bill.rest_s),
         f"{money(bill.usd)}{mark}" if bill.usd is not None else "unknown",
     )
-
-
-def total_usd(lines: Iterable[ResultRow]) -> Decimal | None:
-    """Return what all runs of the lines cost together; None where a bill or a price is not known."""
-    bills = [line.bill for line in {line.run.run_id: line for line in lines}.values()]
-    amounts = [bill.usd if bill else None for bill in bills]
-    if not amounts or None in amounts:
-        return None
-    return sum((amount for amount in amounts if amount is not None), Decimal(0))
 
 
 def detail_sections(lines: Sequence[ResultRow]) -> list[Section]:

@@ -78,9 +78,9 @@ def _prices(line: ResultRow) -> dict[str, Cell]:
         **_usd_interval(line, Market.ON_DEMAND, "usd_per_million"),
         "spot_usd_per_million": _rounded(line.usd_per_million(Market.SPOT), 6),
         **_usd_interval(line, Market.SPOT, "spot_usd_per_million"),
-        **_price("on_demand", line.quote.on_demand),
-        **_price("spot", line.quote.spot),
-        "spot_zone": line.quote.spot.zone if line.quote.spot else None,
+        **_price("on_demand", line.prices.on_demand),
+        **_price("spot", line.prices.spot),
+        "spot_zone": line.prices.spot.zone if line.prices.spot else None,
     }
 
 
@@ -100,7 +100,7 @@ def _price(name: str, price: Price | None) -> dict[str, Cell]:
 
 def _bill(line: ResultRow) -> dict[str, Cell]:
     """Return what the whole run cost; the lines of one run share it."""
-    bill = line.bill
+    bill = line.cost
     return {
         "run_usd": _rounded(bill.usd, 6) if bill else None,
         "run_instance_usd": _rounded(bill.instance_usd, 6) if bill else None,

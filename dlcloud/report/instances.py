@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from dlcloud.core.cost import exact, tflops_per_usd
 from dlcloud.core.instance import InstanceType, Price
 from dlcloud.report.table import Cell, Report, Section
 
@@ -19,26 +20,11 @@ class Offer:
     successors: tuple[str, ...] = ()
 
     @property
-    def fp32_tflops(self) -> float | None:
-        """Return the peak FP32 TFLOPS of all GPUs, or of the CPU where there is none."""
-        gpu = self.hardware.gpu
-        if gpu is None:
-            return self.hardware.cpu_fp32_tflops
-        return None if gpu.fp32_tflops is None else gpu.count * gpu.fp32_tflops
-
-    @property
-    def tensor_tflops(self) -> float | None:
-        """Return the peak dense FP16 tensor TFLOPS of all GPUs; None without any."""
-        gpu = self.hardware.gpu
-        return None if gpu is None or gpu.tensor_tflops is None else gpu.count * gpu.tensor_tflops
-
-    @property
     def tflops_per_usd(self) -> Decimal | None:
-        """Return the best peak TFLOPS that an hour's dollar buys on demand."""
-        peak = self.tensor_tflops or self.fp32_tflops
-        if peak is None or self.on_demand is None:
-            return None
-        return Decimal(repr(peak)) / self.on_demand.hourly_usd
+        """Peak TFLOPS that a dollar an hour buys on demand."""
+        return tflops_per_usd(
+            self.hardware.peak_tflops, self.on_demand.hourly_usd if self.on_demand else None
+        )
 
 
 def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
@@ -80,8 +66,8 @@ def _row(offer: Offer) -> tuple[str, ...]:
         f"{hardware.memory_gib:g}",
         " ".join(hardware.cpu_isa),
         "" if gpu is None else f"{gpu.count}x {gpu.name}",
-        _number(offer.fp32_tflops),
-        _number(offer.tensor_tflops),
+        _number(hardware.fp32_tflops),
+        _number(hardware.tensor_tflops),
         _usd(offer.on_demand),
         _usd(offer.spot),
         _number(None if offer.tflops_per_usd is None else float(offer.tflops_per_usd)),
@@ -119,8 +105,8 @@ def _record(offer: Offer) -> dict[str, Cell]:
         "gpu": gpu.name if gpu else None,
         "gpu_count": gpu.count if gpu else 0,
         "gpu_memory_mib": gpu.memory_mib if gpu else None,
-        "fp32_tflops": offer.fp32_tflops,
-        "tensor_tflops": offer.tensor_tflops,
+        "fp32_tflops": hardware.fp32_tflops,
+        "tensor_tflops": hardware.tensor_tflops,
         "hourly_usd": offer.on_demand.hourly_usd if offer.on_demand else None,
         "price_as_of": offer.on_demand.as_of if offer.on_demand else None,
         "price_source": offer.on_demand.source if offer.on_demand else None,
@@ -137,4 +123,4 @@ def _number(value: float | None) -> str:
 
 
 def _usd(price: Price | None) -> str:
-    return "" if price is None else f"{price.hourly_usd.normalize():f}"
+    return "" if price is None else exact(price.hourly_usd)

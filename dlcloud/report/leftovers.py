@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from dlcloud.core.cluster import Leftover
-from dlcloud.core.cost import EBS_GP3_USD_PER_GIB_HOUR, money
+from dlcloud.core.cost import money, volume_usd
 from dlcloud.report.table import Cell, Report, Section
 
 
@@ -22,7 +22,7 @@ def priced(leftover: Leftover, instance_usd: Decimal | None) -> Priced:
     """Return a leftover with its price: `instance_usd` for an instance, gp3's for a volume, else nothing."""
     if leftover.kind == "instance":
         return Priced(leftover=leftover, hourly_usd=instance_usd)
-    return Priced(leftover=leftover, hourly_usd=EBS_GP3_USD_PER_GIB_HOUR * leftover.size_gib)
+    return Priced(leftover=leftover, hourly_usd=volume_usd(leftover.size_gib))
 
 
 def leftovers_report(lines: Sequence[Priced], *, now: datetime) -> Report:

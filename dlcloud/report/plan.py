@@ -1,6 +1,6 @@
 """A plan as a table: what `--dry-run` prints and what `up` shows before it spends."""
 
-from dlcloud.core.cost import money, rounded
+from dlcloud.core.cost import exact, money, rounded
 from dlcloud.core.plan import Plan, Pool
 from dlcloud.report.table import Cell, Report, Section
 
@@ -84,7 +84,7 @@ def _row(number: int, pool: Pool) -> tuple[str, ...]:
         pool.instance_type,
         pool.market,
         pool.zone or "any",
-        f"{price.hourly_usd.normalize():f}" if price else "unknown",
+        exact(price.hourly_usd) if price else "unknown",
         f"{price.as_of:%Y-%m-%d}, {price.source}" if price else "",
     )
 

@@ -8,9 +8,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar
 
-from dlcloud.core.bill import BillingPeriod
+from dlcloud.core.cost import BillingPeriod, MarketPrices
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.quote import MarketPrices
 from dlcloud.core.result import Comparison, Result, Run, comparison_of, result_of
 from dlcloud.store.database import Database, optional_time
 from dlcloud.store.runs import run_of
@@ -143,7 +142,7 @@ class Measurements:
         """Tell whether an instance was launched from this home."""
         return bool(self._database.read("SELECT 1 FROM members WHERE instance_id = ?", instance_id))
 
-    def quotes(self, run_ids: Collection[str]) -> dict[str, MarketPrices]:
+    def market_prices(self, run_ids: Collection[str]) -> dict[str, MarketPrices]:
         """Return the prices that were stored with runs; a run of an older dlcloud has none."""
         prices: dict[str, dict[str, Price]] = {}
         statement = (
@@ -157,7 +156,7 @@ class Measurements:
             for run_id, by_market in prices.items()
         }
 
-    def leases(self, instance_ids: Collection[str]) -> dict[str, BillingPeriod]:
+    def billing_periods(self, instance_ids: Collection[str]) -> dict[str, BillingPeriod]:
         """Return when instances were launched and ended, by their ids: our own, and imported ones."""
         statement = (
             f"SELECT instance_id, launched_at, ended_at, disk_gib FROM leases WHERE instance_id {_AMONG}"
@@ -165,7 +164,7 @@ class Measurements:
             f" FROM members JOIN clusters USING (cluster_id) WHERE instance_id {_AMONG}"
         )
         ids = json.dumps([*instance_ids])
-        return {row["instance_id"]: _lease(row) for row in self._database.read(statement, ids, ids)}
+        return {row["instance_id"]: _billing_period(row) for row in self._database.read(statement, ids, ids)}
 
     def on_instances(self, instance_ids: Collection[str]) -> dict[str, list[Run]]:
         """Return every run of instances by their ids, the oldest first."""
@@ -220,7 +219,7 @@ def _price(row: sqlite3.Row) -> Price:
     )
 
 
-def _lease(row: sqlite3.Row) -> BillingPeriod:
+def _billing_period(row: sqlite3.Row) -> BillingPeriod:
     return BillingPeriod(
         instance_id=row["instance_id"],
         launched_at=datetime.fromisoformat(row["launched_at"]),

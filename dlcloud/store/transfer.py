@@ -80,14 +80,14 @@ class Exchange:
     ) -> Iterator[dict[str, Any]]:
         store = self._measurements
         runs = store.runs(ids)
-        quotes, leases = store.quotes(ids), store.leases({run.instance_id for run in runs})
+        prices, periods = store.market_prices(ids), store.billing_periods({run.instance_id for run in runs})
         records = store.every_record(ids, left_out)
         for run in runs:
             own = records.get(run.run_id, [])
             yield document_of(
                 run,
-                quote=quotes.get(run.run_id),
-                lease=leases.get(run.instance_id),
+                prices=prices.get(run.run_id),
+                period=periods.get(run.instance_id),
                 records=own if commands else [without_commands(record) for record in own],
             )
 
@@ -112,11 +112,12 @@ class Exchange:
 
     def _add(self, document: RunDocument) -> None:
         self._runs.add(document.run)
-        self._runs.put_prices(document.run_id, document.priced)
+        self._runs.put_prices(document.run_id, document.market_prices)
         content = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in document.records)
         self._runs.add_records(document.run_id, 0, content.encode())
-        if document.lease is not None and not self._measurements.is_member(document.instance_id):
-            row = {name: getattr(document.lease, name) for name in document.lease.__dataclass_fields__}
+        period = document.billing_period
+        if period is not None and not self._measurements.is_member(document.instance_id):
+            row = {name: getattr(period, name) for name in period.__dataclass_fields__}
             self._database.insert("leases", row, replace=True)
 
     def _remove(self, run_id: str) -> None:

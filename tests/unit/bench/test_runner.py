@@ -348,7 +348,7 @@ def test_a_run_is_stored_with_prices_of_both_markets_and_setup_time(world):
         replace(price(usd="0.05", market=Market.SPOT), zone="us-east-1b"),
     ]
     (run,) = there.runner().run_all(there.members)
-    quote = Measurements(there.database).quotes([run.run_id])[run.run_id]
+    quote = Measurements(there.database).market_prices([run.run_id])[run.run_id]
     assert (str(quote.on_demand.hourly_usd), str(quote.spot.hourly_usd)) == ("0.1785", "0.07")
     assert run.setup_at <= run.started_at
     assert there.runs.all() == [run]
@@ -359,7 +359,7 @@ def test_prices_that_cannot_be_had_stop_no_run(world):
     there.cloud.failures = [Failure("prices", CloudError("denied"))]
     (run,) = there.runner().run_all(there.members)
     assert run.state is RunState.DONE
-    assert Measurements(there.database).quotes([run.run_id]) == {}
+    assert Measurements(there.database).market_prices([run.run_id]) == {}
 
 
 CASE = {"record": "case", "case": "vgg16", "settings": ["fp32"], "complete": True, "host": "i-0001"}

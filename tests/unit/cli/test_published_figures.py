@@ -11,8 +11,8 @@ import pytest
 from dlcloud.cli.context import Context
 from dlcloud.cli.cost_lines import cost_lines
 from dlcloud.core.compare import pairs_of
+from dlcloud.core.cost import MarketPrices, tflops_per_usd
 from dlcloud.core.instance import Market, Price
-from dlcloud.core.quote import MarketPrices, tflops_per_usd
 from dlcloud.report.cost import cost_report
 from dlcloud.report.table import Format, render
 from dlcloud.store.selection import Selection
@@ -109,7 +109,7 @@ def test_published_tflops_per_usd_come_out(context, kind, tflops, usd, published
         prices=[price],
     )
     (line,) = cost_lines(context, Selection())
-    assert line.quote == MarketPrices(on_demand=price)
+    assert line.prices == MarketPrices(on_demand=price)
     (record,) = cost_report([line]).records
     # NVIDIA's data sheets: 65 for the T4; 112 is the V100's on PCIe, the one on EC2 is faster, at 125.
     assert int(record["tflops_per_usd"]) == {"p3.2xlarge": 23, "g4dn.xlarge": 65}[kind]

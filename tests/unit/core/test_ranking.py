@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlcloud.core.cost import MarketPrices
 from dlcloud.core.instance import Market
-from dlcloud.core.quote import MarketPrices
 from dlcloud.core.ranking import By, Group, best_of, group_rows, natural_group, rank
 from dlcloud.core.result import Comparison, Hardware, Metric, Result
 from dlcloud.core.result_row import ResultRow
@@ -28,7 +28,7 @@ def line(low, value, high, setting="fp32", *, usd="1", kind="c5.large", spot=Non
     )
     of = run(other.pop("run_id", f"{kind}-{setting}"), instance_type=kind, **other)
     result = Result(case=case, setting=setting, baseline=False, metrics=metrics, stable=stable)
-    return ResultRow(run=of, hardware=Hardware(), result=result, comparison=None, quote=quote)
+    return ResultRow(run=of, hardware=Hardware(), result=result, comparison=None, prices=quote)
 
 
 def settings(lines):

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from decimal import Decimal
 
-from dlcloud.core.bill import Bill
+from dlcloud.core.cost import MarketPrices, RunCost, prices_of_run
 from dlcloud.core.instance import Market
-from dlcloud.core.quote import MarketPrices, quote_of
 from dlcloud.core.result import Comparison, Hardware, Metric, Result
 from dlcloud.core.result_row import result_rows
 from tests.fakes.samples import price, run
@@ -38,7 +37,7 @@ def comparison(**other):
     return Comparison(**{**values, **other})
 
 
-BILL = Bill(
+BILL = RunCost(
     boot_s=30,
     setup_s=40,
     run_s=100,
@@ -66,7 +65,7 @@ def lines(*results, of=None, compared=(), overall=(), hardware=HARDWARE, quoted=
         {of.run_id: compared},
         {of.run_id: hardware} if hardware else {},
         overall={of.run_id: overall},
-        quotes={of.run_id: quote_of(of, quoted, None)},
-        bills={of.run_id: bill} if bill else {},
+        prices={of.run_id: prices_of_run(of, quoted, None)},
+        costs={of.run_id: bill} if bill else {},
         peaks={of.instance_type: peak},
     )

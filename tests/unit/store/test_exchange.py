@@ -89,9 +89,9 @@ def test_what_was_measured_arrives_with_its_prices_and_what_it_was_billed(homes)
     chosen = there.chosen(Selection(), newest=True)
     (result,) = there.results(chosen)["a"]
     assert (result.setting, result.metrics["throughput"].high) == ("fp32", 6.0)
-    assert there.quotes(["a"]) == one.measurements.quotes(["a"])
-    assert there.leases(["i-0001"]) == one.measurements.leases(["i-0001"])
-    assert there.leases(["i-0001"])["i-0001"].ended_at == ended
+    assert there.market_prices(["a"]) == one.measurements.market_prices(["a"])
+    assert there.billing_periods(["i-0001"]) == one.measurements.billing_periods(["i-0001"])
+    assert there.billing_periods(["i-0001"])["i-0001"].ended_at == ended
     assert two.runs.own() == []
 
 

@@ -101,17 +101,17 @@ def test_prices_of_both_markets_come_back_with_date_source_and_zone(runs, measur
     spot = price(usd="0.07", market=Market.SPOT)
     runs.put_prices("a", [price(), spot])
     runs.put_prices("a", [price(), spot])
-    quote = measurements.quotes(["a", "b"])["a"]
+    quote = measurements.market_prices(["a", "b"])["a"]
     assert quote.on_demand == price()
     assert (quote.spot.hourly_usd, quote.spot.source) == (Decimal("0.07"), "bundled table")
 
 
-def test_the_lease_of_an_instance_is_that_of_its_member(clusters, measurements):
+def test_the_billing_period_of_an_instance_is_that_of_its_member(clusters, measurements):
     clusters.add(cluster(ended_at=LATER))
     one = Member(instance=instance(), hourly_usd=None, price_source="", price_as_of=None)
     clusters.put_members("c0ffee", [one])
-    lease = measurements.leases(["i-0001", "i-0002"])["i-0001"]
-    assert (lease.launched_at, lease.ended_at, lease.disk_gib) == (THEN, None, 50)
+    period = measurements.billing_periods(["i-0001", "i-0002"])["i-0001"]
+    assert (period.launched_at, period.ended_at, period.disk_gib) == (THEN, None, 50)
 
 
 @pytest.mark.parametrize("version", [1, 2])

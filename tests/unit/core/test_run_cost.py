@@ -6,8 +6,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcloud.core.bill import BillingPeriod, bill_of
-from dlcloud.core.cost import billed_seconds, instance_usd, volume_usd
+from dlcloud.core.cost import BillingPeriod, billed_seconds, cost_of_run, instance_usd, volume_usd
 from tests.fakes.samples import THEN, run
 
 
@@ -15,7 +14,7 @@ def at(seconds):
     return THEN + timedelta(seconds=seconds)
 
 
-def lease(ended=None, disk_gib=50):
+def period(ended=None, disk_gib=50):
     ended_at = None if ended is None else at(ended)
     return BillingPeriod(instance_id="i-0001", launched_at=THEN, ended_at=ended_at, disk_gib=disk_gib)
 
@@ -31,7 +30,7 @@ def one(name, setup, started, ended):
 
 def test_boot_set_up_run_and_rest_are_told_apart():
     mine = one("a", 20, 50, 170)
-    bill = bill_of(mine, [mine], lease(ended=180.2), at(999))
+    bill = cost_of_run(mine, [mine], period(ended=180.2), at(999))
     assert (bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) == (20, 30, 120, 11)
     assert bill.seconds == 181
     assert bill.final
@@ -42,25 +41,25 @@ def test_boot_set_up_run_and_rest_are_told_apart():
 
 def test_less_than_a_minute_is_billed_as_a_minute():
     mine = one("a", 5, 10, 20)
-    bill = bill_of(mine, [mine], lease(ended=22), at(22))
+    bill = cost_of_run(mine, [mine], period(ended=22), at(22))
     assert (bill.seconds, bill.rest_s) == (60, 40)
 
 
 def test_an_instance_that_is_up_has_cost_what_it_has_until_now():
     mine = one("a", 20, 50, None)
-    bill = bill_of(mine, [mine], lease(), at(100))
+    bill = cost_of_run(mine, [mine], period(), at(100))
     assert (bill.run_s, bill.rest_s, bill.final) == (50, 0, False)
 
 
 def test_a_run_of_an_older_dlcloud_has_its_set_up_in_its_boot():
     mine = one("a", None, 50, 60)
-    bill = bill_of(mine, [mine], lease(ended=70), at(70))
+    bill = cost_of_run(mine, [mine], period(ended=70), at(70))
     assert (bill.boot_s, bill.setup_s) == (50, None)
 
 
 def test_an_unknown_price_gives_no_amount():
     mine = run(hourly_usd=None, started_at=at(1))
-    assert bill_of(mine, [mine], lease(), at(100)).usd is None
+    assert cost_of_run(mine, [mine], period(), at(100)).usd is None
 
 
 @given(
@@ -73,9 +72,9 @@ def test_the_bills_of_all_runs_of_an_instance_are_the_bill_of_the_instance(steps
     for number, (idle, setup, length) in enumerate(steps):
         runs.append(one(str(number), time + idle, time + idle + setup, time + idle + setup + length))
         time += idle + setup + length
-    there = lease(ended=None if up else time + tail)
+    there = period(ended=None if up else time + tail)
     now = at(time + tail)
-    bills = [bill_of(each, runs, there, now) for each in runs]
+    bills = [cost_of_run(each, runs, there, now) for each in runs]
     seconds = billed_seconds(THEN, at(time + tail))
     assert sum(bill.seconds for bill in bills) == seconds
     whole = instance_usd(Decimal("0.1785"), seconds) + volume_usd(50, seconds)
