@@ -1,4 +1,4 @@
-"""In which order lines are shown, in which groups, and which of them may be called the best."""
+"""Order, groups and winners of result rows, and the Pareto front of throughput and cost."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from dlcloud.core.result_row import ResultRow
 
 
 class By(StrEnum):
-    """What is best: the least dollars a million items, the most items a second, the shortest latency."""
+    """The figure that rows are ranked by: USD per million items, items per second, or median latency."""
 
     COST = "cost"
     THROUGHPUT = "throughput"
@@ -20,7 +20,7 @@ class By(StrEnum):
 
 
 class Group(StrEnum):
-    """What the lines of one table share."""
+    """What the rows of one table share."""
 
     CASE = "case"
     BENCHMARK = "benchmark"
@@ -31,75 +31,106 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """Who is best of those that can be compared; `line` is None where that cannot be told, for a reason."""
+    """The winner of a case with the reason; `row` is None where no winner can be named."""
 
     case: str
-    line: ResultRow | None
+    row: ResultRow | None
     reason: str
 
 
-def rank(lines: Iterable[ResultRow], by: By, market: Market) -> list[ResultRow]:
-    """Return the lines, the best first; those without a figure last, equal ones in the order they came."""
-    return sorted(lines, key=lambda line: _key(line, by, market))
+def rank(rows: Iterable[ResultRow], by: By, market: Market) -> list[ResultRow]:
+    """Return the rows, the best first; those without a figure last, equal ones in their order."""
+
+    def key(row: ResultRow) -> float:
+        figure = _figure(row, by, market)
+        if figure is None:
+            return math.inf
+        return -float(figure) if by is By.THROUGHPUT else float(figure)
+
+    return sorted(rows, key=key)
 
 
-def group_rows(lines: Iterable[ResultRow], group: Group) -> list[list[ResultRow]]:
-    """Return the lines by what they share, in the order in which each group comes first.
+def group_rows(rows: Iterable[ResultRow], group: Group) -> list[list[ResultRow]]:
+    """Return the rows by what they share, in the order in which each group comes first.
 
     A rehearsal and a figure of a real instance never share a table, nor do different units.
     """
     groups: dict[tuple[object, ...], list[ResultRow]] = {}
-    for line in lines:
-        unit = line.throughput.unit if line.throughput else ""
-        key = (line.rehearsal, *_shared(line, group), unit if group is not Group.RUN else "")
-        groups.setdefault(key, []).append(line)
+    for row in rows:
+        unit = row.throughput.unit if row.throughput and group is not Group.RUN else ""
+        groups.setdefault((row.rehearsal, *_shared(row, group), unit), []).append(row)
     return list(groups.values())
 
 
-def natural_group(lines: Sequence[ResultRow]) -> Group:
-    """Return the group that suits the lines: types side by side where there are several, else cases."""
+def natural_group(rows: Iterable[ResultRow]) -> Group:
+    """Return the group that suits the rows: case if a benchmark ran on several types, else benchmark."""
     types: dict[tuple[bool, str], set[str]] = {}
-    for line in lines:
-        types.setdefault((line.rehearsal, line.run.workload), set()).add(line.run.instance_type)
+    for row in rows:
+        types.setdefault((row.rehearsal, row.run.workload), set()).add(row.run.instance_type)
     return Group.CASE if any(len(names) > 1 for names in types.values()) else Group.BENCHMARK
 
 
-def best_of(lines: Sequence[ResultRow], by: By, market: Market) -> list[Best]:
+def best_of(rows: Iterable[ResultRow], by: By, market: Market) -> list[Best]:
     """Name the best of each case, only where its interval overlaps with no other's.
 
-    Lines of one case compete, whatever their type and setting, each by its newest run. What was rehearsed on
-    one machine says nothing of the types, so several rehearsed types do not compete.
+    Rows of one case compete, whatever their type and setting, each by its newest run. All types rehearsed on
+    one machine have the same speed, so several rehearsed types do not compete.
     """
     cases: dict[tuple[bool, str, str, str], dict[tuple[str, str], ResultRow]] = {}
-    for line in sorted(lines, key=lambda line: line.run.started_at):
-        if line.throughput is not None:
-            key = (line.rehearsal, line.run.workload, line.result.case, line.throughput.unit)
-            cases.setdefault(key, {})[line.run.instance_type, line.result.setting] = line
+    for row in sorted(rows, key=lambda row: row.run.started_at):
+        if row.throughput is not None:
+            key = (row.rehearsal, row.run.workload, row.result.case, row.throughput.unit)
+            cases.setdefault(key, {})[row.run.instance_type, row.result.setting] = row
     return [_best([*newest.values()], by, market) for newest in cases.values() if len(newest) > 1]
 
 
-def _best(lines: Sequence[ResultRow], by: By, market: Market) -> Best:
-    case = lines[0].result.case
-    if lines[0].rehearsal and len({line.run.instance_type for line in lines}) > 1:
-        return Best(case=case, line=None, reason="all types were rehearsed on this one machine")
-    first, *others = rank(lines, by, market)
+def pareto_front(rows: Sequence[ResultRow], market: Market) -> list[ResultRow]:
+    """Return the rows that no other beats in throughput and cost at once, the slowest first.
+
+    Rows without a price or a throughput are left out. Several rehearsed types have no front.
+    """
+    if _are_several_rehearsed(rows):
+        return []
+    figures = [
+        (row, (row.throughput.value, float(usd)))
+        for row in rows
+        if row.throughput is not None and (usd := row.usd_per_million(market)) is not None
+    ]
+    front = [(row, mine) for row, mine in figures if not any(_beats(theirs, mine) for _, theirs in figures)]
+    return [row for row, _ in sorted(front, key=lambda pair: pair[1])]
+
+
+def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """True if (throughput, cost) `one` is at least as good in both, and not the same."""
+    return one != other and one[0] >= other[0] and one[1] <= other[1]
+
+
+def _are_several_rehearsed(rows: Sequence[ResultRow]) -> bool:
+    return any(row.rehearsal for row in rows) and len({row.run.instance_type for row in rows}) > 1
+
+
+def _best(rows: Sequence[ResultRow], by: By, market: Market) -> Best:
+    case = rows[0].result.case
+    if _are_several_rehearsed(rows):
+        return Best(case=case, row=None, reason="all types were rehearsed on this one machine")
+    first, *others = rank(rows, by, market)
     if _figure(first, by, market) is None:
-        return Best(case=case, line=None, reason=f"no {by} is known")
+        return Best(case=case, row=None, reason=f"no {by} is known")
     for other in others:
-        reason = _tie(first, other, lines, by, market)
+        reason = _tie(first, other, rows, by, market)
         if reason:
-            return Best(case=case, line=None, reason=reason)
-    return Best(case=case, line=first, reason="its interval overlaps with no other")
+            return Best(case=case, row=None, reason=reason)
+    return Best(case=case, row=first, reason="its interval overlaps with no other")
 
 
-def _tie(first: ResultRow, other: ResultRow, lines: Sequence[ResultRow], by: By, market: Market) -> str:
-    """Return why the first of two lines cannot be called better than the other; empty if it can."""
+def _tie(first: ResultRow, other: ResultRow, rows: Sequence[ResultRow], by: By, market: Market) -> str:
+    """Return why the first of two rows cannot be called better than the other; empty if it can."""
     ours, theirs = _interval(first, by, market), _interval(other, by, market)
     if ours is None:
-        return f"{_name(first, lines)} has no interval"
+        return f"{_name(first, rows)} has no interval"
     if theirs is None:
-        return f"{_name(other, lines)} has no interval"
-    names = f"{_name(first, lines)} and {_name(other, lines)}"
+        return f"{_name(other, rows)} has no interval"
+    names = f"{_name(first, rows)} and {_name(other, rows)}"
     if theirs[0] <= ours[1] and ours[0] <= theirs[1]:
         return f"the intervals of {names} overlap"
     undecided = _undecided(first, other) if by is not By.LATENCY else ""
@@ -120,50 +151,41 @@ def _undecided(first: ResultRow, other: ResultRow) -> str:
     return ""
 
 
-def _name(line: ResultRow, lines: Sequence[ResultRow]) -> str:
-    """Name a line among others: by its type where they differ in it."""
-    several = len({each.run.instance_type for each in lines}) > 1
-    return f"{line.run.instance_type} {line.result.setting}" if several else line.result.setting
+def _name(row: ResultRow, rows: Sequence[ResultRow]) -> str:
+    """Name a row among others: by its type, too, where they differ in it."""
+    several = len({other.run.instance_type for other in rows}) > 1
+    return f"{row.run.instance_type} {row.result.setting}" if several else row.result.setting
 
 
-def _shared(line: ResultRow, group: Group) -> tuple[object, ...]:
+def _shared(row: ResultRow, group: Group) -> tuple[str, ...]:
     match group:
         case Group.CASE:
-            return (line.run.workload, line.result.case)
+            return (row.run.workload, row.result.case)
         case Group.BENCHMARK:
-            return (line.run.workload,)
+            return (row.run.workload,)
         case Group.TYPE:
-            return (line.run.instance_type,)
+            return (row.run.instance_type,)
         case Group.CLUSTER:
-            return (line.run.cluster_name,)
+            return (row.run.cluster_name,)
         case Group.RUN:
-            return (line.run.run_id,)
+            return (row.run.run_id,)
 
 
-def _key(line: ResultRow, by: By, market: Market) -> float:
-    figure = _figure(line, by, market)
-    if figure is None:
-        return math.inf
-    return -float(figure) if by is By.THROUGHPUT else float(figure)
-
-
-def _figure(line: ResultRow, by: By, market: Market) -> Decimal | float | None:
+def _figure(row: ResultRow, by: By, market: Market) -> Decimal | float | None:
     match by:
         case By.COST:
-            return line.usd_per_million(market)
+            return row.usd_per_million(market)
         case By.THROUGHPUT:
-            return line.throughput.value if line.throughput else None
+            return row.throughput.value if row.throughput else None
         case By.LATENCY:
-            latency = line.result.metrics.get("latency_p50")
+            latency = row.result.metrics.get("latency_p50")
             return latency.value if latency else None
 
 
-def _interval(line: ResultRow, by: By, market: Market) -> tuple[float, float] | None:
-    """Return the interval of what is compared; None for a single sample, which has none."""
+def _interval(row: ResultRow, by: By, market: Market) -> tuple[float, float] | None:
+    """Return the interval of the ranked figure; None for a single sample, which has none."""
     if by is By.COST:
-        usd = line.usd_interval(market)
+        usd = row.usd_interval(market)
         return None if usd is None else (float(usd[0]), float(usd[1]))
-    metric = line.throughput if by is By.THROUGHPUT else line.result.metrics.get("latency_p50")
-    if metric is None or metric.low is None or metric.high is None or metric.low == metric.high:
-        return None
-    return metric.low, metric.high
+    metric = row.throughput if by is By.THROUGHPUT else row.result.metrics.get("latency_p50")
+    return None if metric is None else metric.interval

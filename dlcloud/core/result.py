@@ -36,6 +36,13 @@ class Metric:
     unit: str
     samples: int
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The bounds; None where there are none, or they do not differ."""
+        if self.low is None or self.high is None or self.low == self.high:
+            return None
+        return self.low, self.high
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:

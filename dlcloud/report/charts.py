@@ -6,8 +6,7 @@ from typing import Any
 
 from dlcloud.core.cost import money
 from dlcloud.core.instance import Market
-from dlcloud.core.pareto import pareto_front
-from dlcloud.core.ranking import Group, group_rows
+from dlcloud.core.ranking import Group, group_rows, pareto_front
 from dlcloud.core.result_row import ResultRow
 from dlcloud.report.cost import number, speed_up
 

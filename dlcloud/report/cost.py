@@ -195,10 +195,10 @@ def _told(best: Best, by: By, market: Market, *, named: bool) -> str:
     """Say who is best, or why nobody may be called so."""
     what = _SUPERLATIVE[by] + (f" ({market})" if by is By.COST and market is Market.SPOT else "")
     where = f"{best.case}: " if named else ""
-    if best.line is None:
+    if best.row is None:
         return f"{where}no {what} is named: {best.reason}"
-    run, mark = best.line.run, "" if best.line.result.stable else " ~"
-    return f"{where}{what}: {run.instance_type} {best.line.result.setting}{mark}; {best.reason}"
+    run, mark = best.row.run, "" if best.row.result.stable else " ~"
+    return f"{where}{what}: {run.instance_type} {best.row.result.setting}{mark}; {best.reason}"
 
 
 def setting(line: ResultRow) -> str:

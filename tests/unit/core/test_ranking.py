@@ -56,9 +56,9 @@ def test_the_best_comes_first_and_what_has_no_figure_last(by, market, order):
 
 def test_a_winner_is_named_where_no_interval_overlaps():
     (best,) = best_of([FAST_DEAR, SLOW_CHEAP], By.COST, Market.ON_DEMAND)
-    assert best.line is SLOW_CHEAP
+    assert best.row is SLOW_CHEAP
     (best,) = best_of([FAST_DEAR, SLOW_CHEAP], By.THROUGHPUT, Market.ON_DEMAND)
-    assert best.line is FAST_DEAR
+    assert best.row is FAST_DEAR
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_winner_is_named_where_no_interval_overlaps():
 )
 def test_no_winner_is_named_where_that_cannot_be_told(other, reason):
     (best,) = best_of([line(9, 10, 11, "a"), other], By.COST, Market.ON_DEMAND)
-    assert (best.line, best.reason) == (None, reason)
+    assert (best.row, best.reason) == (None, reason)
 
 
 @pytest.mark.parametrize(
@@ -90,21 +90,21 @@ def test_no_winner_is_named_where_the_paired_comparison_sees_none(verdict, reaso
     for column in ("comparison", "overall"):
         lines = [baseline, replace(candidate, **{column: compared})]
         (best,) = best_of(lines, By.COST, Market.ON_DEMAND)
-        assert (best.line, best.reason) == (None, reason)
+        assert (best.row, best.reason) == (None, reason)
     faster = replace(candidate, comparison=replace(compared, verdict="faster"))
     (best,) = best_of([baseline, faster], By.COST, Market.ON_DEMAND)
-    assert best.line is faster
+    assert best.row is faster
     (best,) = best_of([replace(baseline, run=run("other")), lines[1]], By.COST, Market.ON_DEMAND)
-    assert best.line is lines[1]
+    assert best.row is lines[1]
 
 
 def test_types_that_were_only_rehearsed_do_not_compete():
     rehearsed = [line(9, 10, 11, cloud="local"), line(1, 2, 3, kind="c7i.large", cloud="local")]
     (best,) = best_of(rehearsed, By.COST, Market.ON_DEMAND)
-    assert best.line is None
+    assert best.row is None
     assert "rehearsed" in best.reason
     (best,) = best_of([*rehearsed[:1], line(1, 2, 3, "b", cloud="local")], By.THROUGHPUT, Market.ON_DEMAND)
-    assert best.line is rehearsed[0]
+    assert best.row is rehearsed[0]
 
 
 def test_what_is_rehearsed_never_competes_with_what_is_real():
@@ -115,7 +115,7 @@ def test_of_several_runs_of_a_setting_the_newest_competes():
     old = line(1, 100, 200, "a")
     new = line(9, 10, 11, "a", started_at=THEN + timedelta(days=1))
     (best,) = best_of([new, old, line(1, 2, 3, "b")], By.COST, Market.ON_DEMAND)
-    assert best.line is new
+    assert best.row is new
 
 
 def test_a_single_line_needs_no_winner():
@@ -141,6 +141,6 @@ figures = st.tuples(st.floats(1, 100), st.floats(1, 100), st.floats(1, 100)).map
 def test_a_named_winner_beats_every_other_at_either_end_of_its_interval(drawn, by):
     lines = [line(*bounds, str(number)) for number, bounds in enumerate(drawn)]
     (best,) = best_of(lines, by, Market.ON_DEMAND)
-    if best.line is not None:
-        worst = best.line.throughput.low
-        assert all(worst > each.throughput.high for each in lines if each is not best.line)
+    if best.row is not None:
+        worst = best.row.throughput.low
+        assert all(worst > each.throughput.high for each in lines if each is not best.row)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcloud.core.instance import Market
-from dlcloud.core.pareto import pareto_front
+from dlcloud.core.ranking import pareto_front
 from dlcloud.core.timeline import timelines_of
 from tests.fakes.samples import THEN
 from tests.unit.core.test_ranking import line
