@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from dlcloud.core.events import Emit, Event
 from dlcloud.core.protocols import Clock
+from dlcloud.system.parallel import fan_out
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,19 +85,6 @@ class ExclusiveSlot:
             self._lock.release()
 
 
-@dataclass(slots=True)
-class _Ended(Generic[R]):
-    """How one ended.
-
-    `over` is waited for, not its thread: before Python 3.13 a thread counts as ended once Ctrl-C has cut a
-    join of it short.
-    """
-
-    over: threading.Event = field(default_factory=threading.Event)
-    value: R | None = None
-    error: BaseException | None = None
-
-
 def run_parallel(
     work: Callable[[T], R], items: Sequence[T], *, stop: threading.Event, on_stop: Callable[[], None]
 ) -> list[R]:
@@ -114,33 +102,13 @@ def run_parallel(
         KeyboardInterrupt: Ctrl-C was pressed.
         Exception: The first that any raised, after all have ended.
     """
-    ended: list[_Ended[R]] = [_Ended() for _ in items]
 
-    def serve(place: int) -> None:
-        try:
-            ended[place].value = work(items[place])
-        except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
-            ended[place].error = error
-        finally:
-            ended[place].over.set()
-
-    threads = [
-        threading.Thread(target=serve, args=(place,), name=f"dlcloud-abreast-{place}", daemon=True)
-        for place in range(len(items))
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        for each in ended:
-            each.over.wait()
-    except KeyboardInterrupt:
+    def stop_all() -> None:
         stop.set()
         on_stop()
-        for thread, each in zip(threads, ended, strict=True):
-            if thread.ident is not None:
-                each.over.wait()
-        raise
-    for each in ended:
-        if each.error is not None:
-            raise each.error
-    return [each.value for each in ended if each.value is not None]
+
+    outcomes = fan_out(work, items, width=len(items), grace_s=None, on_interrupt=stop_all)
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    return [outcome.value for outcome in outcomes if outcome.value is not None]

@@ -15,9 +15,9 @@ from dlcloud.core.resume import finished_cases, resumable_runs
 from dlcloud.launch.quotes import PriceLookup
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
-from dlcloud.ssh.fanout import all_or_raise, fan_out
 from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from dlcloud.core.protocols import Cloud
 from dlcloud.report.bench import TypePlan, left_out_records, left_out_sections, plan_report
 from dlcloud.report.cost import cost_report
 from dlcloud.report.table import Format, render
-from dlcloud.ssh.fanout import fan_out
+from dlcloud.system.parallel import fan_out
 
 
 @dataclass(kw_only=True)

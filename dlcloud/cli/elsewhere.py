@@ -16,7 +16,7 @@ from dlcloud.core.whereabouts import DetachedCluster, controlled, is_run_of
 from dlcloud.launch.installed import COMMAND
 from dlcloud.launch.setup import FOLDER
 from dlcloud.ssh.command_line import ssh_command
-from dlcloud.ssh.fanout import fan_out
+from dlcloud.system.parallel import fan_out
 
 DEFAULT_REGION = "us-east-1"
 REGIONS_AT_ONCE = 8

@@ -1,8 +1,6 @@
 """The walks of `dlcloud export` and `dlcloud import`."""
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,6 +16,7 @@ from dlcloud.report.cost import cost_report
 from dlcloud.report.parquet import write_parquet
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.store.selection import Selection
+from dlcloud.system.files import replace_file
 
 STDIO = "-"
 _PRIVATE = frozenset({"fact_command", "fact_environment"})
@@ -81,19 +80,10 @@ def written(path: Path, write: Callable[[Path], None]) -> None:
         RecipeError: It cannot be written.
     """
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
+        with replace_file(path, mode=0o644) as draft:  # exported files are meant to be shared
+            write(draft)
     except OSError as error:
         raise RecipeError(f"{path}: cannot be written: {error.strerror}", "name another file") from error
-    draft = Path(name)
-    try:
-        write(draft)
-        draft.chmod(0o644)  # mkstemp's is for the user only; what is exported is meant to be shared
-        draft.replace(path)
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be written: {error.strerror}", "name another file") from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _write_lines(file: str, lines: Iterable[str]) -> None:

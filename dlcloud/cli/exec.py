@@ -15,7 +15,7 @@ from dlcloud.core.remote import Completed
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
     from dlcloud.report.table import Report
-    from dlcloud.ssh.fanout import Outcome
+    from dlcloud.system.parallel import Outcome
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True})
@@ -50,7 +50,7 @@ def run_everywhere(
     """
     from dlcloud.launch.setup import FOLDER
     from dlcloud.report.table import Format, render
-    from dlcloud.ssh.fanout import fan_out
+    from dlcloud.system.parallel import fan_out
 
     cluster = context.find_cluster(name)
     members = select_members(cluster, context.clusters.members(cluster.cluster_id), instance)

@@ -15,7 +15,7 @@ from dlcloud.core.events import Notice, Warned, stage
 from dlcloud.launch.sweep import gc
 from dlcloud.report.leftovers import Priced, leftovers_report, priced
 from dlcloud.report.table import Format, render
-from dlcloud.ssh.fanout import fan_out
+from dlcloud.system.parallel import fan_out
 
 DEFAULT_REGION = "us-east-1"
 REGIONS_AT_ONCE = 8

@@ -8,8 +8,8 @@ from dlcloud.core.errors import DlcloudError, UnreachableError
 from dlcloud.core.instance import Instance
 from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.remote import Connection, Dial, Endpoint
-from dlcloud.ssh.fanout import Outcome, all_or_raise, fan_out
 from dlcloud.store.clusters import Clusters
+from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
 
 BOOT_TIMEOUT_S = 300.0
 ADDRESS_POLL_S = 1.0

@@ -12,8 +12,8 @@ from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.launch import members as living
 from dlcloud.launch.members import LAUNCH, UNSEEN
 from dlcloud.launch.shrink import ended_members
-from dlcloud.ssh.fanout import fan_out
 from dlcloud.store.clusters import Clusters
+from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
 POLL_S = 1.0

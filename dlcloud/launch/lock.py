@@ -16,8 +16,8 @@ from dlcloud.resources.texts import user_data
 from dlcloud.ssh.hostproof import new_secret
 from dlcloud.ssh.keys import create_key, public_key
 from dlcloud.store.clusters import Clusters
-from dlcloud.store.lock import FileLock
 from dlcloud.store.paths import Paths
+from dlcloud.system.files import FileLock, write_file
 
 SWEEP_AGE_S = 60.0
 
@@ -95,7 +95,7 @@ def lock_existing(cluster: Cluster, *, paths: Paths, wait: bool = False) -> Clus
     lock = FileLock(paths.cluster_lock(cluster.cluster_id))
     if not lock.acquire(wait=wait):
         raise StoreError(
-            f"another command is in charge of {cluster.name}",
+            f"{lock.holder()} is in charge of {cluster.name}",
             "wait for it, or end it with Ctrl-C; it cleans up",
         )
     return ClusterLock(cluster=cluster, lock=lock)
@@ -205,9 +205,6 @@ def _claim_new(file: RecipeFile, *, name: str, clusters: Clusters, paths: Paths,
 def _write_private(paths: Paths, cluster: Cluster, name: str, text: str) -> None:
     path = paths.made(paths.cluster(cluster.cluster_id)) / name
     try:
-        unfinished = path.with_name(f"{name}.new")
-        unfinished.touch(mode=0o600)
-        unfinished.write_text(text)
-        unfinished.rename(path)
+        write_file(path, text)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error

@@ -10,7 +10,7 @@ from dlcloud.core.plan import PreflightFacts
 from dlcloud.core.protocols import Account, Cloud
 from dlcloud.core.quota import CODES, Quota, quota_key, quotas
 from dlcloud.core.recipe import Recipe
-from dlcloud.ssh.fanout import fan_out
+from dlcloud.system.parallel import fan_out
 
 REQUIRED = ("identity", "zones", "image", "prices", "cidr")
 """What a plan cannot be made without, in the order in which a refusal is told."""

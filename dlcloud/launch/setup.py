@@ -10,7 +10,7 @@ from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Connection
 from dlcloud.resources.texts import template
-from dlcloud.ssh.fanout import fan_out
+from dlcloud.system.parallel import fan_out
 
 FOLDER = "dlcloud"
 """Where dlcloud's files lie on an instance, below the home of its user."""

@@ -1,16 +1,15 @@
 """The daemon's process: `python -m dlcloud.local.daemon FOLDER`, started by `LocalSite` only."""
 
-import fcntl
 import json
 import logging
 import os
 import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TextIO
 
 from dlcloud.local.images import IMAGES
 from dlcloud.local.site import SitePaths
+from dlcloud.system.files import FileLock
 
 _LOG_BYTES = 2_000_000
 _OLD_LOGS = 1
@@ -23,9 +22,9 @@ def main(arguments: list[str]) -> int:
     paths = SitePaths(folder=Path(arguments[0]))
     os.umask(0o077)
     _log_to(paths.log)
-    lock = _lock_folder(paths)
-    if lock is None:
-        log.error("another daemon runs in %s", paths.folder)
+    lock = FileLock(paths.life_lock)  # held as long as this process lives
+    if not lock.acquire(wait=False):
+        log.error("another daemon, %s, runs in %s", lock.holder(), paths.folder)
         return 1
     _prepare_moto(paths)
     try:
@@ -41,19 +40,8 @@ def main(arguments: list[str]) -> int:
         return 1
     finally:
         paths.state.unlink(missing_ok=True)
-        lock.close()
+        lock.release()
     return 0
-
-
-def _lock_folder(paths: SitePaths) -> TextIO | None:
-    """Lock the folder for the whole life of this process; None if another daemon holds it."""
-    stream = paths.life_lock.open("a", encoding="ascii")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        stream.close()
-        return None
-    return stream
 
 
 def _log_to(path: Path) -> None:

@@ -19,6 +19,7 @@ from dlcloud.local.metadata import MetadataService
 from dlcloud.local.processes import instance_environment, run_logged, shell_path
 from dlcloud.local.shims import write_shims
 from dlcloud.local.sshd import SshServer
+from dlcloud.system.files import write_file
 
 _T = TypeVar("_T")
 _USER = "ubuntu"
@@ -237,9 +238,7 @@ class LocalInstance:
             log.warning("user data of %s could not be run: %s", self.identity.instance_id, error)
             status = 1
         result = "error" if status or user_data.warnings else "done"
-        draft = self.root / "run/cloud-init/result.new"
-        draft.write_text(result, encoding="ascii")
-        draft.replace(draft.with_name("result"))
+        write_file(self.root / "run/cloud-init/result", result)
 
     async def _log_program(self, argv: list[str]) -> int:
         env = {**self._env, "INSTANCE_ID": self.identity.instance_id}

@@ -1,6 +1,5 @@
 """Find, start and stop the local EC2 of a folder, or use that of another home. Standard library only."""
 
-import fcntl
 import json
 import os
 import signal
@@ -8,14 +7,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.control import ControlClient
+from dlcloud.system.files import FileLock, write_file
 
 SCHEMA = 1
 ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"
@@ -49,7 +47,7 @@ class LocalSite:
 
     def find(self) -> LocalEndpoint | None:
         """Return the running daemon, or None; files of a dead one are ignored."""
-        if not is_locked(self._paths.life_lock):
+        if not FileLock(self._paths.life_lock).is_held():
             return None
         state = read_state(self._paths.state)
         return None if state is None else _endpoint(state)
@@ -64,7 +62,7 @@ class LocalSite:
             self._paths.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise LocalCloudError(f"cannot make the folder {self._paths.folder}: {error}") from error
-        with locked(self._paths.start_lock):
+        with FileLock(self._paths.start_lock):
             # A daemon that is just stopping still holds its lock; it has no state any more.
             self._await_end_of_stopping_daemon()
             return self.find() or self._start()
@@ -77,13 +75,13 @@ class LocalSite:
         """
         if not self._paths.folder.is_dir():
             return False
-        with locked(self._paths.start_lock):
+        with FileLock(self._paths.start_lock):
             state = read_state(self._paths.state)
-            if state is None or not is_locked(self._paths.life_lock):
+            if state is None or not FileLock(self._paths.life_lock).is_held():
                 return False
             _terminate(state.pid)
             deadline = time.monotonic() + _STOP_S
-            while is_locked(self._paths.life_lock) or _is_running(state.pid):
+            while FileLock(self._paths.life_lock).is_held() or _is_running(state.pid):
                 if time.monotonic() > deadline:
                     message = f"the local cloud (process {state.pid}) did not end within {_STOP_S:.0f} s"
                     raise LocalCloudError(message, f"kill {state.pid}")
@@ -124,7 +122,7 @@ class LocalSite:
 
     def _await_end_of_stopping_daemon(self) -> None:
         deadline = time.monotonic() + _STOP_S
-        while is_locked(self._paths.life_lock) and read_state(self._paths.state) is None:
+        while FileLock(self._paths.life_lock).is_held() and read_state(self._paths.state) is None:
             if time.monotonic() > deadline:
                 raise self._error("another local cloud in this folder neither answers nor ends")
             time.sleep(_POLL_S)
@@ -249,13 +247,7 @@ class SiteState:
 
 def write_state(path: Path, state: SiteState) -> None:
     """Write the state whole or not at all, readable by its owner only: it carries the control token."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(asdict(state), stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(path)
+    write_file(path, json.dumps(asdict(state)), durable=True)
 
 
 def read_state(path: Path) -> SiteState | None:
@@ -266,26 +258,6 @@ def read_state(path: Path) -> SiteState | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return state if state.schema == SCHEMA else None
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; waits until it is free."""
-    with path.open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def is_locked(path: Path) -> bool:
-    """True if a living process holds the lock on a file."""
-    try:
-        with path.open("a") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _endpoint(state: SiteState) -> LocalEndpoint:

@@ -7,6 +7,7 @@ from types import ModuleType
 from dlcloud.core.errors import RecipeError
 from dlcloud.report.charts import TEXT, Chart, Spec
 from dlcloud.report.page import themed
+from dlcloud.system.files import write_file
 
 VEGA_LITE = "6.1"
 HINT = "pip install 'dlcloud[plot]'"
@@ -26,9 +27,7 @@ def bundle(cache: Path) -> str:
     converter = _converter()
     path = cache / f"vega-{VEGA_LITE}-{converter.__version__}.js"
     if not path.exists():
-        draft = path.with_suffix(".draft")
-        draft.write_text(converter.javascript_bundle(vl_version=VEGA_LITE), "utf-8")
-        draft.replace(path)
+        write_file(path, converter.javascript_bundle(vl_version=VEGA_LITE))
     return path.read_text("utf-8")
 
 

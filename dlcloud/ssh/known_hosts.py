@@ -4,15 +4,13 @@ Addresses are given to other instances later, instance ids never are: a line rea
 `i-0abc ssh-ed25519 AAAA...`, and the system's ssh finds it with `-o HostKeyAlias=i-0abc`.
 """
 
-import fcntl
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dlcloud.core.errors import HostKeyError, StoreError
+from dlcloud.system.files import FileLock, write_file
 
 KEY_TYPE = "ssh-ed25519"
 
@@ -76,36 +74,25 @@ class KnownHosts:
             raise StoreError(f"cannot read the pinned host keys {self.path}: {e}") from e
 
     def _replace(self, lines: list[str]) -> None:
-        """Write the file anew and swap it in, so that a reader sees the old one or the new one, whole.
+        """Replace the file, so that a reader sees the old one or the new one.
 
-        It is not forced to disk: what a power failure takes can be proven again with the secret, and 64
+        It is not forced to disk: a pin that a power failure loses can be proven again with the secret, and 64
         instances pinned at once would wait for 64 syncs.
         """
         try:
-            descriptor, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)  # 0600
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write("".join(f"{line}\n" for line in lines))
-                Path(name).replace(self.path)
-            except OSError:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_file(self.path, "".join(f"{line}\n" for line in lines))
         except OSError as e:
             raise StoreError(f"cannot write the pinned host keys {self.path}: {e.strerror}") from e
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other threads and processes out; the lock file stays, as removing it would be a race."""
+        """Exclude other threads and processes."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as e:
-            raise StoreError(f"cannot lock the pinned host keys {self.path}: {e.strerror}") from e
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            raise StoreError(f"cannot write the pinned host keys {self.path}: {e.strerror}") from e
+        with FileLock(self.path.with_name(f"{self.path.name}.lock")):
             yield
-        finally:
-            os.close(lock)
 
 
 def _parsed(line: str) -> tuple[str, str] | None:

@@ -9,8 +9,8 @@ from threading import RLock
 from typing import Any
 
 from dlcloud.core.errors import StoreError
-from dlcloud.store.lock import FileLock
 from dlcloud.store.schema import migrate
+from dlcloud.system.files import FileLock
 
 BUSY_TIMEOUT_S = 30.0
 

@@ -24,8 +24,8 @@ from dlcloud.core.remote import Endpoint
 from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalSite
 from dlcloud.ssh.dial import Dialer
-from dlcloud.ssh.fanout import all_or_raise, fan_out
 from dlcloud.store.paths import Paths
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
 SIZES = (1, 4, 16, 64)

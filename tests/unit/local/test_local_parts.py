@@ -13,7 +13,7 @@ from dlcloud.local.cloudinit import read_user_data
 from dlcloud.local.faults import Fault, FaultInjector
 from dlcloud.local.processes import package_sources
 from dlcloud.local.services import on_demand_price, spot_usd
-from dlcloud.local.site import SiteState, is_locked, locked, read_state, write_state
+from dlcloud.local.site import SiteState, read_state, write_state
 
 
 def offer(name, left, price, zone="a", **more):
@@ -147,14 +147,6 @@ def test_many_addresses_have_one_port():
     assert len({listeners.ssh_port for listeners in taken[:3]}) == 1
     for listeners in taken:
         listeners.close()
-
-
-def test_a_lock_is_seen_only_while_held(tmp_path):
-    path = tmp_path / "lock"
-    assert not is_locked(path)
-    with locked(path):
-        assert is_locked(path)
-    assert not is_locked(path)
 
 
 def test_an_instance_gets_its_packages_from_where_this_machine_does(tmp_path):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dlcloud.core.errors import RemoteCommandError, UnreachableError
-from dlcloud.ssh.fanout import all_or_raise, fan_out
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ import pytest
 from dlcloud.core.errors import HostKeyError, UnreachableError
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh import hostproof
-from dlcloud.ssh.fanout import all_or_raise, fan_out
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 
 def pins(key_path):

@@ -14,8 +14,8 @@ from dlcloud.core.errors import HostKeyError, StoreError
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh import hostproof, keys
 from dlcloud.ssh.command_line import ssh_command
-from dlcloud.ssh.fanout import all_or_raise, fan_out
 from dlcloud.ssh.known_hosts import KnownHosts
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGQ2"
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAIH99"

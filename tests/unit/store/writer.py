@@ -7,7 +7,6 @@ from pathlib import Path
 
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.lock import FileLock
 from dlcloud.store.runs import Runs
 from tests.fakes.samples import cluster, run
 
@@ -38,9 +37,3 @@ elif how == "migrate":
     wait_for_the_others()
     database = Database(folder / "store.sqlite")
     Clusters(database).add(cluster(cluster_id=name))
-elif how == "lock":
-    lock = FileLock(folder / "lock")
-    lock.acquire()
-    sys.stdout.write("held\n")
-    sys.stdout.flush()
-    sys.stdin.read()

@@ -1,13 +1,11 @@
-"""Folders for the user only, and locks that die with their holder."""
+"""Folders readable by the user only, and every path below home."""
 
 import os
-import signal
 import stat
 
 import pytest
 
 from dlcloud.core.errors import StoreError
-from dlcloud.store.lock import FileLock
 from dlcloud.store.paths import Paths
 
 
@@ -45,31 +43,3 @@ def test_every_path_lies_below_home_and_no_two_are_one(tmp_path):
     ]  # fmt: skip
     assert len(set(all_of_them)) == len(all_of_them)
     assert all(path.is_relative_to(tmp_path) for path in all_of_them)
-
-
-def test_a_lock_is_held_by_one_at_a_time(tmp_path):
-    first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
-    assert first.acquire(wait=False)
-    assert not second.acquire(wait=False)
-    first.release()
-    first.release()
-    with second:
-        assert not first.acquire(wait=False)
-    assert first.acquire(wait=False)
-    first.release()
-    assert mode(tmp_path / "lock") == 0o600
-
-
-def test_a_lock_is_given_back_when_its_holder_is_killed(tmp_path, start):
-    holder = start("lock", "a")
-    assert holder.stdout.readline() == b"held\n"
-    lock = FileLock(tmp_path / "lock")
-    assert not lock.acquire(wait=False)
-    holder.send_signal(signal.SIGKILL)
-    assert lock.acquire()
-    lock.release()
-
-
-def test_a_lock_that_cannot_be_taken_is_told_of(tmp_path):
-    with pytest.raises(StoreError, match="lock"):
-        FileLock(tmp_path / "missing" / "lock").acquire()

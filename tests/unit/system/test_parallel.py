@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.core.errors import HostKeyError, InstanceError, PartialError, UnreachableError
 from dlcloud.core.remote import Endpoint
-from dlcloud.ssh.fanout import Outcome, all_or_raise, fan_out
+from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
 
 
 def failing(number):

@@ -1,0 +1,160 @@
+"""Run one function for many items in parallel, and keep the result or the error of each item."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from dlcloud.core.errors import DlcloudError, InstanceError, PartialError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_GRACE_S = 2.0
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[T, R]):
+    """The result of one item: a value, or the error that prevented it."""
+
+    item: T
+    value: R | None = None
+    error: Exception | None = None
+
+
+def fan_out(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    *,
+    width: int = 32,
+    grace_s: float | None = _GRACE_S,
+    on_interrupt: Callable[[], None] | None = None,
+) -> list[Outcome[T, R]]:
+    """Call `work` for every item, on up to `width` threads, and return all outcomes in the items' order.
+
+    An exception of one item stops no other. Ctrl-C starts no further item and waits for the running ones.
+
+    Args:
+        work: Called once for each item.
+        items: Its arguments.
+        width: The most threads.
+        grace_s: Seconds after Ctrl-C until items that still run are abandoned; None waits until they end.
+        on_interrupt: Called on Ctrl-C, before the wait, to make running items end.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    waiting: queue.SimpleQueue[tuple[int, T]] = queue.SimpleQueue()
+    for numbered in enumerate(items):
+        waiting.put(numbered)
+    outcomes: dict[int, Outcome[T, R]] = {}
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            try:
+                index, item = waiting.get_nowait()
+            except queue.Empty:
+                return
+            outcomes[index] = _outcome(work, item)
+
+    workers = [_Worker(serve, number) for number in range(min(width, len(items)))]
+    try:
+        for worker in workers:
+            worker.thread.start()
+        for worker in workers:
+            worker.ended.wait()
+    except BaseException:
+        stop.set()
+        if on_interrupt is not None:
+            on_interrupt()
+        _wait_for(workers, grace_s)
+        raise
+    return [outcomes[index] for index in range(len(items))]
+
+
+def all_or_raise(outcomes: Sequence[Outcome[T, R]], *, name: Callable[[T], str] | None = None) -> list[R]:
+    """Return the values of all outcomes, in order.
+
+    Args:
+        outcomes: The result of `fan_out`.
+        name: Names an item in the message; by default its `instance_id`, or its endpoint's, or its text.
+
+    Raises:
+        InstanceError: All items failed; the class is that of their errors where they have one in common.
+        PartialError: Some items failed; the message names the first five with their cause.
+        Exception: The first error that is not a DlcloudError, unchanged: a bug, not a failed instance.
+    """
+    failed = [(outcome.item, outcome.error) for outcome in outcomes if outcome.error is not None]
+    if not failed:
+        return [cast("R", outcome.value) for outcome in outcomes]
+    ours: list[tuple[T, DlcloudError]] = []
+    for item, error in failed:
+        if not isinstance(error, DlcloudError):
+            raise error
+        ours.append((item, error))
+    first = ours[0][1]
+    if len(outcomes) == 1:
+        raise first
+    kinds = {type(error) for _, error in ours}
+    kind: type[DlcloudError] = type(first) if len(kinds) == 1 else InstanceError
+    if len(failed) < len(outcomes):
+        kind = PartialError
+    raise kind(_summary(ours, len(outcomes), name or _name), hint=first.hint) from first
+
+
+class _Worker:
+    """A daemon thread: those of an executor would keep the interpreter alive while one of them waits.
+
+    Wait for `ended`, not for the thread: before Python 3.13 a thread counts as ended once Ctrl-C has
+    interrupted a join of it.
+    """
+
+    def __init__(self, serve: Callable[[], None], number: int) -> None:
+        self._serve = serve
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"dlcloud-fan-out-{number}", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            self.ended.set()
+
+
+def _outcome(work: Callable[[T], R], item: T) -> Outcome[T, R]:
+    try:
+        return Outcome(item=item, value=work(item))
+    except Exception as e:  # noqa: BLE001 every error is kept, and raised by all_or_raise
+        return Outcome(item=item, error=e)
+
+
+def _wait_for(workers: Sequence[_Worker], grace_s: float | None) -> None:
+    started = [worker for worker in workers if worker.thread.ident is not None]
+    until = None if grace_s is None else time.monotonic() + grace_s
+    for worker in started:
+        worker.ended.wait(None if until is None else max(0.0, until - time.monotonic()))
+    if running := sum(not worker.ended.is_set() for worker in started):
+        log.warning("interrupted: %d operations still run and were abandoned", running)
+
+
+def _summary(failed: Sequence[tuple[T, DlcloudError]], total: int, name: Callable[[T], str]) -> str:
+    lines = [f"{len(failed)} of {total} instances failed:"]
+    for item, error in failed[:_MOST_NAMED]:
+        cause = error.message.partition("\n")[0]
+        lines.append(f"  {cause}" if name(item) in cause else f"  {name(item)}: {cause}")
+    if len(failed) > _MOST_NAMED:
+        others = ", ".join(name(item) for item, _ in failed[_MOST_NAMED:])
+        lines.append(f"  and {len(failed) - _MOST_NAMED} more: {others}")
+    return "\n".join(lines)
+
+
+def _name(item: object) -> str:
+    target = getattr(item, "endpoint", item)
+    return str(getattr(target, "instance_id", target))
