@@ -17,20 +17,11 @@ _ATTEMPTS = 512
 class Listeners:
     """The bound sockets of one instance, not yet listening: until they do, connections are refused."""
 
+    host: str
     ssh: socket.socket
+    ssh_port: int
     metadata: socket.socket
-
-    @property
-    def host(self) -> str:
-        return str(self.ssh.getsockname()[0])
-
-    @property
-    def ssh_port(self) -> int:
-        return int(self.ssh.getsockname()[1])
-
-    @property
-    def metadata_port(self) -> int:
-        return int(self.metadata.getsockname()[1])
+    metadata_port: int
 
     def close(self) -> None:
         self.ssh.close()
@@ -71,10 +62,12 @@ class AddressPool:
     def _bind_both(self, host: str) -> Listeners:
         ssh = _bind(host, self._ports[0])
         try:
-            return Listeners(ssh=ssh, metadata=_bind(host, self._ports[1]))
+            metadata = _bind(host, self._ports[1])
         except OSError:
             ssh.close()
             raise
+        ports = ssh.getsockname()[1], metadata.getsockname()[1]
+        return Listeners(host=host, ssh=ssh, ssh_port=ports[0], metadata=metadata, metadata_port=ports[1])
 
 
 def _loopback_hosts() -> Iterator[str]:

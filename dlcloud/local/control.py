@@ -26,16 +26,12 @@ class ControlClient:
         return self._call("GET", "status")
 
     def interrupt(self, instance_id: str, grace_s: float = 120.0, *, rebalance: bool = False) -> None:
-        """Give a spot interruption notice and end the instance after the grace.
+        """Give a spot interruption notice and terminate the instance after the grace; EC2 gives 120 s.
 
-        Args:
-            instance_id: A spot or on-demand instance that is pending or running.
-            grace_s: Seconds from the notice to the end; EC2 gives 120.
-            rebalance: Only recommend rebalancing; the instance goes on.
+        With `rebalance`, only recommend rebalancing: the instance goes on.
         """
-        self._call(
-            "POST", "interrupt", {"instance_id": instance_id, "grace_s": grace_s, "rebalance": rebalance}
-        )
+        request = {"instance_id": instance_id, "grace_s": grace_s, "rebalance": rebalance}
+        self._call("POST", "interrupt", request)
 
     def set_capacity(
         self,
@@ -45,25 +41,15 @@ class ControlClient:
         *,
         grace_s: float | None = None,
     ) -> None:
-        """Limit how many instances of a type may live at once, in all zones or in one.
+        """Limit how many instances of a type live at once, in a zone or in all; a count of None removes it.
 
-        Args:
-            instance_type: Such as "c7i.4xlarge".
-            count: The limit; None removes it.
-            zone: An Availability Zone; None limits the type in all zones together.
-            grace_s: Where given, spot instances beyond the limit get a notice with it, youngest first.
+        With `grace_s`, spot instances beyond the limit get a notice with this grace, youngest first.
         """
-        content = {"instance_type": instance_type, "count": count, "zone": zone, "grace_s": grace_s}
-        self._call("POST", "capacity", content)
+        request = {"instance_type": instance_type, "count": count, "zone": zone, "grace_s": grace_s}
+        self._call("POST", "capacity", request)
 
     def set_quota(self, instance_type: str, vcpus: int | None, *, spot: bool = False) -> None:
-        """Limit how many vCPUs of a type's family the account may have running, as a vCPU quota does.
-
-        Args:
-            instance_type: Such as "c7i.4xlarge"; all types of its family count.
-            vcpus: The limit; None sets it back.
-            spot: The quota of spot instances instead of that of on-demand ones.
-        """
+        """Limit the running vCPUs of a type's family in one market; None restores the default."""
         self._call("POST", "quota", {"instance_type": instance_type, "vcpus": vcpus, "spot": spot})
 
     def set_boot_delay(self, seconds: float) -> None:
@@ -91,14 +77,9 @@ class ControlClient:
         rate: float | None = None,
         status: int = 400,
     ) -> None:
-        """Refuse calls of an action.
+        """Refuse calls of an action, or of every action ("*"), with an error code and its HTTP status.
 
-        Args:
-            action: Such as "RunInstances", or "*" for every one.
-            code: The error code, such as "RequestLimitExceeded".
-            times: Refuse this many calls, then no more.
-            rate: Refuse this share of the calls, 0 to 1, evenly spread. With neither, every call is refused.
-            status: The HTTP status that the error comes with.
+        With `times`, only the next calls are refused; with `rate`, this share of them, 0 to 1, evenly spread.
         """
         fault = {"action": action, "code": code, "times": times, "rate": rate, "status": status}
         self._call("POST", "faults", fault)

@@ -16,8 +16,6 @@ from dlcloud.local.site import SiteState
 
 _TOKEN_KEY = "HTTP_" + TOKEN_HEADER.upper().replace("-", "_")
 
-Answer = tuple[int, dict[str, Any]]
-
 
 class ControlPages:
     """Answers the control calls of one site.
@@ -36,36 +34,41 @@ class ControlPages:
     ) -> None:
         self.state: SiteState | None = None
         self._instances = instances
-        self._roles = roles
         self._quotas = quotas
         self._faults = faults
+        # Durations that a client may set: the object and its attribute, by the name of the page.
+        self._durations: dict[str, tuple[object, str]] = {
+            "boot-delay": (instances, "boot_delay_s"),
+            "minute": (instances, "minute_s"),
+            "role-session": (roles, "session_s"),
+            "latency": (faults, "latency_s"),
+        }
         self._pages: dict[tuple[str, str], Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             ("GET", "status"): self._status,
             ("GET", "calls"): lambda _: {"calls": faults.calls()},
             ("DELETE", "calls"): lambda _: faults.reset_calls(),
             ("POST", "interrupt"): self._interrupt,
-            ("POST", "capacity"): self._capacity,
-            ("POST", "quota"): self._quota,
-            ("POST", "boot-delay"): self._boot_delay,
-            ("POST", "minute"): self._minute,
-            ("POST", "role-session"): self._role_session,
-            ("POST", "latency"): self._latency,
+            ("POST", "capacity"): self._set_capacity,
+            ("POST", "quota"): self._set_quota,
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): lambda _: faults.clear(),
             ("POST", "shutdown"): lambda _: end(),
         }
 
-    def answer(self, environ: dict[str, Any]) -> Answer:
+    def answer(self, environ: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Answer one call; without the token it is refused."""
         token = "" if self.state is None else self.state.token
         if not token or not hmac.compare_digest(environ.get(_TOKEN_KEY, "").encode(), token.encode()):
             return HTTPStatus.FORBIDDEN, {"error": "the control token is missing or wrong"}
-        name = environ["PATH_INFO"].removeprefix(CONTROL_PREFIX)
-        page = self._pages.get((environ["REQUEST_METHOD"], name))
-        if page is None:
-            return HTTPStatus.NOT_FOUND, {"error": f"there is no page {name}"}
+        method, name = environ["REQUEST_METHOD"], environ["PATH_INFO"].removeprefix(CONTROL_PREFIX)
         try:
-            return HTTPStatus.OK, page(json.loads(environ["wsgi.input"].read() or b"{}")) or {}
+            request = json.loads(environ["wsgi.input"].read() or b"{}")
+            if method == "POST" and name in self._durations:
+                setattr(*self._durations[name], _seconds(request["seconds"]))
+                return HTTPStatus.OK, {}
+            if (method, name) not in self._pages:
+                return HTTPStatus.NOT_FOUND, {"error": f"there is no page {name}"}
+            return HTTPStatus.OK, self._pages[method, name](request) or {}
         except LookupError as error:
             return HTTPStatus.NOT_FOUND, {"error": f"unknown: {error}"}
         except (TypeError, ValueError) as error:
@@ -88,40 +91,21 @@ class ControlPages:
         }
 
     def _interrupt(self, request: dict[str, Any]) -> None:
-        instance_id = str(request["instance_id"])
+        instance_id, rebalance = str(request["instance_id"]), bool(request.get("rebalance"))
         grace_s = _seconds(request.get("grace_s", 120.0))
-        if not self._instances.interrupt(
-            instance_id, grace_s=grace_s, rebalance=bool(request.get("rebalance"))
-        ):
+        if not self._instances.interrupt(instance_id, grace_s=grace_s, rebalance=rebalance):
             raise LookupError(f"no instance {instance_id} is pending or running")
 
-    def _capacity(self, request: dict[str, Any]) -> None:
+    def _set_capacity(self, request: dict[str, Any]) -> None:
         name, zone = str(request["instance_type"]), request.get("zone")
-        count = None if request.get("count") is None else int(request["count"])
-        if count is not None and count < 0:
-            raise ValueError("a capacity is 0 or more")
+        count = _count(request.get("count"), "capacity")
         self._instances.capacity.set_limit(name, zone, count)
         if count is not None and request.get("grace_s") is not None:
             self._instances.shrink_to_capacity(name, zone, count, _seconds(request["grace_s"]))
 
-    def _quota(self, request: dict[str, Any]) -> None:
-        vcpus = None if request.get("vcpus") is None else int(request["vcpus"])
-        if vcpus is not None and vcpus < 0:
-            raise ValueError("a quota is 0 or more")
+    def _set_quota(self, request: dict[str, Any]) -> None:
         market = Market.SPOT if request.get("spot") else Market.ON_DEMAND
-        self._quotas.set_limit(str(request["instance_type"]), market, vcpus)
-
-    def _boot_delay(self, request: dict[str, Any]) -> None:
-        self._instances.boot_delay_s = _seconds(request["seconds"])
-
-    def _minute(self, request: dict[str, Any]) -> None:
-        self._instances.minute_s = _seconds(request["seconds"])
-
-    def _role_session(self, request: dict[str, Any]) -> None:
-        self._roles.session_s = _seconds(request["seconds"])
-
-    def _latency(self, request: dict[str, Any]) -> None:
-        self._faults.latency_s = _seconds(request["seconds"])
+        self._quotas.set_limit(str(request["instance_type"]), market, _count(request.get("vcpus"), "quota"))
 
     def _add_fault(self, request: dict[str, Any]) -> None:
         times, rate = request.get("times"), request.get("rate")
@@ -135,6 +119,16 @@ class ControlPages:
             rate=None if rate is None else float(rate),
         )
         self._faults.add(fault)
+
+
+def _count(value: object, name: str) -> int | None:
+    """Return a limit; None for none."""
+    if value is None:
+        return None
+    count = int(str(value))
+    if count < 0:
+        raise ValueError(f"a {name} is 0 or more")
+    return count
 
 
 def _seconds(value: object) -> float:

@@ -34,17 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """Answers every HTTP request to one site.
-
-    Args:
-        moto: moto's application.
-        catalog: Prices of instance types.
-        instances: The site's instances.
-        roles: Permissions of the instances.
-        quotas: The account's vCPU quotas.
-        faults: Faults and latency of API calls.
-        pages: The control pages.
-    """
+    """Answers every HTTP request to one site."""
 
     def __init__(
         self,

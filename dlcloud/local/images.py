@@ -7,13 +7,15 @@ _CANONICAL = "099720109477"
 _AMAZON = "137112412989"
 # Deep Learning AMIs. Source: AWS Deep Learning AMI documentation, read 2026-09.
 _DEEP_LEARNING = "898082745236"
-_DLAMI = "/aws/service/deeplearning/ami/x86_64"
+_BASE = "Deep Learning Base OSS Nvidia Driver GPU AMI"
+_DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver"
 _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm"
+_AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Image:
-    """An image, under the same id in every region."""
+    """An image, under the same id in every region; `parameters` are the SSM parameters that name it."""
 
     image_id: str
     name: str
@@ -42,51 +44,39 @@ class Image:
         }
 
 
-def _deep_learning(suffix: str, title: str, *names: str, root_device: str = "/dev/sda1") -> Image:
-    parameters = tuple(f"{_DLAMI}/{name}/latest/ami-id" for name in names)
-    return Image(
-        image_id=f"ami-0d1c10cd00000{suffix}",
-        name=f"{title} 20260901",
-        owner=_DEEP_LEARNING,
-        parameters=parameters,
-        root_device=root_device,
-    )
-
-
 IMAGES = (
     Image(
-        image_id="ami-0d1c10cd000002404",
-        name="ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-20260901",
-        owner=_CANONICAL,
-        parameters=(f"{_UBUNTU}/ebs-gp3/ami-id", f"{_UBUNTU}/ebs-gp2/ami-id"),
+        "ami-0d1c10cd000002404",
+        "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-20260901",
+        _CANONICAL,
+        (f"{_UBUNTU}/ebs-gp3/ami-id", f"{_UBUNTU}/ebs-gp2/ami-id"),
     ),
     Image(
-        image_id="ami-0d1c10cd000002023",
-        name="al2023-ami-2023.8.20260901.0-kernel-6.1-x86_64",
-        owner=_AMAZON,
-        parameters=(
-            "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64",
-            "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64",
-        ),
-        root_device="/dev/xvda",
+        "ami-0d1c10cd000002023",
+        "al2023-ami-2023.8.20260901.0-kernel-6.1-x86_64",
+        _AMAZON,
+        (f"{_AMAZON_LINUX}-default-x86_64", f"{_AMAZON_LINUX}-6.1-x86_64"),
+        "/dev/xvda",
     ),
     # The documentation and the naming rule disagree on this parameter: both exist.
-    _deep_learning(
-        "2201",
-        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)",
-        "base-oss-nvidia-driver-gpu-ubuntu-22.04",
-        "base-oss-nvidia-driver-ubuntu-22.04",
+    Image(
+        "ami-0d1c10cd000002201",
+        f"{_BASE} (Ubuntu 22.04) 20260901",
+        _DEEP_LEARNING,
+        (f"{_DLAMI}-gpu-ubuntu-22.04/latest/ami-id", f"{_DLAMI}-ubuntu-22.04/latest/ami-id"),
     ),
-    _deep_learning(
-        "2401",
-        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)",
-        "base-oss-nvidia-driver-gpu-ubuntu-24.04",
+    Image(
+        "ami-0d1c10cd000002401",
+        f"{_BASE} (Ubuntu 24.04) 20260901",
+        _DEEP_LEARNING,
+        (f"{_DLAMI}-gpu-ubuntu-24.04/latest/ami-id",),
     ),
-    _deep_learning(
-        "2301",
-        "Deep Learning Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023)",
-        "base-oss-nvidia-driver-gpu-amazon-linux-2023",
-        root_device="/dev/xvda",
+    Image(
+        "ami-0d1c10cd000002301",
+        f"{_BASE} (Amazon Linux 2023) 20260901",
+        _DEEP_LEARNING,
+        (f"{_DLAMI}-gpu-amazon-linux-2023/latest/ami-id",),
+        "/dev/xvda",
     ),
 )
 

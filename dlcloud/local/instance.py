@@ -6,7 +6,7 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -56,6 +56,7 @@ class Notices:
     rebalance_at: datetime | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class LocalInstance:
     """The folder, the processes and the servers of an instance.
 
@@ -71,44 +72,31 @@ class LocalInstance:
         minute_s: Length of a minute of its timers; less than 60 rehearses long waits.
     """
 
-    def __init__(
-        self,
-        *,
-        identity: Identity,
-        root: Path,
-        cache: Path,
-        listeners: Listeners,
-        interpreter: str,
-        tags: Callable[[], Mapping[str, str]],
-        iam: Callable[[], Mapping[str, str]],
-        power: Callable[[str], None],
-        minute_s: float = 60.0,
-    ) -> None:
-        self.identity = identity
-        self.root = root
-        self.notices = Notices()
-        self.host = listeners.host
-        self.ssh_port = listeners.ssh_port
-        self.metadata_port = listeners.metadata_port
-        self._listeners = listeners
-        self._cache = cache
-        self._interpreter = interpreter
-        self._tags = tags
-        self._iam = iam
-        self._minute_s = minute_s
-        self._user_data = read_user_data(identity.user_data)
+    identity: Identity
+    root: Path
+    cache: Path
+    listeners: Listeners
+    interpreter: str
+    tags: Callable[[], Mapping[str, str]]
+    iam: Callable[[], Mapping[str, str]]
+    power: Callable[[str], None]
+    minute_s: float = 60.0
+    notices: Notices = field(default_factory=Notices)
+
+    def __post_init__(self) -> None:
+        self._user_data = read_user_data(self.identity.user_data)
         self._secret = secrets.token_hex(16)
-        self._metadata = MetadataService(documents=self._documents, power=power, secret=self._secret)
+        self._metadata = MetadataService(documents=self._documents, power=self.power, secret=self._secret)
         self._ssh: SshServer | None = None
         self._last_stage: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[object] | None = None
 
     @property
     def _env(self) -> dict[str, str]:
-        url = f"http://{self.host}:{self.metadata_port}"
-        env = instance_environment(self.root, metadata_url=url, user=_USER, minute_s=self._minute_s)
-        # Builds in the cache must carry no instance's path: the cache outlives the instances.
-        return {**env, "TMPDIR": str(self.root / "tmp"), "XDG_CACHE_HOME": str(self._cache)}
+        url = f"http://{self.listeners.host}:{self.listeners.metadata_port}"
+        return instance_environment(
+            self.root, cache=self.cache, metadata_url=url, user=_USER, minute_s=self.minute_s
+        )
 
     @property
     def _output(self) -> Path:
@@ -117,7 +105,7 @@ class LocalInstance:
     async def boot(self) -> None:
         """Boot for the first time: everything up to an open SSH port; the last commands go on after it."""
         host_key = await self._write(self._create_folder)
-        await self._metadata.open(self._listeners.metadata)
+        await self._metadata.open(self.listeners.metadata)
         await self._run("bootcmd", self._user_data.boot_commands)
         await self._write(self._write_files)
         self._ssh = SshServer(
@@ -125,16 +113,14 @@ class LocalInstance:
             authorized=self._authorized_keys(),
             env=self._env,
             home=self.root / "home",
-            interpreter=self._interpreter,
+            interpreter=self.interpreter,
         )
-        await self._ssh.open(self._listeners.ssh)
+        await self._ssh.open(self.listeners.ssh)
         self._last_stage = asyncio.create_task(self._run_last_stage())
 
     async def boot_again(self, listeners: Listeners) -> None:
         """Boot after a stop, on new sockets: the services and the boot commands, nothing else."""
-        self._listeners = listeners
-        self.host, self.ssh_port = listeners.host, listeners.ssh_port
-        self.metadata_port = listeners.metadata_port
+        self.listeners = listeners
         await self._write(self._write_shims)
         await self._metadata.open(listeners.metadata)
         await self._run("bootcmd", self._user_data.boot_commands)
@@ -167,7 +153,7 @@ class LocalInstance:
         if self._ssh is not None:
             await self._ssh.close()
         await self._metadata.close()
-        self._listeners.close()
+        self.listeners.close()
 
     def remove(self) -> None:
         """Remove the folder; the shared cache behind its link stays."""
@@ -186,7 +172,7 @@ class LocalInstance:
         self.root.mkdir(mode=0o700)
         for name in _FOLDERS:
             (self.root / name).mkdir(parents=True)
-        (self.root / "home/.cache").symlink_to(self._cache)
+        (self.root / "home/.cache").symlink_to(self.cache)
         for name in (".profile", ".bash_profile"):
             (self.root / "home" / name).write_text(_PROFILE, encoding="utf-8")
         host_key = asyncssh.generate_private_key("ssh-ed25519")
@@ -208,8 +194,8 @@ class LocalInstance:
         return (*self._user_data.authorized_keys, *key_pair)
 
     def _write_shims(self) -> None:
-        address = (self.host, self.metadata_port)
-        write_shims(self.root, interpreter=self._interpreter, address=address, secret=self._secret)
+        address = (self.listeners.host, self.listeners.metadata_port)
+        write_shims(self.root, interpreter=self.interpreter, address=address, secret=self._secret)
 
     def _write_files(self) -> None:
         for file in self._user_data.files:
@@ -254,12 +240,12 @@ class LocalInstance:
             "ami-id": identity.image_id,
             "hostname": identity.hostname,
             "local-hostname": identity.hostname,
-            "local-ipv4": self.host,
-            "public-ipv4": self.host,
+            "local-ipv4": self.listeners.host,
+            "public-ipv4": self.listeners.host,
             "placement/availability-zone": identity.zone,
             "placement/region": identity.region,
-            **{f"tags/instance/{name}": value for name, value in self._tags().items()},
-            **self._iam(),
+            **{f"tags/instance/{name}": value for name, value in self.tags().items()},
+            **self.iam(),
             **self._notice_documents(),
         }
         documents = {f"latest/meta-data/{name}": value for name, value in values.items()}
@@ -291,7 +277,7 @@ class LocalInstance:
             "instanceId": identity.instance_id,
             "instanceType": identity.instance_type,
             "pendingTime": identity.launched_at.strftime(_ISO),
-            "privateIp": self.host,
+            "privateIp": self.listeners.host,
             "region": identity.region,
             "version": "2017-09-30",
         }

@@ -180,9 +180,9 @@ class Instances:
                 "zone": entry.record.pool.zone,
                 "state": entry.record.state.value,
                 "spot": entry.record.market is Market.SPOT,
-                "host": entry.instance.host,
-                "ssh_port": entry.instance.ssh_port,
-                "metadata_port": entry.instance.metadata_port,
+                "host": entry.instance.listeners.host,
+                "ssh_port": entry.instance.listeners.ssh_port,
+                "metadata_port": entry.instance.listeners.metadata_port,
                 "launched_at": entry.record.launched_at.isoformat(),
                 "folder": str(entry.instance.root),
             }
@@ -248,7 +248,7 @@ class Instances:
             return
         if entry.record.state is InstanceState.PENDING:
             entry.record.set_state(InstanceState.RUNNING)
-            log.info("%s runs at %s", entry.record.instance_id, entry.instance.host)
+            log.info("%s runs at %s", entry.record.instance_id, entry.instance.listeners.host)
 
     async def _terminate(self, entries: list[_Entry], reason: StateReason) -> None:
         if not entries:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,20 +18,11 @@ ROOT_VARIABLE = "DLCLOUD_ROOT"
 UMASK = 0o022
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROC = Path("/proc")
-_PACKAGE_SOURCES = frozenset(
-    f"PIP_{name}"
-    for name in (
-        "CERT",
-        "CONFIG_FILE",
-        "DEFAULT_TIMEOUT",
-        "EXTRA_INDEX_URL",
-        "FIND_LINKS",
-        "INDEX_URL",
-        "NO_INDEX",
-        "PROXY",
-        "TRUSTED_HOST",
-    )
-) | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE"}
+# Of pip's variables, those that say where packages come from.
+_PACKAGE_SOURCE = re.compile(
+    "PIP_(CERT|CONFIG_FILE|DEFAULT_TIMEOUT|EXTRA_INDEX_URL|FIND_LINKS|INDEX_URL|NO_INDEX|PROXY|TRUSTED_HOST)"
+    "|(HTTPS?|NO)_PROXY|(https?|no)_proxy|SSL_CERT_FILE"
+)
 _POLL_S = 0.02
 _KILL_S = 5.0
 
@@ -43,7 +35,7 @@ def shell_path() -> str:
 
 
 def instance_environment(
-    root: Path, *, metadata_url: str, user: str, minute_s: float = 60.0
+    root: Path, *, cache: Path, metadata_url: str, user: str, minute_s: float = 60.0
 ) -> dict[str, str]:
     """Return the whole environment of an instance's processes; only package sources are inherited."""
     return {
@@ -54,6 +46,9 @@ def instance_environment(
         "LOGNAME": user,
         "SHELL": shell_path(),
         "LANG": "C.UTF-8",
+        "TMPDIR": str(root / "tmp"),
+        # Builds in the cache must carry no instance's path: the cache outlives the instances.
+        "XDG_CACHE_HOME": str(cache),
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata_url,
         ROOT_VARIABLE: str(root),
         "DLCLOUD_MINUTE_S": str(minute_s),
@@ -62,7 +57,7 @@ def instance_environment(
 
 def package_sources(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which pip finds this machine's package index, from an instance's home too."""
-    variables = {name: value for name, value in environ.items() if name in _PACKAGE_SOURCES}
+    variables = {name: value for name, value in environ.items() if _PACKAGE_SOURCE.fullmatch(name)}
     if "PIP_CONFIG_FILE" not in variables:
         home = Path(environ.get("HOME", "/nonexistent"))
         folder = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote
+from wsgiref.util import setup_testing_defaults
 
 from dlcloud.local.call import Reply
 
@@ -94,21 +95,16 @@ class _Handler(BaseHTTPRequestHandler):
             "SCRIPT_NAME": "",
             "PATH_INFO": unquote(path, "latin-1"),
             "QUERY_STRING": query,
-            "SERVER_NAME": "127.0.0.1",
+            "HTTP_HOST": "",
             "SERVER_PORT": str(self.server.port),
-            "SERVER_PROTOCOL": self.request_version,
             "REMOTE_ADDR": self.client_address[0],
             "CONTENT_TYPE": self.headers.get("Content-Type", ""),
             "CONTENT_LENGTH": str(len(body)),
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
             "wsgi.input": io.BytesIO(body),
-            "wsgi.errors": sys.stderr,
             "wsgi.multithread": True,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
         }
+        setup_testing_defaults(environ)  # the variables of PEP 3333 that no request changes
         for name, value in self.headers.items():
             key = "HTTP_" + name.upper().replace("-", "_")
-            environ[key] = f"{environ[key]},{value}" if key in environ else value
+            environ[key] = f"{environ[key]},{value}" if environ.get(key) else value
         return environ

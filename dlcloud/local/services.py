@@ -8,24 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.instance import InstanceType, Price
+from dlcloud.core.instance import InstanceType, Market, Price
+from dlcloud.core.quota import CODES
 from dlcloud.local.capacity import DEFAULT_VCPUS
 from dlcloud.local.instances import Instances, NotRunningError
 
-# Source: Service Quotas, service "ec2": running instances, in vCPUs. From memory of its console, unverified.
-_QUOTAS = {
-    "L-1216C47A": "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
-    "L-34B43A08": "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
-    "L-DB2E81BA": "Running On-Demand G and VT instances",
-    "L-3819A6DF": "All G and VT Spot Instance Requests",
-    "L-417A185B": "Running On-Demand P instances",
-    "L-7212CCBC": "All P4, P3 and P2 Spot Instance Requests",
-    "L-C4BD4855": "All P5 Spot Instance Requests",
-    "L-1945791B": "Running On-Demand Inf instances",
-    "L-B5D1601B": "All Inf Spot Instance Requests",
-    "L-2C3B7624": "Running On-Demand Trn instances",
-    "L-6B0D517C": "All Trn Spot Instance Requests",
-}
 _DEFAULT_REGION = "us-east-1"
 _CENT_OF_A_CENT = Decimal("0.0001")
 _CONNECT_KEY_S = 60.0
@@ -77,19 +64,15 @@ def answer_pricing(action: str, request: Mapping[str, Any], catalog: Catalog) ->
 
 
 def answer_quotas(action: str, request: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-    """Answer GetServiceQuota, ListServiceQuotas and the defaults of either, for EC2's vCPU quotas.
-
-    Args:
-        action: The API action.
-        request: Its parameters.
-        limits: The quotas in vCPUs, by their codes.
+    """Answer GetServiceQuota, ListServiceQuotas and the defaults of either; `limits` are vCPUs by code.
 
     Raises:
         ServiceError: It is another action, service or quota.
     """
     default = action.endswith(("AWSDefaultServiceQuota", "AWSDefaultServiceQuotas"))
     quotas = {
-        code: _quota(code, name, DEFAULT_VCPUS if default else limits[code]) for code, name in _QUOTAS.items()
+        code: _quota(code, family, market, DEFAULT_VCPUS if default else limits[code])
+        for (family, market), code in CODES.items()
     }
     if request.get("ServiceCode") == "ec2":
         if action in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):
@@ -158,12 +141,13 @@ def _matches(product: dict[str, Any], filters: Mapping[str, str]) -> bool:
     return all(attributes.get(field, value).lower() == value.lower() for field, value in filters.items())
 
 
-def _quota(code: str, name: str, vcpus: int) -> dict[str, Any]:
+def _quota(code: str, family: str, market: Market, vcpus: int) -> dict[str, Any]:
+    spot, on_demand = f"All {family} Spot Instance Requests", f"Running On-Demand {family} instances"
     return {
         "ServiceCode": "ec2",
         "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
         "QuotaCode": code,
-        "QuotaName": name,
+        "QuotaName": spot if market is Market.SPOT else on_demand,
         "Value": float(vcpus),
         "Unit": "None",
         "Adjustable": True,

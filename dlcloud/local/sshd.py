@@ -10,7 +10,7 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -228,27 +228,33 @@ async def _feed(process: "asyncssh.SSHServerProcess[bytes]", child: asyncio.subp
     if child.stdin is None:
         return
     try:
-        while (chunk := await _read_client(process)) != b"":
-            if chunk is not None:
-                child.stdin.write(chunk)
-                await child.stdin.drain()
+        async for chunk in _read_input(process):
+            child.stdin.write(chunk)
+            await child.stdin.drain()
     except OSError:
         log.debug("a process closed its standard input")
     finally:
         child.stdin.close()
 
 
-async def _read_client(process: "asyncssh.SSHServerProcess[bytes]") -> bytes | None:
-    """Return input, b"" at its end, None for an event; signals are ignored, as sshd long did."""
-    try:
-        return await process.stdin.read(_CHUNK)
-    except (asyncssh.BreakReceived, asyncssh.SignalReceived):
-        return None
-    except asyncssh.TerminalSizeChanged as change:
-        log.debug("the client's terminal is now %d x %d", change.width, change.height)
-        return None
-    except (asyncssh.Error, OSError):
-        return b""
+async def _read_input(
+    process: "asyncssh.SSHServerProcess[bytes]", terminal: int | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the client's input until its end; breaks and signals are ignored, as sshd long did."""
+    while True:
+        try:
+            chunk = await process.stdin.read(_CHUNK)
+        except (asyncssh.BreakReceived, asyncssh.SignalReceived):
+            continue
+        except asyncssh.TerminalSizeChanged as change:
+            if terminal is not None:
+                _resize(terminal, (change.width, change.height, change.pixwidth, change.pixheight))
+            continue
+        except (asyncssh.Error, OSError):
+            return
+        if not chunk:
+            return
+        yield chunk
 
 
 async def _drain(descriptor: int, writer: "asyncssh.SSHWriter[bytes]") -> None:
@@ -298,19 +304,7 @@ async def _with_terminal(
 
 
 async def _type(process: "asyncssh.SSHServerProcess[bytes]", master: int) -> None:
-    """Copy the client's input to a terminal until its end."""
-    while True:
-        try:
-            chunk = await process.stdin.read(_CHUNK)
-        except (asyncssh.BreakReceived, asyncssh.SignalReceived):
-            continue
-        except asyncssh.TerminalSizeChanged as change:
-            _resize(master, (change.width, change.height, change.pixwidth, change.pixheight))
-            continue
-        except (asyncssh.Error, OSError):
-            return
-        if not chunk:
-            return
+    async for chunk in _read_input(process, master):
         await asyncio.to_thread(_write_all, master, chunk)
 
 
