@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlcloud.benchmarks.catalog import BENCHMARKS, Benchmark
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.bench import BenchmarkMatrix, Job
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload, read_recipe

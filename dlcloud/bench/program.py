@@ -9,7 +9,8 @@ from importlib import import_module
 from pathlib import Path
 
 import dlcloud.benchmarks
-from dlcloud.benchmarks.catalog import BENCHMARKS, Benchmark
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload
 from dlcloud.launch.remote_jobs import RECORDS
@@ -84,7 +85,7 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
 
 def _refuse_bad(arguments: list[str], benchmark: Benchmark) -> None:
     """Let the program itself read its arguments, here, before anything is launched."""
-    module = import_module(f"dlcloud.{benchmark.module}.main")
+    module = import_module(f"dlcloud.{benchmark.module}.arguments")
     told = io.StringIO()
     try:
         with redirect_stderr(told), redirect_stdout(told):
@@ -97,7 +98,7 @@ def _refuse_bad(arguments: list[str], benchmark: Benchmark) -> None:
 
 def _refuse_missing(workload: Workload, benchmark: Benchmark, files: Path | None) -> None:
     """Refuse a parameter that names a file of the user's which does not travel."""
-    for parameter in benchmark.files:
+    for parameter in (option.name for option in benchmark.options if option.file):
         name = workload.parameters.get(parameter)
         if name is None:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from dlcloud.benchmarks.catalog import Benchmark
+from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.errors import CapacityError, CloudError, DlcloudError, InstanceError, PartialError
 from dlcloud.core.fit import Fit, Machine, fit, machine_of_type
 from dlcloud.core.instance import InstanceType

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dlcloud.benchmarks.catalog import Benchmark, Need
+from dlcloud.benchmarks.harness.benchmark import Benchmark, HardwareNeed
 from dlcloud.core.instance import InstanceType
 from dlcloud.core.result import Hardware
 
@@ -87,13 +87,13 @@ def fit(benchmarks: Iterable[Benchmark], machine: Machine) -> Fit:
     return Fit(benchmarks=tuple(fitting), left_out=tuple(left_out), advice=tuple(advice))
 
 
-def _lacking(need: Need, machine: Machine) -> str:
+def _lacking(need: HardwareNeed, machine: Machine) -> str:
     """Say what a machine lacks of a need; nothing where it has all of it."""
     lacking = []
     if need.gpu and not machine.gpus:
         lacking.append("no NVIDIA GPU")
     if need.flags and not machine.flags & set(need.flags):
-        lacking.append(f"no {need.called or ' or '.join(need.flags)}")
+        lacking.append(f"no {need.flags_name or ' or '.join(need.flags)}")
     if machine.memory_gib is not None and machine.memory_gib < need.memory_gib * USABLE_MEMORY:
         lacking.append(f"{machine.memory_gib:g} GiB of memory, {need.memory_gib:g} are needed")
     if not lacking:

@@ -9,7 +9,7 @@ import venv
 import pytest
 
 from dlcloud.benchmarks.command import reporting
-from dlcloud.benchmarks.command.main import read_settings
+from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import JsonField, Pattern, after_warm_up
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
 from dlcloud.benchmarks.harness import redaction
@@ -225,7 +225,7 @@ def test_arguments_are_quoted_and_units_named(tmp_path):
         variant = CommandVariant(
             setting=Setting(name="a", arguments=("two words", "$HOME")),
             command="printf '%s|'",
-            reading=Pattern.parse("(1)"),
+            reader=Pattern.parse("(1)"),
             final=False,
             counted="tokens",
             warm_up_runs=1,

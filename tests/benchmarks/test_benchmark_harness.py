@@ -9,7 +9,7 @@ import pytest
 
 from dlcloud.benchmarks.harness import memory
 from dlcloud.benchmarks.harness.case import Case, Limits, Session
-from dlcloud.benchmarks.harness.load import ProcLoad, Reading, disturbance
+from dlcloud.benchmarks.harness.load import CpuTimes, ProcLoad, disturbance
 from dlcloud.benchmarks.harness.process import VariantError
 from dlcloud.benchmarks.harness.protocol import measure
 from dlcloud.benchmarks.harness.records import Metric, Recorder
@@ -38,7 +38,7 @@ class Machine:
         self.slices += 1
 
     def read(self):
-        return Reading(busy=self.busy, stolen=self.stolen, total=2 * self.now)
+        return CpuTimes(busy=self.busy, stolen=self.stolen, total=2 * self.now)
 
 
 @dataclass
@@ -419,8 +419,8 @@ def test_fewer_rounds_than_can_decide(machine):
 
 
 def test_disturbance_leaves_out_what_the_benchmark_used_itself():
-    before = Reading(busy=10.0, stolen=1.0, total=100.0)
-    after = Reading(busy=12.5, stolen=1.2, total=104.0)
+    before = CpuTimes(busy=10.0, stolen=1.0, total=100.0)
+    after = CpuTimes(busy=12.5, stolen=1.2, total=104.0)
     taken = disturbance(before, after, own=2.0)
     assert taken.others == pytest.approx(0.125)
     assert taken.stolen == pytest.approx(0.05)

@@ -13,7 +13,7 @@ import pytest
 
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness.case import Limits, Session
-from dlcloud.benchmarks.harness.load import Reading
+from dlcloud.benchmarks.harness.load import CpuTimes
 from dlcloud.benchmarks.harness.records import Metric, Recorder
 from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 from dlcloud.benchmarks.tensorflow_cpu import article, experiment, losses, main
@@ -93,7 +93,7 @@ class Laboratory:
     variants: list = field(default_factory=list)
 
     def read(self):
-        return Reading(busy=self.clock[0], stolen=0.0, total=self.clock[0])
+        return CpuTimes(busy=self.clock[0], stolen=0.0, total=self.clock[0])
 
     def variant(self, name, setting):
         speed = math.prod(self.earns.get((knob, value.name), 1.0) for knob, value in setting.items())

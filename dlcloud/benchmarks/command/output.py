@@ -10,7 +10,7 @@ from ..harness import statistics
 from ..harness.process import VariantError
 
 
-class Reading(Protocol):
+class ThroughputReader(Protocol):
     """A way to read throughputs from lines of output."""
 
     def values(self, line: str) -> list[float]:

@@ -19,7 +19,7 @@ from ..harness.process import VariantError, ending
 from ..harness.records import Measurement, Metric
 from ..harness.variant import Finish, Slice, WarmUp
 from . import reporting
-from .output import Reading, Reported, after_warm_up
+from .output import Reported, ThroughputReader, after_warm_up
 
 REPORT_MODULE = "dlcloud_report.py"
 
@@ -51,7 +51,7 @@ class CommandVariant:
     Args:
         setting: What is particular to this variant.
         command: For the shell; the setting's arguments are added, quoted.
-        reading: How to read throughputs from its output; None measures its wall time.
+        reader: How to read throughputs from its output; None measures its wall time.
         final: Count only the last throughput of a run.
         counted: What the throughput counts, per second.
         warm_up_runs: Runs before those that count.
@@ -61,7 +61,7 @@ class CommandVariant:
 
     setting: Setting
     command: str
-    reading: Reading | None
+    reader: ThroughputReader | None
     final: bool
     counted: str
     warm_up_runs: int
@@ -79,12 +79,12 @@ class CommandVariant:
     @property
     def metric(self) -> Metric:
         """Return throughput, or duration where none is read."""
-        return Metric.DURATION if self.reading is None else Metric.THROUGHPUT
+        return Metric.DURATION if self.reader is None else Metric.THROUGHPUT
 
     @property
     def unit(self) -> str:
         """Return the unit of the metric; a unit that already names a time is left as it is."""
-        if self.reading is None:
+        if self.reader is None:
             return "s"
         return self.counted if "/" in self.counted else f"{self.counted}/s"
 
@@ -118,10 +118,10 @@ class CommandVariant:
     def measure(self, seconds: float) -> Slice:  # noqa: ARG002 - a command runs for as long as it does
         """Run once."""
         run = self._run()
-        if self.reading is None:
+        if self.reader is None:
             return Slice(value=run.seconds, items=1, seconds=run.seconds)
         if not run.values:
-            raise VariantError(f"no line of its output {self.reading.describe()}")
+            raise VariantError(f"no line of its output {self.reader.describe()}")
         if self.final:
             return Slice(value=run.values[-1], items=1, seconds=run.seconds)
         values = after_warm_up(run.values)
@@ -153,14 +153,14 @@ class CommandVariant:
         Raises:
             VariantError: It ended with a status other than 0.
         """
-        if not isinstance(self.reading, Reported):
-            return self._run_with({}, self.reading)
+        if not isinstance(self.reader, Reported):
+            return self._run_with({}, self.reader)
         with tempfile.TemporaryDirectory(prefix="dlcloud-report-") as folder:
             report = Path(folder, "values")
             shutil.copy(reporting.__file__, Path(folder, REPORT_MODULE))
             run = self._run_with(self._found_in(folder) | {reporting.VARIABLE: str(report)}, None)
             lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
-        run.values.extend(value for line in lines for value in self.reading.values(line))
+        run.values.extend(value for line in lines for value in self.reader.values(line))
         return run
 
     def _found_in(self, folder: str) -> dict[str, str]:
@@ -168,7 +168,7 @@ class CommandVariant:
         known = self.setting.environment.get("PYTHONPATH", self.environment.get("PYTHONPATH"))
         return {"PYTHONPATH": os.pathsep.join(filter(None, (known, folder)))}
 
-    def _run_with(self, variables: Mapping[str, str], reading: Reading | None) -> _Run:
+    def _run_with(self, variables: Mapping[str, str], reader: ThroughputReader | None) -> _Run:
         began = time.perf_counter()
         self._process = self._started(variables)
         assert self._process.stdout is not None  # noqa: S101 - asked for as a pipe
@@ -178,8 +178,8 @@ class CommandVariant:
             self.echo.write(line)
             self.echo.flush()
             last = line.strip() or last
-            if reading is not None:
-                values.extend(reading.values(line))
+            if reader is not None:
+                values.extend(reader.values(line))
         status = self._reap()
         seconds = time.perf_counter() - began
         self.close()

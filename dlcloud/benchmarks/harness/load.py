@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CpuTimes:
     """CPU time of the whole machine since it started, in CPU seconds.
 
     Attributes:
@@ -38,7 +38,7 @@ class Disturbance:
 class Load(Protocol):
     """Reads the machine's CPU time."""
 
-    def read(self) -> Reading:
+    def read(self) -> CpuTimes:
         """Return the CPU time until now."""
 
 
@@ -52,20 +52,20 @@ class ProcLoad:
 
     path: Path = Path("/proc/stat")
 
-    def read(self) -> Reading:
+    def read(self) -> CpuTimes:
         """Return the CPU time until now."""
         try:
             line = self.path.read_text(encoding="ascii").split("\n", 1)[0]
         except OSError:
-            return Reading(busy=0.0, stolen=0.0, total=0.0)
+            return CpuTimes(busy=0.0, stolen=0.0, total=0.0)
         user, nice, system, idle, iowait, irq, softirq, steal = (
             int(ticks) / _ticks_per_second() for ticks in line.split()[1:9]
         )
         busy = user + nice + system + irq + softirq
-        return Reading(busy=busy, stolen=steal, total=busy + idle + iowait + steal)
+        return CpuTimes(busy=busy, stolen=steal, total=busy + idle + iowait + steal)
 
 
-def disturbance(before: Reading, after: Reading, own: float) -> Disturbance:
+def disturbance(before: CpuTimes, after: CpuTimes, own: float) -> Disturbance:
     """Return what others took between two readings.
 
     Args:

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return program.FAILED
     limits = program.limits_from(arguments)
     return program.run(
-        ENTRY.name,
+        ENTRY,
         arguments,
         limits=limits,
         packages=dict.fromkeys(package for engine in engines for package in engine.packages),

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from .. import catalog
 from ..harness import environment, hardware, program
 from ..harness.process import VariantError
 from ..harness.records import Recorder, Skip
 from ..harness.variant import WorkerVariant
+from .arguments import ENTRY
 from .engines import Engine, Isa, Precision
 from .formats import format_described, title_of
-
-ENTRY = catalog.BENCHMARKS["quantization"]
 
 CREATED = "profile_create"
 """Has oneDNN tell what it makes, but not each run: OpenVINO 2026.4 then fails at times."""

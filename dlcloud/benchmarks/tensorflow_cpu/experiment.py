@@ -11,13 +11,12 @@ from ..harness.process import VariantError
 from ..harness.records import Failure, Skip
 from ..harness.variant import WorkerVariant
 from . import article
+from .arguments import ARTICLE, STOCK, TODAY
 from .knobs import Knob, Setting, arguments_of, describe, environment_of, stock
 from .losses import compare
 from .machine import Machine
 from .search import Found, Progress, Search, cases_of
 from .sizes import SIZES
-
-STOCK, ARTICLE, TODAY = SETTINGS = ("stock", "article", "today")
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 

@@ -1,32 +1,32 @@
 """A benchmark program of sample workloads: `python3 -m benchmarks.sample --variants JSON`."""
 
-import argparse
 import json
 import sys
 
 from .harness import program
-from .harness.case import Case, Limits
+from .harness.benchmark import Benchmark, Option
+from .harness.case import Case
 from .harness.variant import WorkerVariant
+
+ENTRY = Benchmark(
+    name="sample",
+    module="benchmarks.sample",
+    requirements="none.txt",
+    summary="Sample workloads.",
+    options=(
+        Option("variants", "the settings", type=json.loads, required=True),
+        Option("cases", "how many", type=int),
+    ),
+    defaults={"slice-seconds": 0.05},
+)
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--variants", type=json.loads, required=True)
-    parser.add_argument("--cases", type=int)
-    limits = Limits(slice_s=0.05)
-    program.add_arguments(parser, limits=limits)
-    program.add_round_arguments(parser, limits=limits)
-    arguments = parser.parse_args()
-    limits = Limits(
-        width=arguments.width,
-        max_s=arguments.max_seconds,
-        rounds=arguments.rounds,
-        slice_s=arguments.slice_seconds,
-        warm_up_s=arguments.warm_up_seconds,
-    )
+    arguments = ENTRY.parser().parse_args()
+    limits = program.limits_from(arguments)
     names = ["sample"] if arguments.cases is None else [f"sample {n}" for n in range(arguments.cases)]
     cases = [Case(name=name, variants=_variants(arguments.variants)) for name in names]
-    return program.run("sample", arguments, limits=limits, packages=("pip",), cases=lambda _recorder: cases)
+    return program.run(ENTRY, arguments, limits=limits, packages=("pip",), cases=lambda _recorder: cases)
 
 
 def _variants(told):

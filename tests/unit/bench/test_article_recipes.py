@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlcloud.bench.program import program_of
-from dlcloud.benchmarks.command.main import read_settings
+from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import Pattern
 from dlcloud.core.recipe import read_recipe
 

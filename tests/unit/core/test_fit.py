@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from dlcloud.benchmarks.catalog import BENCHMARKS, COMMON, ROUNDS, Benchmark, Need
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.harness.benchmark import Benchmark, HardwareNeed
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.fit import FLAGS_OF_ISA, Machine, fit, machine_of_probe, machine_of_type
 from dlcloud.core.result import Hardware
@@ -12,20 +13,18 @@ BIG = Machine(name="big", flags=frozenset({"avx512_vnni", *BF16}), memory_gib=64
 
 
 def benchmark(name, *needs):
-    return Benchmark(
-        name=name, module="m", requirements="r", summary="s", parameters={}, needs=needs, sweep={}
-    )
+    return Benchmark(name=name, module="m", requirements="r", summary="s", options=(), needs=needs, sweep={})
 
 
 ALL = [
-    benchmark("plain", Need(flags=("amx_bf16",), called="AMX", advice="slower")),
-    benchmark("gpu", Need(gpu=True)),
-    benchmark("large", Need(memory_gib=32)),
-    benchmark("mixed", Need(flags=BF16, called="AVX512_BF16 or AMX")),
+    benchmark("plain", HardwareNeed(flags=("amx_bf16",), flags_name="AMX", advice="slower")),
+    benchmark("gpu", HardwareNeed(gpu=True)),
+    benchmark("large", HardwareNeed(memory_gib=32)),
+    benchmark("mixed", HardwareNeed(flags=BF16, flags_name="AVX512_BF16 or AMX")),
     benchmark(
         "int8",
-        Need(setting="bf16", flags=BF16),
-        Need(setting="int8", flags=("avx512_vnni",), called="VNNI", advice="half the gain"),
+        HardwareNeed(setting="bf16", flags=BF16),
+        HardwareNeed(setting="int8", flags=("avx512_vnni",), flags_name="VNNI", advice="half the gain"),
     ),
 ]
 
@@ -81,8 +80,7 @@ def test_an_instance_shows_what_it_has():
 
 
 def test_what_the_catalog_sweeps_are_its_own_parameters():
-    for each in BENCHMARKS.values():
-        known = {*each.parameters, *COMMON, *(ROUNDS if each.rounds else ())}
-        assert {*(each.sweep or {}), *each.tiny, *each.lists, *each.selecting} <= known, each.name
-        assert set(each.selecting) <= set(each.lists)
-        assert each.sweep is None or each.tiny
+    for entry in BENCHMARKS.values():
+        assert {*(entry.sweep or {}), *entry.tiny, *entry.defaults} <= entry.parameters.keys(), entry.name
+        assert all(option.many for option in entry.options if option.selects)
+        assert entry.sweep is None or entry.tiny

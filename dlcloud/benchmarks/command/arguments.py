@@ -1,0 +1,166 @@
+"""The options of the command benchmark."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..harness.benchmark import Benchmark, Option, natural, positive
+from ..harness.statistics import MINIMUM_PAIRS
+from .output import JsonField, Pattern, Reported, ThroughputReader
+from .variant import Setting
+
+SETTING_KEYS = {"name", "environment", "arguments"}
+
+READING_GROUP = "throughput (without any of these the wall time of a run is measured)"
+
+ENTRY = Benchmark(
+    name="command",
+    module="benchmarks.command",
+    requirements="command.txt",
+    summary="Compare settings (environment, arguments) of any command by the throughput it prints, or by its "
+    "wall time.",
+    options=(
+        Option("run", "the command, run in a shell", metavar="COMMAND", required=True),
+        Option(
+            "settings",
+            'a list of {"name": ..., "environment": {...}, "arguments": [...]}, baseline first; or @FILE',
+            default="",
+            metavar="JSON",
+        ),
+        Option("case", "name of the work in the table", default="command"),
+        Option(
+            "repeats",
+            "runs of each setting; fewer than 6 cannot name a winner",
+            type=positive,
+            default=MINIMUM_PAIRS,
+            metavar="N",
+        ),
+        Option(
+            "warm-up-runs",
+            "runs of each setting before those that count",
+            type=natural,
+            default_help="1 for wall time, otherwise 0",
+            metavar="N",
+        ),
+        Option(
+            "throughput",
+            "a regular expression whose one group is the throughput, per line",
+            metavar="REGEX",
+            group=READING_GROUP,
+        ),
+        Option(
+            "json-field",
+            "field of output lines that are JSON objects (a.b for nested)",
+            metavar="NAME",
+            group=READING_GROUP,
+        ),
+        Option(
+            "reported",
+            "the program reports it: `import dlcloud_report; dlcloud_report.throughput(images / seconds)`, "
+            "or numbers appended to the file that the variable DLCLOUD_REPORT names, one a line",
+            flag=True,
+            group=READING_GROUP,
+        ),
+        Option("final", "use the last value of a run, not all after warm-up", flag=True, group=READING_GROUP),
+        Option("unit", "what is counted per second, such as images", default="items", group=READING_GROUP),
+    ),
+    defaults={"max-seconds": None},
+    rounds=False,
+)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the arguments; a faulty one ends the program with status 2, as argparse does."""
+    parser = ENTRY.parser()
+    arguments = parser.parse_args(argv)
+    try:
+        read_settings(arguments.settings)
+        reader_of(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    return arguments
+
+
+def read_settings(text: str) -> list[Setting]:
+    """Read the settings from JSON, the baseline first.
+
+    Args:
+        text: A list of {name, environment, arguments}, or @FILE; the last two are optional, a variable
+            that is null is removed. An empty text is one setting, as it is.
+
+    Raises:
+        ValueError: Every fault found, joined by semicolons.
+    """
+    if text.startswith("@"):
+        text = _read_file(text[1:])
+    if not text:
+        return [Setting(name="as it is")]
+    try:
+        entries = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--settings is not JSON: {error}") from None
+    if not isinstance(entries, list) or not entries:
+        raise ValueError("--settings must be a list of at least one setting")
+    faults = [fault for place, entry in enumerate(entries, 1) for fault in _faults(place, entry)]
+    if faults:
+        raise ValueError("; ".join(faults))
+    names = [entry["name"] for entry in entries]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"--settings: more than one is called {', '.join(map(repr, twice))}")
+    return [_setting(entry) for entry in entries]
+
+
+def _faults(place: int, entry: Any) -> list[str]:  # noqa: ANN401 - whatever JSON holds
+    where = f"setting {place}"
+    if not isinstance(entry, dict):
+        return [f"{where} is not an object"]
+    faults = [f"{where}: unknown key {key!r}" for key in sorted(entry.keys() - SETTING_KEYS)]
+    if not isinstance(entry.get("name"), str) or not entry["name"]:
+        faults.append(f"{where}: no name")
+    variables = entry.get("environment", {})
+    if not isinstance(variables, dict) or not all(
+        value is None or isinstance(value, str) for value in variables.values()
+    ):
+        faults.append(f"{where}: environment must map names to texts")
+    added = entry.get("arguments", [])
+    if not isinstance(added, list) or not all(isinstance(value, str) for value in added):
+        faults.append(f"{where}: arguments must be a list of texts")
+    return faults
+
+
+def _setting(entry: dict[str, Any]) -> Setting:
+    return Setting(
+        name=entry["name"],
+        environment=entry.get("environment", {}),
+        arguments=tuple(entry.get("arguments", [])),
+    )
+
+
+def _read_file(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"--settings: {path}: {error.strerror}") from None
+
+
+def reader_of(arguments: argparse.Namespace) -> ThroughputReader | None:
+    """Return what reads the throughput; None if the wall time is measured.
+
+    Raises:
+        ValueError: The arguments contradict each other.
+    """
+    ways = (arguments.throughput is not None, arguments.json_field is not None, arguments.reported)
+    if sum(ways) > 1:
+        raise ValueError("--throughput, --json-field and --reported exclude each other")
+    if arguments.throughput is not None:
+        return Pattern.parse(arguments.throughput)
+    if arguments.json_field is not None:
+        return JsonField(arguments.json_field)
+    if arguments.reported:
+        return Reported()
+    if arguments.final:
+        raise ValueError("--final needs --throughput, --json-field or --reported")
+    return None

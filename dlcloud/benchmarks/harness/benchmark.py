@@ -1,0 +1,330 @@
+"""A benchmark program as a table: its options, needs and packages.
+
+Parsers, the catalog that the launcher reads, and the documentation are made from it.
+"""
+
+import argparse
+import fnmatch
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .case import Limits
+
+REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
+
+Parameters = Mapping[str, str | list[str]]
+"""Values of parameters, as in a recipe; a list for several."""
+
+OUTPUT_ITSELF = Path()
+"""What `--resume` stands for without a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a program, which is also a parameter in a recipe.
+
+    Attributes:
+        name: Without the dashes.
+        help: What it means, without its default.
+        type: Converts a value from text.
+        default: Its default; of several values, a tuple.
+        default_help: What the default means, if its value does not say.
+        choices: The values allowed; all if empty.
+        metavar: What the help shows for its value.
+        many: Whether it takes several values.
+        optional: What it stands for without a value; None if it needs one.
+        flag: Whether it takes no value.
+        required: Whether it must be given.
+        group: Heading under which the help shows it.
+        file: Whether it is the path of a file of the user's own.
+        selects: Whether its values only select cases: a case is the same whatever other values there are, so
+            that `--resume` need not repeat them.
+    """
+
+    name: str
+    help: str
+    _: KW_ONLY
+    type: Callable[[str], Any] = str
+    default: Any = None
+    default_help: str = ""
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    many: bool = False
+    optional: Any = None
+    flag: bool = False
+    required: bool = False
+    group: str = ""
+    file: bool = False
+    selects: bool = False
+
+    @property
+    def full_help(self) -> str:
+        """Return what it means with its default."""
+        values = self.default if isinstance(self.default, tuple) else (self.default,)
+        default = self.default_help or " ".join(str(value) for value in values if value not in {None, ""})
+        return f"{self.help} (default: {default})" if default and not self.flag else self.help
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Add it to a parser, or to a group of one."""
+        name, text = f"--{self.name}", self.full_help.replace("%", "%%")
+        if self.flag:
+            parser.add_argument(name, action="store_true", help=text)
+            return
+        arity: dict[str, Any] = {"nargs": "+"} if self.many else {}
+        if self.optional is not None:
+            arity = {"nargs": "?", "const": self.optional}
+        parser.add_argument(
+            name,
+            type=self.type,
+            default=list(self.default) if isinstance(self.default, tuple) else self.default,
+            choices=self.choices or None,
+            metavar=self.metavar,
+            required=self.required,
+            help=text,
+            **arity,
+        )
+
+
+def natural(text: str) -> int:
+    """Read a whole number of at least 0."""
+    value = int(text) if text.isdecimal() else -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return value
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def positive_float(text: str) -> float:
+    """Read a number above 0."""
+    value = _number(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    """Read a share above 0 and below 1."""
+    value = _number(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+_LIMITS = Limits()
+
+RECORDING = (
+    Option("output", "append the records to FILE, as JSON lines", type=Path, metavar="FILE", group="records"),
+    Option(
+        "resume",
+        "measure only the cases that EARLIER, records of an interrupted run, does not hold; without EARLIER, "
+        "the output itself",
+        type=Path,
+        metavar="EARLIER",
+        optional=OUTPUT_ITSELF,
+        group="records",
+    ),
+    Option(
+        "host",
+        "name of this machine in the records",
+        default=platform.node(),
+        default_help="its host name",
+        metavar="NAME",
+        group="records",
+    ),
+)
+"""Options of every program that only its caller sets."""
+
+COMMON = (
+    Option(
+        "width",
+        "relative width of the speed-up's 95 % interval at which sampling stops",
+        type=fraction,
+        default=_LIMITS.width,
+        metavar="SHARE",
+        group="measuring",
+    ),
+    Option(
+        "max-seconds",
+        "seconds of measuring a case after which no further round begins",
+        type=positive_float,
+        default=_LIMITS.max_s,
+        metavar="S",
+        group="measuring",
+    ),
+    Option(
+        "pin",
+        "cores keeps everything to one hyper-thread of each physical core",
+        choices=("none", "cores"),
+        default="none",
+        group="measuring",
+    ),
+    Option("seed", "of every random choice", type=natural, default=0, metavar="N", group="measuring"),
+)
+"""Options of every benchmark."""
+
+ROUNDS = (
+    Option(
+        "rounds",
+        "rounds measured at least; fewer than 6 cannot name a winner",
+        type=positive,
+        default=_LIMITS.rounds,
+        metavar="N",
+        group="rounds",
+    ),
+    Option(
+        "slice-seconds",
+        "least time of a setting in a round",
+        type=positive_float,
+        default=_LIMITS.slice_s,
+        metavar="S",
+        group="rounds",
+    ),
+    Option(
+        "warm-up-seconds",
+        "when a warm-up that does not end by itself is cut off",
+        type=positive_float,
+        default=_LIMITS.warm_up_s,
+        metavar="S",
+        group="rounds",
+    ),
+)
+"""Options of benchmarks whose settings run in slices of time."""
+
+
+THREADS = Option(
+    "threads", "threads of the engine", type=positive, default_help="one per physical core", metavar="N"
+)
+
+TINY: Parameters = {"max-seconds": "2", "slice-seconds": "0.05", "warm-up-seconds": "1"}
+"""How the tiny form of a benchmark measures."""
+
+BF16_FLAGS, BF16_NAME = ("avx512_bf16", "amx_bf16"), "AVX512_BF16 or AMX"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequirementsChoice:
+    """Another requirements file, used if one of a parameter's values is this one.
+
+    Attributes:
+        parameter: Its name.
+        value: The value; `*` stands for anything.
+        requirements: File below `requirements`.
+        alone: Whether all of the parameter's values must be this one.
+    """
+
+    parameter: str
+    value: str
+    requirements: str
+    alone: bool = False
+
+    def applies(self, values: Sequence[str]) -> bool:
+        """True if the parameter's values call for these requirements."""
+        matches = [fnmatch.fnmatchcase(value, self.value) for value in values]
+        return all(matches) and any(matches) if self.alone else any(matches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareNeed:
+    """What a machine must have for a benchmark, or for one of its settings.
+
+    Attributes:
+        setting: One of its settings; empty for the whole benchmark.
+        gpu: Whether it needs an NVIDIA GPU.
+        flags: CPU flags, as in hardware.FLAGS, of which one is enough.
+        flags_name: The usual name of the flags.
+        memory_gib: Memory, in the sizes that instance types are sold with.
+        advice: What to expect without it, if it runs all the same; then nothing is left out.
+    """
+
+    setting: str = ""
+    gpu: bool = False
+    flags: tuple[str, ...] = ()
+    flags_name: str = ""
+    memory_gib: float = 0.0
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A benchmark program.
+
+    Attributes:
+        name: As written in a recipe.
+        module: The module that `python3 -m` runs.
+        requirements: File below `requirements` with the pinned packages of its environment.
+        summary: One sentence for the user.
+        options: Its own options; those of every benchmark are COMMON and, if `rounds` is set, ROUNDS.
+        defaults: Defaults of its own for options of every benchmark, by name.
+        rounds: Whether settings run in slices of time.
+        needs: What a machine must have; `dlcloud bench` leaves out what does not fit.
+        sweep: The parameters that `dlcloud bench` runs it with; None if it cannot run it by itself.
+        tiny: Parameters of its tiny form: the real engines, in seconds.
+        choices: Values of parameters that need other packages; the first that applies counts.
+    """
+
+    name: str
+    module: str
+    requirements: str
+    summary: str
+    options: tuple[Option, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    rounds: bool = True
+    needs: tuple[HardwareNeed, ...] = ()
+    sweep: Parameters | None = None
+    tiny: Parameters = field(default_factory=dict)
+    choices: tuple[RequirementsChoice, ...] = ()
+
+    @property
+    def parameters(self) -> dict[str, Option]:
+        """Return all options that a recipe may set, by name."""
+        measuring = (*COMMON, *(ROUNDS if self.rounds else ()))
+        options = {option.name: option for option in (*self.options, *measuring)}
+        changed = {name: replace(options[name], default=value) for name, value in self.defaults.items()}
+        return options | changed
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """Return the parameters whose values only select cases."""
+        return tuple(option.name for option in self.options if option.selects)
+
+    @property
+    def requirements_path(self) -> Path:
+        """Return the path of the requirements file that suits its defaults."""
+        return REQUIREMENTS / self.requirements
+
+    def requirements_for(self, arguments: Sequence[str]) -> Path:
+        """Return the path of the requirements file that suits its command-line arguments."""
+        # Shortened options and `--option=value` must mean here what they mean to the program.
+        parser = argparse.ArgumentParser(add_help=False)
+        for name in self.parameters:
+            parser.add_argument(f"--{name}", dest=name, nargs="*", default=[])
+        values, _ = parser.parse_known_args(arguments)
+        choices = (choice for choice in self.choices if choice.applies(getattr(values, choice.parameter)))
+        return next((REQUIREMENTS / choice.requirements for choice in choices), self.requirements_path)
+
+    def parser(self) -> argparse.ArgumentParser:
+        """Return the parser of the program's arguments."""
+        parser = argparse.ArgumentParser(prog=f"python3 -m {self.module}", description=self.summary)
+        groups: dict[str, argparse._ActionsContainer] = {"": parser}
+        for option in (*self.parameters.values(), *RECORDING):
+            if option.group not in groups:
+                groups[option.group] = parser.add_argument_group(option.group)
+            option.add_to(groups[option.group])
+        return parser

@@ -1,0 +1,117 @@
+"""The options of the TensorFlow benchmark."""
+
+import argparse
+from collections.abc import Sequence
+
+from ..harness.benchmark import (
+    BF16_FLAGS,
+    BF16_NAME,
+    TINY,
+    Benchmark,
+    HardwareNeed,
+    Option,
+    RequirementsChoice,
+    positive,
+    positive_float,
+)
+from ..harness.case import Limits
+from .knobs import NAMES
+from .sizes import SIZES, SLOTS
+
+STOCK, ARTICLE, TODAY = SETTINGS = ("stock", "article", "today")
+
+SEARCH = Limits(width=0.1, max_s=20.0, rounds=3, slice_s=1.0, warm_up_s=20.0)
+"""A search only asks of each value whether it is clearly better."""
+
+SEARCH_GROUP = f"the search for {TODAY}'s best setting"
+
+ENTRY = Benchmark(
+    name="tensorflow",
+    module="benchmarks.tensorflow_cpu",
+    requirements="tensorflow.txt",
+    summary="Compare settings of training with TensorFlow: stock, an article's of 2018, and today's best, "
+    "found by a search that says what each knob earns.",
+    options=(
+        Option(
+            "network",
+            "networks with random weights",
+            choices=tuple(SIZES),
+            default=("resnet50",),
+            many=True,
+            selects=True,
+        ),
+        Option("batch", "images a step", type=positive, default=(32,), metavar="N", many=True, selects=True),
+        Option(
+            "settings",
+            "settings to compare; stock is the baseline in any case",
+            choices=SETTINGS,
+            default=SETTINGS,
+            default_help="all",
+            many=True,
+        ),
+        Option("optimizer", "how weights are updated", choices=tuple(SLOTS), default="sgd"),
+        Option("device", "where to train", choices=("cpu", "gpu"), default="cpu"),
+        Option(
+            "knobs",
+            "knobs that the search may turn",
+            choices=NAMES,
+            default=NAMES,
+            default_help="all",
+            many=True,
+            group=SEARCH_GROUP,
+        ),
+        Option(
+            "search-batch",
+            "search at this batch only and use the best setting at every one",
+            type=positive,
+            default_help="each is searched",
+            metavar="N",
+            group=SEARCH_GROUP,
+        ),
+        Option(
+            "search-rounds",
+            "rounds of each case of the search at least",
+            type=positive,
+            default=SEARCH.rounds,
+            metavar="N",
+            group=SEARCH_GROUP,
+        ),
+        Option(
+            "search-seconds",
+            "seconds after which a case of the search begins no further round",
+            type=positive_float,
+            default=SEARCH.max_s,
+            metavar="S",
+            group=SEARCH_GROUP,
+        ),
+        Option(
+            "search-total-seconds",
+            "seconds after which the search turns no further knob",
+            type=positive_float,
+            default_help="every knob is turned",
+            metavar="S",
+            group=SEARCH_GROUP,
+        ),
+    ),
+    needs=(
+        HardwareNeed(memory_gib=8),
+        HardwareNeed(
+            flags=BF16_FLAGS,
+            flags_name=BF16_NAME,
+            advice="the search leaves bf16 out there, its largest gain",
+        ),
+    ),
+    sweep={"network": ["resnet50", "vgg16"], "batch": "32"},
+    tiny={"network": "tiny", "batch": "8", "knobs": ["onednn", "precision"], **TINY, "search-seconds": "1"},
+    choices=(RequirementsChoice(parameter="device", value="gpu", requirements="tensorflow_gpu.txt"),),
+)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the arguments; a faulty one ends the program with status 2, as argparse does."""
+    parser = ENTRY.parser()
+    arguments = parser.parse_args(argv)
+    arguments.settings = [name for name in SETTINGS if name == STOCK or name in arguments.settings]
+    if arguments.search_batch is not None and TODAY not in arguments.settings:
+        parser.error(f"--search-batch is of the search, which needs --settings {TODAY}")
+    return arguments
