@@ -8,32 +8,27 @@ everything once and forks, so that a run costs no start-up. It reads lines of {"
 
 import json
 import os
+import pkgutil
 import signal
 import sys
 import tempfile
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import botocore.session
 from botocore.client import BaseClient
 from botocore.loaders import create_loader
 
+import dlcloud.cli
+import dlcloud.cloud
+import dlcloud.ssh
 from dlcloud.cli import main as cli
 from dlcloud.cloud.clients import Clients
-from dlcloud.launch import living
-from dlcloud.launch import lock as claim
+from dlcloud.launch import lock, members
 from dlcloud.store.database import Database
 
-MODULES = (
-    "dlcloud.cli.bench_flow",
-    "dlcloud.cli.up_flow",
-    "dlcloud.cli.down_flow",
-    "dlcloud.cli.gc_flow",
-    "dlcloud.cli.resize_flow",
-    "dlcloud.cloud.ec2",
-    "dlcloud.ssh.dial",
-    "dlcloud.local.site",
-)
+PACKAGES = (dlcloud.cli, dlcloud.cloud, dlcloud.ssh)
 SERVICES = ("ec2", "iam", "sts", "ssm", "pricing", "service-quotas")
 
 
@@ -58,10 +53,10 @@ class Killer:
         """Return a function with a point before and one after it; `name` makes the name of its arguments."""
 
         def wrapped(*arguments, **keywords):
-            told = name(arguments)
-            self.point(f"before {told}")
+            call = name(arguments)
+            self.point(f"before {call}")
             answer = function(*arguments, **keywords)
-            self.point(f"after {told}")
+            self.point(f"after {call}")
             return answer
 
         return wrapped
@@ -72,9 +67,9 @@ def child(order, trail, output):
     killer = Killer(order["kill_at"], order["kill_on"], trail)
     BaseClient._make_api_call = killer.around(BaseClient._make_api_call, lambda given: given[1])
     Database.write = killer.around(Database.write, lambda given: " ".join(given[1].split()[:3]))
-    # The local EC2 tells of everything at once: nothing is gained by waiting for its lists as for AWS's.
-    living.CONSISTENCY_WINDOW_S = 0.5
-    claim.SWEEP_AGE_S = 0.0
+    # The lists of the local EC2 are consistent at once: waiting as for AWS's would gain nothing.
+    members.CONSISTENCY_WINDOW_S = 0.5
+    lock.SWEEP_AGE_S = 0.0
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.argv = ["dlcloud", *order["argv"]]
@@ -82,7 +77,7 @@ def child(order, trail, output):
 
 
 def run(order):
-    """Fork, wait, tell."""
+    """Fork, wait, and return how the child ended."""
     with tempfile.TemporaryFile() as trail, tempfile.TemporaryFile() as output:
         pid = os.fork()
         if pid == 0:
@@ -117,14 +112,12 @@ def warm_up():
 def main():
     """Serve orders until there are no more."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    for name in MODULES:
-        try:
-            __import__(name)
-        except ImportError as error:
-            print(error, file=sys.stderr)  # noqa: T201  a program
+    for package in PACKAGES:
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
     warm_up()
     for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)  # noqa: T201  as above
+        print(json.dumps(run(json.loads(line))), flush=True)  # noqa: T201  a program
 
 
 if __name__ == "__main__":

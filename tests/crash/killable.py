@@ -1,4 +1,4 @@
-"""A home whose commands can be killed anywhere, and the questions what is left afterwards."""
+"""A home whose commands can be killed anywhere, and what is left in EC2 afterwards."""
 
 import json
 import os
@@ -42,19 +42,21 @@ class Home:
         order = {"argv": argv, "kill_at": kill_at, "kill_on": kill_on}
         self._driver.stdin.write(json.dumps(order) + "\n")
         self._driver.stdin.flush()
-        told = json.loads(self._driver.stdout.readline())
-        assert expect is None or told["status"] == expect, f"{argv}: {told['status']}\n{told['output']}"
-        return told
+        outcome = json.loads(self._driver.stdout.readline())
+        assert expect is None or outcome["status"] == expect, (
+            f"{argv}: {outcome['status']}\n{outcome['output']}"
+        )
+        return outcome
 
     def alive(self):
         """Return the cluster tags of all instances that cost money."""
         pages = self.ec2.get_paginator("describe_instances").paginate()
-        found = [reservation for page in pages for reservation in page["Reservations"]]
-        instances = [each for reservation in found for each in reservation["Instances"]]
+        reservations = [reservation for page in pages for reservation in page["Reservations"]]
+        instances = [instance for reservation in reservations for instance in reservation["Instances"]]
         return [
-            next(tag["Value"] for tag in each["Tags"] if tag["Key"] == CLUSTER_TAG)
-            for each in instances
-            if each["State"]["Name"] not in ENDED
+            next(tag["Value"] for tag in instance["Tags"] if tag["Key"] == CLUSTER_TAG)
+            for instance in instances
+            if instance["State"]["Name"] not in ENDED
         ]
 
     def left(self):
@@ -63,21 +65,23 @@ class Home:
         groups = ec2.describe_security_groups()["SecurityGroups"]
         return {
             "instances": self.alive(),
-            "volumes": [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]],
-            "groups": [each["GroupName"] for each in groups if each["GroupName"] != "default"],
+            "volumes": [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]],
+            "groups": [group["GroupName"] for group in groups if group["GroupName"] != "default"],
             "templates": [
-                each["LaunchTemplateName"] for each in ec2.describe_launch_templates()["LaunchTemplates"]
+                template["LaunchTemplateName"]
+                for template in ec2.describe_launch_templates()["LaunchTemplates"]
             ],
-            "fleets": [each["FleetId"] for each in ec2.describe_fleets()["Fleets"]],
+            "fleets": [fleet["FleetId"] for fleet in ec2.describe_fleets()["Fleets"]],
             "interfaces": [
-                each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]
+                interface["NetworkInterfaceId"]
+                for interface in ec2.describe_network_interfaces()["NetworkInterfaces"]
             ],
-            "roles": [each["RoleName"] for each in self.iam.list_roles(PathPrefix="/dlcloud/")["Roles"]],
+            "roles": [role["RoleName"] for role in self.iam.list_roles(PathPrefix="/dlcloud/")["Roles"]],
             "profiles": [
-                each["InstanceProfileName"]
-                for each in self.iam.list_instance_profiles(PathPrefix="/dlcloud/")["InstanceProfiles"]
+                profile["InstanceProfileName"]
+                for profile in self.iam.list_instance_profiles(PathPrefix="/dlcloud/")["InstanceProfiles"]
             ],
-            "keys": [each["KeyName"] for each in ec2.describe_key_pairs()["KeyPairs"]],
+            "keys": [pair["KeyName"] for pair in ec2.describe_key_pairs()["KeyPairs"]],
         }
 
     def size(self, name):
@@ -103,12 +107,12 @@ class Home:
 
     @property
     def ec2(self):
-        """Return what asks EC2."""
+        """Return an EC2 client that is never killed."""
         return self.clients.read("ec2")
 
     @property
     def iam(self):
-        """Return what asks IAM."""
+        """Return an IAM client that is never killed."""
         return self.clients.read("iam")
 
     def begin_hand_over(self, name, *, in_charge=False):

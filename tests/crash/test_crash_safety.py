@@ -44,8 +44,8 @@ both = pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances
 def homes(tmp_path_factory):
     made = [Home(tmp_path_factory.mktemp("crash") / "home") for _ in range(HOMES)]
     yield made
-    for each in made:
-        each.close()
+    for home in made:
+        home.close()
 
 
 class Points:
@@ -93,14 +93,14 @@ class Points:
 
 
 def try_points(homes, kill, check):
-    """Kill a command at each point; `kill` runs it, `check` what comes after it."""
+    """Kill a command at each point; `kill` runs it, `check` runs what follows it."""
 
     def scenario(home, number):
-        told = kill(home, number)
-        if told["status"] != -9:
-            assert told["status"] == 0, told["output"]
+        outcome = kill(home, number)
+        if outcome["status"] != -9:
+            assert outcome["status"] == 0, outcome["output"]
             return False
-        where = f"killed at {number}, {told['points'][-1]}"
+        where = f"killed at {number}, {outcome['points'][-1]}"
         try:
             check(home, number // EVERY, where)
         except AssertionError as error:
@@ -191,9 +191,9 @@ def test_any_command_after_a_killed_resize_ends_in_one_right_cluster(homes, inst
             assert_one_cluster(home, after)
             down(home, where)
         elif turn % 3 == 1:
-            wanted = home.size("one") or before
+            size = home.size("one") or before
             home.run("up", sized(home), "--keep", "--name", "one", expect=0)
-            assert_one_cluster(home, wanted)
+            assert_one_cluster(home, size)
             home.run("resize", "one", str(before), "--yes", expect=0)
             assert_one_cluster(home, before)
         else:
@@ -221,9 +221,9 @@ def test_gc_with_an_empty_store_finds_and_removes_what_a_lost_laptop_left(homes,
     home = homes[0]
     home.run("up", recipe(home, instances), "--keep", "--name", "one", expect=0)
     home.forget()
-    told = home.run(*GC, "--dry-run", "-o", "csv", expect=0)
-    kinds = {line.split(",")[3] for line in told["output"].splitlines() if ",us-east-1," in line}
-    assert {"instance", "security-group"} <= kinds, told["output"]
+    outcome = home.run(*GC, "--dry-run", "-o", "csv", expect=0)
+    kinds = {line.split(",")[3] for line in outcome["output"].splitlines() if ",us-east-1," in line}
+    assert {"instance", "security-group"} <= kinds, outcome["output"]
     assert len(home.alive()) == 2
     home.run(*GC, "--yes", expect=0)
     assert not any(home.left().values())
@@ -272,8 +272,8 @@ def test_gc_leaves_alone_what_controls_itself_unless_it_is_named(homes):
     home.begin_hand_over("one", in_charge=True)
     home.forget()
     (cluster_id,) = set(home.alive())
-    told = home.run(*GC, "--yes", expect=0)["output"]
-    assert f"one ({cluster_id}) is left alone" in told
+    output = home.run(*GC, "--yes", expect=0)["output"]
+    assert f"one ({cluster_id}) is left alone" in output
     assert len(home.alive()) == 2
     home.run(*GC, cluster_id, "--yes", expect=0)
     assert not any(home.left().values()), home.left()
@@ -287,9 +287,9 @@ def test_a_second_bench_completes_one_that_was_killed_and_leaves_nothing(homes):
         return home.run("bench", *types, "--recipe", path, "-o", "csv", kill_at=kill_at, expect=expect)
 
     def check(home, _number, where):
-        told = bench(home, expect=0)["output"]
+        output = bench(home, expect=0)["output"]
         for name in ("c5.xlarge", "c7i.xlarge"):
-            assert any(f",{name}," in line for line in told.splitlines()), f"{name}: {told}"
+            assert any(f",{name}," in line for line in output.splitlines()), f"{name}: {output}"
         assert_nothing_left(home, where)
 
     try_points(homes, bench, check)

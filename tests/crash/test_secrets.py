@@ -12,7 +12,7 @@ workload: {command: 'ps -eo args', repeats: 1}
 
 
 def secrets_of(home):
-    """Return the words of a cluster's private files that nobody else may read."""
+    """Return the words of a cluster's private files that no other user may read."""
     (folder,) = (home.folder / "clusters").iterdir()
     key = [line for line in (folder / "key").read_text().splitlines() if len(line) > 40]
     return [(folder / "host-secret").read_text().strip(), *key]

@@ -27,7 +27,7 @@ from pathlib import Path
 
 def run(path, images, *, int8):
     model = onnx.load(path)
-    arrays = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     values = images
     for node in model.graph.node:
         if node.op_type == "Conv":
@@ -81,7 +81,7 @@ def main() -> None:
 
 def speed(python: str, folder: Path, rest: list[str]) -> None:
     """Print BigDL's int8 over its fp32, and what both are beside OpenVINO's fp32."""
-    told = benchmark(
+    records = benchmark(
         python,
         folder / "speed.jsonl",
         [
@@ -99,16 +99,17 @@ def speed(python: str, folder: Path, rest: list[str]) -> None:
             *rest,
         ],
     )
-    facts = {each["setting"]: each["facts"] for each in told if each["record"] == "result"}
-    for each in told:
-        if each["record"] == "comparison" and each["candidate"] == "bigdl int8":
+    facts = {record["setting"]: record["facts"] for record in records if record["record"] == "result"}
+    for record in records:
+        if record["record"] == "comparison" and record["candidate"] == "bigdl int8":
             smaller = facts["bigdl int8"]["times_smaller"]
-            faster = f"{shown(each)} times its fp32{judged(each, each['ratio'], FASTER)}"
-            smaller_too = f"{smaller:.2f} times smaller{judged(each, smaller, SMALLER)}"
-            print(f"{each['case']}: BigDL int8 {faster}; {smaller_too}")
-        if each["record"] == "overall" and each["candidate"].startswith("bigdl"):
+            faster = f"{shown(record)} times its fp32{judged(record, record['ratio'], FASTER)}"
+            smaller_too = f"{smaller:.2f} times smaller{judged(record, smaller, SMALLER)}"
+            print(f"{record['case']}: BigDL int8 {faster}; {smaller_too}")
+        if record["record"] == "overall" and record["candidate"].startswith("bigdl"):
             print(
-                f"{each['case']}: {each['candidate']} {shown(each)} times {each['baseline']}, the best fp32"
+                f"{record['case']}: {record['candidate']} {shown(record)} times"
+                f" {record['baseline']}, the best fp32"
             )
 
 
@@ -116,10 +117,12 @@ def accuracy(python: str, folder: Path) -> None:
     """Print what BigDL's int8 and its rule lose on the digits."""
     cache = Path("~/.cache/dlcloud/models").expanduser()
     short = ["--rounds", "1", "--slice-seconds", "0.1", "--max-seconds", "1", "--batch", "8"]
-    told = benchmark(python, folder / "accuracy.jsonl", ["--network", "digits", "--engine", "bigdl", *short])
-    for each in told:
-        if each["record"] == "result" and each["setting"].endswith("int8"):
-            facts = each["facts"]
+    records = benchmark(
+        python, folder / "accuracy.jsonl", ["--network", "digits", "--engine", "bigdl", *short]
+    )
+    for record in records:
+        if record["record"] == "result" and record["setting"].endswith("int8"):
+            facts = record["facts"]
             drop = facts["accuracy_drop_points"]
             print(
                 f"digits: BigDL fp32 {facts['baseline_accuracy_percent']:.2f} %, int8"

@@ -79,8 +79,8 @@ def events(python, rounds):
     print(f"{'event':<8}  {'goal':>6}  {'elastic':<36}  torchrun")
     for name, goal in GOALS_S.items():
         verdict = "met" if statistics.median(ours[name]) <= goal else "MISSED"
-        told = interval(theirs[name]) if theirs[name] else "no step after it"
-        print(f"{name:<8}  {goal:4.1f} s  {interval(ours[name]):<36}  {told}   {verdict}")
+        text = interval(theirs[name]) if theirs[name] else "no step after it"
+        print(f"{name:<8}  {goal:4.1f} s  {interval(ours[name]):<36}  {text}   {verdict}")
     print(f"steps redone per kill: {redone}")
 
 
@@ -129,16 +129,16 @@ def excess(cluster, first, size, last=None):
 
 def torchrun_events(python):
     """Return the gaps that the same events leave under torchrun, with the settings that it survives by."""
-    found = {name: [] for name in GOALS_S}
+    pauses = {name: [] for name in GOALS_S}
     with workplace() as folder, Torchrun(python, folder) as run:
         for name in "abc":
             run.start(name)
         if not run.settle(3):
-            return found
-        found["drain"].append(run.gap(lambda: run.leave("b", signal.SIGTERM), 2))
-        found["join"].append(run.gap(lambda: run.start("d"), 3))
-        found["kill -9"].append(run.gap(lambda: run.leave("c", signal.SIGKILL), 2))
-    return {name: [value for value in values if value is not None] for name, values in found.items()}
+            return pauses
+        pauses["drain"].append(run.gap(lambda: run.leave("b", signal.SIGTERM), 2))
+        pauses["join"].append(run.gap(lambda: run.start("d"), 3))
+        pauses["kill -9"].append(run.gap(lambda: run.leave("c", signal.SIGKILL), 2))
+    return {name: [value for value in values if value is not None] for name, values in pauses.items()}
 
 
 class Torchrun:
@@ -236,8 +236,8 @@ def overhead(python, seconds, pairs):
         added_ms = usual_ms * (middle - 1)
         goal = f"goal {1 + OVERHEAD_GOAL:.2f}, {'met' if middle <= 1 + OVERHEAD_GOAL else 'MISSED'}"
         note = goal if delay_ms >= 200 else "no goal"
-        told = f"{middle:.3f} ({min(ratios):.3f} to {max(ratios):.3f}, n={pairs}), {added_ms:+.1f} ms"
-        print(f"steps of {usual_ms:3.0f} ms: {told}  {note}", flush=True)
+        text = f"{middle:.3f} ({min(ratios):.3f} to {max(ratios):.3f}, n={pairs}), {added_ms:+.1f} ms"
+        print(f"steps of {usual_ms:3.0f} ms: {text}  {note}", flush=True)
 
 
 def elastic_step(python, delay_ms, seconds):
@@ -344,14 +344,14 @@ def restless_run(python, seed, interruptions):
             time.sleep(0.05)
         steps = cluster.steps("a")
         assert sorted(lineage_of([steps])) == [record["step"] for record in steps]
-        # Rank 0 prints; whoever that is.
-        said = [
+        # Rank 0 prints, whichever worker it is.
+        accuracies = [
             line
             for log in folder.glob("*.log")
             for line in log.read_text().splitlines()
             if "accuracy" in line
         ]
-        return float(said[-1].rpartition(" ")[2]), len(gone), [record["world_size"] for record in steps]
+        return float(accuracies[-1].rpartition(" ")[2]), len(gone), [record["world_size"] for record in steps]
 
 
 class Nursery(Cluster):

@@ -1,9 +1,9 @@
 """What the harness itself costs: its share of the measured time, between slices and within them.
 
-Two real worker processes are measured by the protocol in slices of a second, as every benchmark is; what of
-the rounds was not inside a slice is the harness's. Within a slice its loop costs some time a step, told here
-as a share of a step of 5 ms (200 images a second). The goal for both together is 0.5 %.
-A busy machine falsifies the first: who waits for a CPU looks slow. `--seconds` says for how long.
+Two real worker processes are measured by the protocol in slices of a second, as every benchmark is; the time
+outside the slices is the harness's. Within a slice its loop costs some time a step, given as a share of a
+step of 5 ms (200 images a second). The goal for both together is 0.5 %.
+A busy machine falsifies the first: a process that waits for a CPU looks slow. `--seconds` says for how long.
 """
 
 import argparse

@@ -66,11 +66,11 @@ def report(home: str, control: ControlClient, count: int) -> None:
     control.set_latency(0)
     round_trips = (took[SLOW_S] - took[0.0]) / SLOW_S
     met = sum(calls.values()) <= MOST_CALLS and round(round_trips) <= MOST_ROUND_TRIPS
-    told = ", ".join(f"{name} {number}" for name, number in sorted(calls.items()))
+    listed = ", ".join(f"{name} {number}" for name, number in sorted(calls.items()))
     print(
         f"{count:4} instances: {sum(calls.values())} calls in {round_trips:.1f} round trips,"
         f" {'met' if met else 'MISSED'}; {took[0.15]:.2f} s at 150 ms a call, {took[0.0]:.2f} s at none"
-        f" ({told})"
+        f" ({listed})"
     )
     sys.stdout.flush()
 
@@ -91,7 +91,7 @@ def reach(home: str, control: ControlClient, count: int) -> tuple[float, dict[st
             ended = time.perf_counter()
             calls = dict(control.calls())
             break
-    process.send_signal(signal.SIGINT)  # enough is known: it cleans up
+    process.send_signal(signal.SIGINT)  # the calls are counted: it cleans up
     process.stderr.read()
     process.wait()
     if not ended:
@@ -103,12 +103,12 @@ def ssh_beside_its_floor(home: str) -> None:
     """Print the ratio of a command on each of 64 instances, cold and pooled, to the floor."""
     recipe = Path(home, "size64.yaml")
     subprocess.run([DLCLOUD, "up", str(recipe), "--keep", "--name", "all"], check=True, capture_output=True)
-    told = subprocess.run([DLCLOUD, "status", "-o", "json"], check=True, capture_output=True, text=True)
-    records = json.loads(told.stdout)["result"]["records"]
+    status = subprocess.run([DLCLOUD, "status", "-o", "json"], check=True, capture_output=True, text=True)
+    records = json.loads(status.stdout)["result"]["records"]
     cluster = records[0]["cluster_id"]
     endpoints = [
-        Endpoint(instance_id=each["instance_id"], host=each["host"], port=each["ssh_port"])
-        for each in records
+        Endpoint(instance_id=record["instance_id"], host=record["host"], port=record["ssh_port"])
+        for record in records
     ]
     paths = Paths(Path(home))
     key = paramiko.Ed25519Key.from_private_key_file(str(paths.key(cluster)))

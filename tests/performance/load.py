@@ -10,7 +10,7 @@ compete with the boots for the processors and seem slow; ours waits for it, as t
 
 Last, one size is run again with a third of all API calls refused as RequestLimitExceeded.
 
-Seconds tell of this machine and of what else it does; CPU seconds, of launcher, daemon (EC2's answers and the
+Seconds depend on this machine and its other programs; CPU seconds, of launcher, daemon (EC2's answers and the
 SSH servers) and of the instances' own programs, tell where they went.
 """
 
@@ -51,7 +51,7 @@ class Took:
     """Seconds of each part, API calls in all, the launcher's peak memory in MiB, CPU seconds of all parts."""
 
     up: float
-    each: float
+    command: float
     down: float
     calls: int
     peak_mib: float
@@ -73,15 +73,15 @@ class Cpu:
         )
 
 
-def cpu_now(pid: int, who: int) -> Cpu:
-    """Return what was used so far, by us or by our children; zeros where the system does not tell."""
-    used = resource.getrusage(who)
+def cpu_now(pid: int, usage_of: int) -> Cpu:
+    """Return what was used so far, by us or by our children; zeros where the system does not report it."""
+    used = resource.getrusage(usage_of)
     launcher = used.ru_utime + used.ru_stime
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return Cpu(launcher, 0.0, 0.0)
-    own, own_system, ended, ended_system = (int(each) / os.sysconf("SC_CLK_TCK") for each in fields[11:15])
+    own, own_system, ended, ended_system = (int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in fields[11:15])
     return Cpu(launcher, own + own_system, ended + ended_system)
 
 
@@ -94,15 +94,15 @@ def main() -> int:
         endpoint = site.start()
         try:
             print("seconds; up includes set-up and a run of `true` on each, which the floor does not have")
-            print(f"{'instances':16} {'seconds':>20} {'':6} {'MiB':>18} {'CPU seconds':>28}")
-            print(f"{'':16} {'up':>6} {'each':>6} {'down':>6}  calls  launcher   daemon", end="")
+            print(f"{'instances':16} {'seconds':>21} {'':6} {'MiB':>18} {'CPU seconds':>28}")
+            print(f"{'':16} {'up':>6} {'command':>7} {'down':>6}  calls  launcher   daemon", end="")
             print("  launcher   daemon  instances")
             for count in sizes:
                 mine = ours(home, endpoint, count)
                 show(count, "ours", mine, endpoint.pid)
                 least = floor(home, endpoint, count)
                 show(count, "floor", least, endpoint.pid)
-                whole, bare = (each.up + each.each + each.down for each in (mine, least))
+                whole, bare = (took.up + took.command + took.down for took in (mine, least))
                 print(f"{count:9} ratio  {whole / bare:.2f} of the floor in all, {whole:.1f} s", flush=True)
             return throttled(home, endpoint)
         finally:
@@ -110,11 +110,11 @@ def main() -> int:
             site.stop()
 
 
-def show(count: int, who: str, took: Took, pid: int) -> None:
+def show(count: int, side: str, took: Took, pid: int) -> None:
     """Print a line."""
     cpu = took.cpu
     print(
-        f"{count:9} {who:6} {took.up:6.2f} {took.each:6.2f} {took.down:6.2f} {took.calls:6}"
+        f"{count:9} {side:6} {took.up:6.2f} {took.command:7.2f} {took.down:6.2f} {took.calls:6}"
         f" {took.peak_mib:9.0f} {resident_mib(pid):8.0f}"
         f" {cpu.launcher:9.2f} {cpu.daemon:8.2f} {cpu.instances:10.2f}",
         flush=True,
@@ -128,11 +128,11 @@ def ours(home: str, endpoint: LocalEndpoint, count: int) -> Took:
     endpoint.control.reset_calls()
     before = cpu_now(endpoint.pid, resource.RUSAGE_CHILDREN)
     up = command("up", str(recipe), "--keep", "--name", "load", "--yes")
-    each = command("exec", "load", "--output", "json", "--", "true")
+    executed = command("exec", "load", "--output", "json", "--", "true")
     down = command("down", "load")
     return Took(
         up=up,
-        each=each,
+        command=executed,
         down=down,
         calls=sum(endpoint.control.calls().values()),
         peak_mib=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
@@ -164,16 +164,16 @@ def floor(home: str, endpoint: LocalEndpoint, count: int) -> Took:
     launched = ec2.run_instances(
         ImageId=IMAGE, InstanceType="c5.large", MinCount=count, MaxCount=count, UserData=text
     )
-    ids = [each["InstanceId"] for each in launched["Instances"]]
+    ids = [instance["InstanceId"] for instance in launched["Instances"]]
     addresses = []
     while len(addresses) < count:
-        addresses = [address(each) for each in described(ec2, ids) if each.get("PublicIpAddress")]
+        addresses = [address(instance) for instance in described(ec2, ids) if instance.get("PublicIpAddress")]
     with ThreadPoolExecutor(WIDTH) as pool:
         clients = list(pool.map(lambda where: login(*where, key), addresses))
         list(pool.map(lambda client: run(client, "cloud-init status --wait"), clients))
         up = time.monotonic()
         list(pool.map(lambda client: run(client, "true"), clients))
-    each = time.monotonic()
+    ran = time.monotonic()
     for client in clients:
         client.close()
     ec2.terminate_instances(InstanceIds=ids)
@@ -182,8 +182,8 @@ def floor(home: str, endpoint: LocalEndpoint, count: int) -> Took:
     down = time.monotonic()
     return Took(
         up=up - began,
-        each=each - up,
-        down=down - each,
+        command=ran - up,
+        down=down - ran,
         calls=sum(control.calls().values()),
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         cpu=cpu_now(endpoint.pid, resource.RUSAGE_SELF).since(before),
@@ -191,9 +191,9 @@ def floor(home: str, endpoint: LocalEndpoint, count: int) -> Took:
 
 
 def described(ec2, ids: list[str]) -> list[dict]:
-    """Return what EC2 tells of instances."""
+    """Return the descriptions of instances."""
     pages = ec2.get_paginator("describe_instances").paginate(Filters=[{"Name": "instance-id", "Values": ids}])
-    return [each for page in pages for group in page["Reservations"] for each in group["Instances"]]
+    return [instance for page in pages for group in page["Reservations"] for instance in group["Instances"]]
 
 
 def address(instance: dict) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """Mixed-precision training beside FP32 on this machine's CPU: the bundled benchmark, run as on an instance.
 
 Prints each network's training time in the best setting as a share of FP32 eager in PyTorch's own layout, with
-its interval, beside the goal; then how the digits are learned; with `--only knobs`, what each knob earns.
+its interval, beside the goal; then how the digits are learned; with `--only knobs`, the gain of each knob.
 `--only resnet50 digits` runs a part; six minutes for all but the knobs on two quiet cores.
 """
 
@@ -39,11 +39,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=(*GOALS, "digits", "knobs"), default=[*GOALS, "digits"])
     chosen = parser.parse_args().only
     python = environment()
-    for network in (each for each in GOALS if each in chosen):
+    for network in (name for name in GOALS if name in chosen):
         goal, batch, setting = GOALS[network]
-        told = run(python, "--network", network, "--batch", str(batch), "--setting", setting)
-        shares(told, goal)
-        kernels(told)
+        records = run(python, "--network", network, "--batch", str(batch), "--setting", setting)
+        shares(records, goal)
+        kernels(records)
     if "digits" in chosen:
         learning(run(python, "--network", "digits", "--max-seconds", "5", "--setting", *DIGITS))
     for network in KNOBS if "knobs" in chosen else ():
@@ -64,37 +64,39 @@ def run(python: str, *arguments: str) -> list[dict]:
         return [json.loads(line) for line in records.read_text().splitlines()]
 
 
-def shares(told: list[dict], goal: int | None) -> None:
+def shares(records: list[dict], goal: int | None) -> None:
     """Print how long each setting takes as a share of the baseline's time."""
-    for each in (each for each in told if each["record"] == "comparison" and each["baseline"] == "fp32"):
-        share, low, high = (100 / each[name] for name in ("ratio", "high", "low"))
+    for record in (
+        record for record in records if record["record"] == "comparison" and record["baseline"] == "fp32"
+    ):
+        share, low, high = (100 / record[name] for name in ("ratio", "high", "low"))
         beside = f"  goal {goal} %  {'met' if share <= goal else 'MISSED'}" if goal else ""
         print(
-            f"{each['case']:<26} {each['candidate']:<42} {share:5.1f} % of FP32's time"
+            f"{record['case']:<26} {record['candidate']:<42} {share:5.1f} % of FP32's time"
             f" ({low:.1f} to {high:.1f}){beside}",
             flush=True,
         )
 
 
-def kernels(told: list[dict]) -> None:
+def kernels(records: list[dict]) -> None:
     """Print what the proof saw, the memory, and the warnings."""
-    for each in (each for each in told if each["record"] == "result"):
-        facts, peak = each["facts"], each["metrics"]["peak_memory"]["value"]
+    for record in (record for record in records if record["record"] == "result"):
+        facts, peak = record["facts"], record["metrics"]["peak_memory"]["value"]
         print(
-            f"    {each['setting']}: {facts['kernels_in_precision']} of {facts['kernels_in_all']} kernels in"
-            f" its precision, such as {next(iter(facts['kernels']), 'none')}; peak {peak:.0f} MiB"
+            f"    {record['setting']}: {facts['kernels_in_precision']} of {facts['kernels_in_all']} kernels"
+            f" in its precision, such as {next(iter(facts['kernels']), 'none')}; peak {peak:.0f} MiB"
         )
-        for warning in each["warnings"]:
+        for warning in record["warnings"]:
             print(f"    warning: {warning}")
-    for each in (each for each in told if each["record"] == "skip"):
-        print(f"    skipped: {each['setting']}: {each['reason']}")
+    for record in (record for record in records if record["record"] == "skip"):
+        print(f"    skipped: {record['setting']}: {record['reason']}")
 
 
-def learning(told: list[dict]) -> None:
+def learning(records: list[dict]) -> None:
     """Print each setting's loss curve and accuracy, over all 1,797 digits."""
-    for each in (each for each in told if each["record"] == "result"):
-        facts = each["facts"]
-        print(f"{each['case']:<26} {each['setting']:<42} {facts['accuracy_percent']:.2f} % right", end="")
+    for record in (record for record in records if record["record"] == "result"):
+        facts = record["facts"]
+        print(f"{record['case']:<26} {record['setting']:<42} {facts['accuracy_percent']:.2f} % right", end="")
         if "accuracy_drop_points" in facts:
             drop = facts["accuracy_drop_points"]
             verdict = "met" if drop <= MOST_DROP_POINTS else "MISSED"

@@ -1,4 +1,4 @@
-"""Time whole commands in alternating pairs and print their ratio: what drifts, drifts for both."""
+"""Time whole commands in alternating pairs and print their ratio: a drift affects both."""
 
 import os
 import random
@@ -50,5 +50,5 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def heading() -> None:
-    """Print what the columns are."""
+    """Print the titles of the columns."""
     print(f"{'':<44} {'ours':>11} {'floor':>11}  ratio (95 % interval), medians of alternating pairs")

@@ -5,7 +5,7 @@ Usage: quantization.py [--only PART ...] [--cache DIR]. Parts, of which the firs
 networks   VGG16, VGG19, SSD300 and ResNet-50 on OpenVINO and ONNX Runtime in turn, batch 1: speed and size
 masked     VGG16 on OpenVINO with the instructions of a Skylake (c5): no VNNI
 layers     VGG16 on OpenVINO: how many layers are int8, by what kernel, and the CPU time of an image
-accuracy   what int8 loses on 1,797 digits, by the same method
+accuracy   the loss of int8 on 1,797 digits, by the same method
 vgg16, vgg19, ssd300
            one network alone on OpenVINO, fp32 and int8 and nothing beside them: the narrowest intervals for
            the goals; three minutes at most each, as `masked`
@@ -94,7 +94,7 @@ LOST_POINTS = 0.1
 
 
 def main() -> None:
-    """Measure the parts that are asked for, and print each figure beside its goal."""
+    """Measure the selected parts, and print each figure beside its goal."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -104,7 +104,7 @@ def main() -> None:
     lines = []
     for part in asked.only:
         began = time.monotonic()
-        lines += layers(asked.cache) if part == LAYERS else told(measured(part, asked.cache))
+        lines += layers(asked.cache) if part == LAYERS else lines_of(measured(part, asked.cache))
         print(f"{part}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     print("\n".join(lines))
 
@@ -158,33 +158,35 @@ def profile(python: str, file: Path, isa: str) -> dict:
     return json.loads(done.stdout)
 
 
-def told(records: list[dict]) -> list[str]:
+def lines_of(records: list[dict]) -> list[str]:
     """Return a line for each speed-up, size and accuracy, beside its goal where there is one."""
-    facts = {(each["case"], each["setting"]): each for each in records if each["record"] == "result"}
+    facts = {
+        (record["case"], record["setting"]): record for record in records if record["record"] == "result"
+    }
     lines = []
-    for each in records:
-        if each["record"] == "comparison":
-            setting = each["case"], each["candidate"]
-            lines.append(compared(each, FASTER.get(setting), facts[setting]))
+    for record in records:
+        if record["record"] == "comparison":
+            setting = record["case"], record["candidate"]
+            lines.append(compared(record, FASTER.get(setting), facts[setting]))
             lines.extend(of_facts(*setting, facts[setting]["facts"]))
-        if each["record"] == "overall":
-            lines.append(compared(each, None, facts[each["case"], each["candidate"]]))
+        if record["record"] == "overall":
+            lines.append(compared(record, None, facts[record["case"], record["candidate"]]))
     return lines
 
 
-def compared(each: dict, goal: float | None, result: dict) -> str:
+def compared(record: dict, goal: float | None, result: dict) -> str:
     """Return a speed-up with its interval."""
-    beside = "" if goal is None else f"  goal {goal:g}  {'met' if each['ratio'] >= goal else 'MISSED'}"
-    best = "the best fp32, " if each["record"] == "overall" else ""
+    beside = "" if goal is None else f"  goal {goal:g}  {'met' if record['ratio'] >= goal else 'MISSED'}"
+    best = "the best fp32, " if record["record"] == "overall" else ""
     shaky = "" if result["stable"] else "  (unstable: " + "; ".join(result["warnings"]) + ")"
     return (
-        f"{each['case']}: {each['candidate']} over {best}{each['baseline']}:"
-        f" {each['ratio']:.2f} ({each['low']:.2f} to {each['high']:.2f}) times as fast{beside}{shaky}"
+        f"{record['case']}: {record['candidate']} over {best}{record['baseline']}:"
+        f" {record['ratio']:.2f} ({record['low']:.2f} to {record['high']:.2f}) times as fast{beside}{shaky}"
     )
 
 
 def of_facts(case: str, setting: str, facts: dict) -> list[str]:
-    """Return what a setting's size and accuracy come to."""
+    """Return a setting's size and accuracy."""
     lines = []
     if setting.endswith("int8") and case.startswith(LARGE):
         smaller = facts["times_smaller"]

@@ -162,12 +162,12 @@ def run(number: int) -> Run:
 
 
 def records(factor: int) -> bytes:
-    """Return what a program would have written: a start, samples, two results of three cases, comparisons."""
-    found: list[dict[str, object]] = [
+    """Return records as a program writes them: a start, samples, results of three cases, comparisons."""
+    content: list[dict[str, object]] = [
         {"record": "start", "hardware": {"cpu_model": "Xeon", "physical_cores": 4}}
     ]
     for case in ("vgg16 batch 1", "resnet50 batch 1", "ssd300 batch 1"):
-        found += [{"record": "sample", "case": case, "value": 10.0 * factor} for _ in range(2)]
+        content += [{"record": "sample", "case": case, "value": 10.0 * factor} for _ in range(2)]
         for setting, speed in (("fp32", 10.0 * factor), ("int8", 33.0 * factor)):
             metric = {
                 "value": speed,
@@ -177,10 +177,10 @@ def records(factor: int) -> bytes:
                 "samples": 9,
             }
             result = {"record": "result", "case": case, "setting": setting, "baseline": setting == "fp32"}
-            found.append({**result, "metrics": {"throughput": metric}})
+            content.append({**result, "metrics": {"throughput": metric}})
         compared = {"record": "comparison", "case": case, "baseline": "fp32", "candidate": "int8"}
-        found.append({**compared, "ratio": 3.3, "low": 3.2, "high": 3.4, "verdict": "faster"})
-    return "".join(json.dumps(each) + "\n" for each in found).encode()
+        content.append({**compared, "ratio": 3.3, "low": 3.2, "high": 3.4, "verdict": "faster"})
+    return "".join(json.dumps(record) + "\n" for record in content).encode()
 
 
 main()

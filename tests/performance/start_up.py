@@ -36,10 +36,10 @@ def main() -> None:
 
 def measure() -> None:
     """Print the ratios, with the local EC2 up."""
-    told = subprocess.run(
+    status = subprocess.run(
         [DLCLOUD, "local", "status", "-o", "json"], check=True, capture_output=True, text=True
     )
-    client = CLIENT.format(url=json.loads(told.stdout)["result"]["url"])
+    client = CLIENT.format(url=json.loads(status.stdout)["result"]["url"])
     heading()
     compare(
         "dlcloud --help / import click",

@@ -1,7 +1,7 @@
-"""TensorFlow's best setting beside stock on this machine: found by the bundled benchmark's own search.
+"""TensorFlow's best setting beside stock on this machine: searched by the bundled benchmark's own search.
 
-Prints the speed-up of what was found, with its interval from fresh processes, beside the goals: 3.4 times on
-ResNet-50 at batch 32, 3.6 times on VGG16 at batch 8 (a CPU with AVX512_BF16), and what each knob earned. The
+Prints the speed-up of the best setting, with its interval from fresh processes, beside the goals: 3.4 times
+on ResNet-50 at batch 32, 3.6 times on VGG16 at batch 8 (a CPU with AVX512_BF16), and each setting's gain. The
 search turns every knob of the machine in turn: oneDNN, bf16 by rewrite and by policy, allocator,
 hyper-threads, threads within and beside operations, layout, XLA; those that earn most come first, and it says
 for which the time was up. Seven to eight minutes on two quiet cores, also with `--only resnet50` or `--only
@@ -56,8 +56,8 @@ def main() -> None:
     for goal in (QUICK,) if asked.quick else GOALS:
         if asked.only in (None, goal.network) or asked.quick:
             began = time.monotonic()
-            told = measured(python, goal, asked)
-            report(goal, told, asked.batch or goal.batch, time.monotonic() - began)
+            records = measured(python, goal, asked)
+            report(goal, records, asked.batch or goal.batch, time.monotonic() - began)
 
 
 def measured(python: str, goal: Goal, asked: argparse.Namespace) -> list[dict]:
@@ -85,30 +85,38 @@ def measured(python: str, goal: Goal, asked: argparse.Namespace) -> list[dict]:
         return [json.loads(line) for line in records.read_text().splitlines()]
 
 
-def report(goal: Goal, told: list[dict], batch: int, seconds: float) -> None:
-    """Print what was found, what each setting came to, and what was left out."""
+def report(goal: Goal, records: list[dict], batch: int, seconds: float) -> None:
+    """Print the best setting, the speed of each, and the settings left out."""
     case = f"{goal.network} batch {batch}"
     results = {
-        each["setting"]: each for each in told if each["record"] == "result" and each["case"].startswith(case)
+        record["setting"]: record
+        for record in records
+        if record["record"] == "result" and record["case"].startswith(case)
     }
-    for each in told:
-        if each["record"] == "comparison" and " search " not in each["case"]:
-            facts = results[each["candidate"]]["facts"]
-            interval = f"{each['ratio']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
-            rates = [results[name]["metrics"]["throughput"]["value"] for name in ("stock", each["candidate"])]
-            print(f"{case}: {each['candidate']} {interval} times as fast as stock{verdict(goal, each)}")
+    for record in records:
+        if record["record"] == "comparison" and " search " not in record["case"]:
+            facts = results[record["candidate"]]["facts"]
+            interval = f"{record['ratio']:.2f} ({record['low']:.2f} to {record['high']:.2f})"
+            rates = [
+                results[name]["metrics"]["throughput"]["value"] for name in ("stock", record["candidate"])
+            ]
+            print(f"{case}: {record['candidate']} {interval} times as fast as stock{verdict(goal, record)}")
             print(f"  {rates[1]:.2f} against {rates[0]:.2f} images/s")
             print(f"  setting: {facts['knobs']}; kernels: {facts['computed_in']}: {facts['kernels']}")
             print(f"  earned in the search: {facts.get('earned', 'nothing was searched')}")
             print(f"  loss in {facts['loss_steps']} steps: {fall(facts, '')}")
             print(f"  stock's: {fall(facts, 'baseline_')}")
             print(f"  falls likewise: {facts['loss_falls_likewise']}")
-    warned = {warning for each in results.values() for warning in each["warnings"]}
-    left_out = [f"{each['setting']}: {each['reason']}" for each in told if each["record"] == "skip"]
-    failed = [f"{each['setting']}: {each['message']}" for each in told if each["record"] == "failure"]
-    for what, lines in (("warning", sorted(warned)), ("left out", left_out), ("FAILED", failed)):
+    warned = {warning for record in results.values() for warning in record["warnings"]}
+    left_out = [
+        f"{record['setting']}: {record['reason']}" for record in records if record["record"] == "skip"
+    ]
+    failed = [
+        f"{record['setting']}: {record['message']}" for record in records if record["record"] == "failure"
+    ]
+    for title, lines in (("warning", sorted(warned)), ("left out", left_out), ("FAILED", failed)):
         for line in lines:
-            print(f"  {what}: {line}")
+            print(f"  {title}: {line}")
     print(f"  {seconds:.0f} s", flush=True)
 
 

@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,23 @@ def test_hooks_before_a_commit_run_the_same_linters():
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
     entries = {hook["entry"] for repository in config["repos"] for hook in repository["hooks"]}
     assert {f".venv/bin/{' '.join(command)}" for command in LINTERS} < entries
+
+
+def test_programs_beside_the_tests_import_only_names_that_exist():
+    missing = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.module}.{name.name}"
+        for path in [*sorted((ROOT / "tests").rglob("*.py")), ROOT / "docs" / "generate.py"]
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "dlcloud"
+        for name in node.names
+        if not is_importable(node.module, name.name)
+    ]
+    assert missing == []
+
+
+def is_importable(module, name):
+    try:
+        return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
+    except ModuleNotFoundError as error:
+        # Of a framework that only instances have.
+        return not (error.name or "").startswith("dlcloud")
