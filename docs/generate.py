@@ -10,13 +10,14 @@ hand. `tests/unit/test_docs.py` runs the check.
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dlcloud.benchmarks import catalog
+from dlcloud.benchmarks.harness.benchmark import COMMON, ROUNDS, Option
 from dlcloud.cli.main import COMMANDS, dlcloud
 from dlcloud.core import errors
 from dlcloud.core.recipe import recipe_schema
@@ -155,11 +156,7 @@ def benchmarks() -> Iterator[str]:
         yield ""
         yield benchmark.summary
         yield ""
-        rows = [
-            (f"`{name}`", "list" if name in benchmark.lists else "", meaning)
-            for name, meaning in benchmark.parameters.items()
-        ]
-        yield from _table(("option", "", "meaning"), rows)
+        yield from _options(benchmark.options)
         yield (
             "Options of every benchmark apply, and those of rounds."
             if benchmark.rounds
@@ -168,10 +165,18 @@ def benchmarks() -> Iterator[str]:
         yield ""
     yield "## Options of every benchmark"
     yield ""
-    yield from _table(("option", "meaning"), [(f"`{name}`", text) for name, text in catalog.COMMON.items()])
+    yield from _options(COMMON)
     yield "## Options of rounds"
     yield ""
-    yield from _table(("option", "meaning"), [(f"`{name}`", text) for name, text in catalog.ROUNDS.items()])
+    yield from _options(ROUNDS)
+
+
+def _options(options: Iterable[Option]) -> Iterator[str]:
+    rows = [
+        (f"`{option.name}`", "list" if option.many else "", ", ".join(option.choices), option.full_help)
+        for option in options
+    ]
+    yield from _table(("option", "", "values", "meaning"), rows)
 
 
 def exit_codes() -> Iterator[str]:
