@@ -1,4 +1,4 @@
-"""`dlcloud local`: the local EC2, and what AWS would decide by itself, decided by hand."""
+"""`dlcloud local`: the local EC2, and decisions of AWS made by hand."""
 
 import click
 
@@ -14,7 +14,7 @@ def command() -> None:
 @output_option
 @verbose_option
 def start(*, output: str, verbose: bool) -> None:
-    """Start it, if it does not run; `up` of a recipe with `cloud: local` does so by itself."""
+    """Start the local EC2 unless it runs; `up` of a recipe with `cloud: local` does so by itself."""
     from dlcloud.cli.context import Context
     from dlcloud.cli.local_flow import print_endpoint
 
@@ -26,7 +26,7 @@ def start(*, output: str, verbose: bool) -> None:
 @output_option
 @verbose_option
 def status(*, output: str, verbose: bool) -> None:
-    """Print its endpoint and its instances."""
+    """Print the endpoint and the instances of the local EC2."""
     from dlcloud.cli.context import Context
     from dlcloud.cli.local_flow import print_status
 
@@ -38,7 +38,7 @@ def status(*, output: str, verbose: bool) -> None:
 @output_option
 @verbose_option
 def stop(*, output: str, verbose: bool) -> None:
-    """End it with all its instances and their processes."""
+    """Stop the local EC2 with all its instances and their processes."""
     from dlcloud.cli.context import Context
     from dlcloud.cli.local_flow import print_message
 
@@ -62,8 +62,9 @@ def interrupt(*, instance: str, grace: float, rebalance: bool, output: str, verb
 
     with Context("local", verbose=verbose) as context:
         context.local_endpoint().control.interrupt(instance, grace, rebalance=rebalance)
-        told = "a rebalance recommendation" if rebalance else f"its notice, and ends in {grace:g} s"
-        print_message("interrupt", f"{instance} has {told}", output)
+        notice = f"its interruption notice, and ends in {grace:g} s"
+        notice = "a rebalance recommendation" if rebalance else notice
+        print_message("interrupt", f"{instance} has {notice}", output)
 
 
 @command.command("capacity")
@@ -73,16 +74,15 @@ def interrupt(*, instance: str, grace: float, rebalance: bool, output: str, verb
 @output_option
 @verbose_option
 def capacity(*, instance_type: str, count: int | None, zone: str | None, output: str, verbose: bool) -> None:
-    """Let there be COUNT free instances of INSTANCE_TYPE; without COUNT, as many as are asked for."""
+    """Limit the instances of INSTANCE_TYPE to COUNT; without COUNT, remove the limit."""
     from dlcloud.cli.context import Context
     from dlcloud.cli.local_flow import print_message
 
     with Context("local", verbose=verbose) as context:
         context.local_endpoint().control.set_capacity(instance_type, count, zone)
-        told = "unlimited" if count is None else str(count)
-        print_message(
-            "capacity", f"capacity of {instance_type}{f' in {zone}' if zone else ''}: {told}", output
-        )
+        limit = "unlimited" if count is None else str(count)
+        place = f" in {zone}" if zone else ""
+        print_message("capacity", f"capacity of {instance_type}{place}: {limit}", output)
 
 
 @command.command("quota")
@@ -92,12 +92,12 @@ def capacity(*, instance_type: str, count: int | None, zone: str | None, output:
 @output_option
 @verbose_option
 def quota(*, instance_type: str, vcpus: int | None, spot: bool, output: str, verbose: bool) -> None:
-    """Let the family of INSTANCE_TYPE have VCPUS running at once; without VCPUS, as many as are asked for."""
+    """Limit the running vCPUs of INSTANCE_TYPE's family to VCPUS; without VCPUS, remove the limit."""
     from dlcloud.cli.context import Context
     from dlcloud.cli.local_flow import print_message
 
     with Context("local", verbose=verbose) as context:
         context.local_endpoint().control.set_quota(instance_type, vcpus, spot=spot)
-        told = "unlimited" if vcpus is None else f"{vcpus} vCPUs"
+        limit = "unlimited" if vcpus is None else f"{vcpus} vCPUs"
         market = "spot" if spot else "on-demand"
-        print_message("quota", f"quota of {instance_type} and its family, {market}: {told}", output)
+        print_message("quota", f"quota of {instance_type} and its family, {market}: {limit}", output)

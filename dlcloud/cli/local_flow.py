@@ -1,4 +1,4 @@
-"""What `dlcloud local` prints."""
+"""The output of `dlcloud local`."""
 
 import click
 
@@ -8,7 +8,7 @@ from dlcloud.report.table import Cell, Format, Report, Section, render
 
 
 def print_endpoint(endpoint: LocalEndpoint, output: str) -> None:
-    """Print where the local EC2 answers, and how another program is pointed there."""
+    """Print the address of the local EC2, and how other clients use it."""
     record: dict[str, Cell] = {"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at}
     usage = f"any EC2 client can use it: aws --endpoint-url {endpoint.url} ec2 describe-instances"
     rows = [(endpoint.url, str(endpoint.pid or ""))]
@@ -19,20 +19,21 @@ def print_endpoint(endpoint: LocalEndpoint, output: str) -> None:
 
 
 def print_status(endpoint: LocalEndpoint | None, output: str) -> None:
-    """Print the endpoint with everything the daemon tells.
+    """Print the endpoint and the status of the daemon.
 
     Raises:
         LocalCloudError: It does not run.
     """
     if endpoint is None:
         raise LocalCloudError("the local EC2 is not running", "dlcloud local start")
-    told = endpoint.control.status()
+    status = endpoint.control.status()
+    fields = {"instance_id": "instance_id", "instance_type": "instance_type", "state": "state"}
+    fields |= {"address": "host", "ssh_port": "ssh_port"}
     instances = [
-        {key: each.get(key) for key in ("instance_id", "instance_type", "state", "address", "ssh_port")}
-        for each in told.get("instances", [])
+        {name: instance.get(key) for name, key in fields.items()} for instance in status.get("instances", [])
     ]
-    rows = [[str(value) for value in each.values()] for each in instances]
-    heading = f"{endpoint.url}, pid {endpoint.pid or told.get('pid')}"
+    rows = [[str(value) for value in instance.values()] for instance in instances]
+    heading = f"{endpoint.url}, pid {endpoint.pid or status.get('pid')}"
     section = Section(
         heading=heading,
         titles=("instance", "type", "state", "address", "port"),
@@ -43,13 +44,12 @@ def print_status(endpoint: LocalEndpoint | None, output: str) -> None:
         records=instances,
         sections=[section] if rows else [],
         empty=f"{heading}: no instances",
-        extra={"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at, "status": told},
+        extra={"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at, "status": status},
     )
     click.echo(render(report, Format(output)))
 
 
 def print_message(command: str, message: str, output: str) -> None:
-    """Print what was done."""
     section = Section(heading="", titles=("done",), rows=[(message,)])
     report = Report(command=f"local {command}", records=[{"done": message}], sections=[section], empty="")
     click.echo(message if output == Format.TABLE else render(report, Format(output)))

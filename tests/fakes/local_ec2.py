@@ -16,18 +16,18 @@ UBUNTU = "ami-0d1c10cd000002404"
 WAIT_S = 15.0
 
 
-def wait_for(check, what, limit_s=WAIT_S):
-    """Poll until `check` gives something true, and return it."""
+def wait_for(check, goal, limit_s=WAIT_S):
+    """Poll until `check` returns a true value, and return it."""
     deadline = time.monotonic() + limit_s
-    while not (found := check()):
+    while not (value := check()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {limit_s} s: {what}")
+            raise AssertionError(f"not within {limit_s} s: {goal}")
         time.sleep(0.02)
-    return found
+    return value
 
 
 class Rig:
-    """One running local cloud and what tests do with it."""
+    """One running local EC2, with shortcuts for tests."""
 
     def __init__(self, site, endpoint):
         self.site = site
@@ -60,9 +60,9 @@ class Rig:
     def user_data(self, more=""):
         return f"#cloud-config\nssh_authorized_keys:\n  - {self.public_key}\n{more}"
 
-    def run(self, count=1, **asked):
-        asked = {"ImageId": UBUNTU, "InstanceType": "c7i.large", "UserData": self.user_data(), **asked}
-        reply = self.ec2.run_instances(MinCount=count, MaxCount=count, **asked)
+    def run(self, count=1, **options):
+        options = {"ImageId": UBUNTU, "InstanceType": "c7i.large", "UserData": self.user_data(), **options}
+        reply = self.ec2.run_instances(MinCount=count, MaxCount=count, **options)
         return [instance["InstanceId"] for instance in reply["Instances"]]
 
     def describe(self, instance_id):
@@ -76,9 +76,9 @@ class Rig:
         wait_for(lambda: self.state(instance_id) == state, f"{instance_id} is {state}")
         return self.describe(instance_id)
 
-    def up(self, **asked):
+    def up(self, **options):
         """Launch one instance and return its description once it runs."""
-        return self.await_state(self.run(**asked)[0], "running")
+        return self.await_state(self.run(**options)[0], "running")
 
     def entry(self, instance_id):
         return next(e for e in self.control.status()["instances"] if e["instance_id"] == instance_id)

@@ -1,4 +1,4 @@
-"""An instance's role on the local EC2: its credentials, what they are good for, and for how long."""
+"""An instance's role on the local EC2: its credentials, permissions and sessions."""
 
 import json
 import secrets
@@ -77,7 +77,7 @@ def fleet(cloud, template, cluster):
 def running(rig, cloud, cluster):
     (launched,) = cloud.launch(request(rig, cloud, cluster))
     rig.await_state(launched.instance_id, "running")
-    return next(each for each in cloud.instances(cluster) if each.instance_id == launched.instance_id)
+    return next(i for i in cloud.instances(cluster) if i.instance_id == launched.instance_id)
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +122,9 @@ def credentials(rig, instance):
     return json.loads(rig.metadata_v2({"InstanceId": instance.instance_id}, path + name)[1])
 
 
-def client(rig, service, found, **other):
-    given = {"access_key": "AccessKeyId", "secret_key": "SecretAccessKey", "token": "Token"}
-    key, secret, token = (other.get(name, found[field]) for name, field in given.items())
+def client(rig, service, session, **other):
+    fields = {"access_key": "AccessKeyId", "secret_key": "SecretAccessKey", "token": "Token"}
+    key, secret, token = (other.get(name, session[field]) for name, field in fields.items())
     return boto3.client(
         service,
         region_name=REGION,
@@ -144,15 +144,15 @@ def refusal(call, **arguments):
     return None
 
 
-def test_the_metadata_tells_profile_and_role(rig, coordinator, stranger):
-    there, elsewhere = ({"InstanceId": each.instance_id} for each in (coordinator, stranger))
+def test_the_metadata_shows_profile_and_role(rig, coordinator, stranger):
+    there, elsewhere = ({"InstanceId": instance.instance_id} for instance in (coordinator, stranger))
     info = json.loads(rig.metadata_v2(there, "latest/meta-data/iam/info")[1])
     assert info["InstanceProfileArn"].endswith("instance-profile/dlcloud/us-east-1/dlcloud-mine")
     assert rig.metadata_v2(there, "latest/meta-data/iam/security-credentials/") == (200, "dlcloud-mine")
     assert rig.metadata_v2(elsewhere, "latest/meta-data/iam/info")[0] == 404
 
 
-def test_boto3_finds_the_role_and_is_told_apart_from_the_owner(owner, controller, coordinator):
+def test_boto3_finds_the_role_and_is_not_the_owner(owner, controller, coordinator):
     assert controller.identity().arn.endswith(f"assumed-role/dlcloud-mine/{coordinator.instance_id}")
     assert "assumed-role" not in owner.identity().arn
 
@@ -199,7 +199,7 @@ def test_a_controller_does_nothing_for_another_cluster(rig, controller, owner, s
     group = owner.create_security_group("theirs", tags("theirs"))
     owner.allow_ssh(group, "127.0.0.1/32")
     own_group = owner.create_security_group("mine", tags("mine"))
-    wanted = request(rig, owner, "mine")
+    launch = request(rig, owner, "mine")
     other = request(rig, owner, "theirs")
     attempts = [
         lambda: controller.terminate([stranger.instance_id]),
@@ -225,8 +225,8 @@ def test_a_controller_does_nothing_for_another_cluster(rig, controller, owner, s
     for number, attempt in enumerate(attempts):
         with pytest.raises(CredentialsError, match=r"UnauthorizedOperation|AccessDenied"):
             pytest.fail(f"attempt {number} was allowed: {attempt()}")
-    assert stranger.instance_id in {each.instance_id for each in owner.instances("theirs") if each.alive}
-    assert wanted.security_group_id == own_group
+    assert stranger.instance_id in {i.instance_id for i in owner.instances("theirs") if i.alive}
+    assert launch.security_group_id == own_group
 
 
 def test_a_controller_cannot_reach_beyond_what_is_listed(rig, coordinator):
@@ -266,17 +266,17 @@ def test_a_role_is_made_and_attached_once_and_deleted_from_any_state(rig, owner,
     owner.attach_profile(coordinator.instance_id, "dlcloud-mine")
     iam = rig.client("iam")
     iam.remove_role_from_instance_profile(InstanceProfileName="dlcloud-again", RoleName="dlcloud-again")
-    found = {each.cluster_id: each for each in owner.leftovers() if each.kind == "iam-role"}
-    assert set(found) >= {"again", "mine"}
-    assert found["again"].resource_id == "dlcloud-again"
+    roles = {left.cluster_id: left for left in owner.leftovers() if left.kind == "iam-role"}
+    assert set(roles) >= {"again", "mine"}
+    assert roles["again"].resource_id == "dlcloud-again"
     elsewhere = cloud_of(Clients(region="eu-west-1", endpoint_url=rig.endpoint.url))
     assert not elsewhere.leftovers()
     for _ in range(2):
         owner.delete_control_role("again")
-    assert "again" not in {each.cluster_id for each in owner.leftovers()}
+    assert "again" not in {left.cluster_id for left in owner.leftovers()}
 
 
-def test_a_new_profile_is_waited_for_and_one_that_never_comes_is_told(rig, owner, stranger):
+def test_a_new_profile_is_awaited_and_a_missing_one_is_an_error(rig, owner, stranger):
     clock = FakeClock()
     waiting = cloud_of(Clients(region=REGION, endpoint_url=rig.endpoint.url), clock)
     profile = owner.put_control_role("theirs", tags("theirs"))
@@ -306,7 +306,7 @@ def test_a_key_is_let_in_through_instance_connect(rig, owner, stranger):
         owner.admit_key(stranger, "ubuntu", "ssh-ed25519 " + "nonsense" * 10)
 
 
-def test_who_does_not_run_lets_nobody_in(rig, owner):
+def test_an_instance_that_does_not_run_admits_no_key(rig, owner):
     (launched,) = owner.launch(request(rig, owner, "theirs"))
     owner.terminate([launched.instance_id])
     with pytest.raises(CloudError, match=r"EC2InstanceStateInvalidException|EC2InstanceNotFound"):
@@ -316,9 +316,9 @@ def test_who_does_not_run_lets_nobody_in(rig, owner):
 
 def test_tags_are_added_to_what_runs(owner, coordinator):
     owner.put_tags([coordinator.instance_id], {CONTROLLER_TAG: "true"})
-    seen = {each.instance_id: each for each in owner.instances("mine")}[coordinator.instance_id]
-    assert seen.tags[CONTROLLER_TAG] == "true"
-    assert seen.tags[CLUSTER_TAG] == "mine"
+    instance = {i.instance_id: i for i in owner.instances("mine")}[coordinator.instance_id]
+    assert instance.tags[CONTROLLER_TAG] == "true"
+    assert instance.tags[CLUSTER_TAG] == "mine"
 
 
 def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):

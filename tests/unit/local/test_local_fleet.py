@@ -41,12 +41,12 @@ def fleet(rig, template, overrides, target, *, market="spot", **more):
     )
 
 
-def pool(kind, zone="us-east-1a"):
-    return {"InstanceType": kind, "AvailabilityZone": zone}
+def pool(name, zone="us-east-1a"):
+    return {"InstanceType": name, "AvailabilityZone": zone}
 
 
 def count(reply):
-    return {each["InstanceType"]: len(each["InstanceIds"]) for each in reply["Instances"]}
+    return {entry["InstanceType"]: len(entry["InstanceIds"]) for entry in reply["Instances"]}
 
 
 def test_one_call_reaches_the_target_and_names_the_pool_that_refused(rig, template):
@@ -75,7 +75,7 @@ def test_one_call_reaches_the_target_and_names_the_pool_that_refused(rig, templa
     assert count(reply)["c7i.large"] >= 1
 
 
-def test_the_cheapest_pool_that_has_it_is_taken(rig, template):
+def test_the_cheapest_pool_with_capacity_is_used(rig, template):
     reply = fleet(
         rig,
         template,
@@ -123,7 +123,7 @@ def test_one_zone_for_all_goes_where_there_is_room(rig, template):
         SpotOptions={"SingleAvailabilityZone": True},
     )
     zones = {
-        each["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"] for each in reply["Instances"]
+        entry["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"] for entry in reply["Instances"]
     }
     assert zones == {"us-east-1b"}
 

@@ -23,7 +23,7 @@ def instance(rig):
 
 def processes_of(root):
     """Return the ids of the processes that have an instance's root in their environment."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -31,8 +31,8 @@ def processes_of(root):
             except OSError:
                 continue
             if f"{MARKER}{root}".encode() in environ.split(b"\0"):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def test_a_command_has_input_output_error_and_status(rig, instance):
@@ -48,7 +48,7 @@ def test_large_data_passes_unharmed(rig, instance):
         assert out.read() == blob
 
 
-def test_a_command_ended_by_a_signal_is_told_so(rig, instance):
+def test_a_signal_that_ends_a_command_is_reported(rig, instance):
     assert rig.on(instance, "kill -9 $$")[0] == -1
 
 
@@ -76,7 +76,7 @@ def test_a_login_shell_still_finds_the_shims(rig, instance):
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "output"),
     [
         ("sudo -n -E -u root GREETING=hi sh -c 'echo $GREETING'", "hi\n"),
         ("sudo -- echo plain", "plain\n"),
@@ -85,8 +85,8 @@ def test_a_login_shell_still_finds_the_shims(rig, instance):
         ("sudo apt-get install -y git; echo $?", "0\n"),
     ],
 )
-def test_shims(rig, instance, command, said):
-    assert rig.on(instance, command)[:2] == (0, said)
+def test_shims(rig, instance, command, output):
+    assert rig.on(instance, command)[:2] == (0, output)
 
 
 def test_a_shell_has_a_terminal(rig, instance):
@@ -113,7 +113,7 @@ def test_files_by_sftp_begin_at_home(rig, instance):
         assert rig.on(instance, "wc -c < folder/file")[1].strip() == "100000"
 
 
-def test_a_stranger_is_refused(rig, instance):
+def test_an_unknown_key_is_refused(rig, instance):
     stranger = paramiko.RSAKey.generate(2048)
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
@@ -133,9 +133,9 @@ def test_the_key_pair_of_ec2_is_authorized(rig):
 
 def test_the_host_key_is_the_one_in_the_folder(rig, instance):
     with rig.ssh(instance) as client:
-        seen = client.get_transport().get_remote_server_key().get_base64()
+        host_key = client.get_transport().get_remote_server_key().get_base64()
     text = rig.on(instance, "cat $DLCLOUD_ROOT/etc/ssh/ssh_host_ed25519_key.pub")[1]
-    assert text.split()[1] == seen
+    assert text.split()[1] == host_key
 
 
 def test_user_data_is_carried_out(rig):
@@ -195,7 +195,7 @@ def test_metadata_needs_a_token(rig, instance):
         ("meta-data/hostname", "PrivateDnsName"),
     ],
 )
-def test_metadata_says_what_ec2_says(rig, instance, path, expected):
+def test_metadata_agrees_with_describe_instances(rig, instance, path, expected):
     shown = rig.describe(instance["InstanceId"])[expected]
     assert rig.metadata_v2(instance, f"latest/{path}") == (200, shown)
 
@@ -245,7 +245,7 @@ def test_shutdown_terminates_where_the_behavior_says_so(rig):
     assert not root.exists()
 
 
-def test_shutdown_stops_where_nothing_else_is_said(rig):
+def test_shutdown_stops_by_default(rig):
     instance = rig.up()
     rig.on(instance, "sudo poweroff")
     rig.await_state(instance["InstanceId"], "stopped")
@@ -292,10 +292,10 @@ def test_a_running_command_sees_sigterm_and_its_client_the_end(rig):
 def test_an_instance_that_is_ended_while_it_boots_leaves_nothing(rig):
     rig.control.set_boot_delay(30.0)
     ids = rig.run(5, UserData=rig.user_data("bootcmd:\n  - sleep 60\n"))
-    roots = [Path(rig.entry(each)["folder"]) for each in ids]
+    roots = [Path(rig.entry(instance_id)["folder"]) for instance_id in ids]
     rig.ec2.terminate_instances(InstanceIds=ids)
-    for each in ids:
-        rig.await_state(each, "terminated")
+    for instance_id in ids:
+        rig.await_state(instance_id, "terminated")
     assert not [root for root in roots if root.exists() or processes_of(root)]
 
 

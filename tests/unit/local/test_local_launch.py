@@ -1,4 +1,4 @@
-"""Every gap of moto that the local cloud closes, seen through boto3."""
+"""Every gap of moto that the local cloud closes, through boto3."""
 
 import threading
 import time
@@ -45,16 +45,16 @@ def test_a_client_token_makes_one_launch(rig):
 
 
 def test_a_client_token_makes_one_launch_of_two_at_once(rig):
-    seen = []
+    launched = []
     threads = [
-        threading.Thread(target=lambda: seen.append(tuple(rig.run(ClientToken="race")))) for _ in range(4)
+        threading.Thread(target=lambda: launched.append(tuple(rig.run(ClientToken="race")))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(seen) == 4
-    assert len(set(seen)) == 1
+    assert len(launched) == 4
+    assert len(set(launched)) == 1
 
 
 def test_a_refused_launch_may_be_repeated_with_its_token(rig):
@@ -65,16 +65,16 @@ def test_a_refused_launch_may_be_repeated_with_its_token(rig):
 
 
 def test_max_count_is_honoured_as_far_as_capacity_goes(rig):
-    asked = {"ImageId": UBUNTU, "InstanceType": "c7i.xlarge"}
-    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **asked)["Instances"]) == 3
+    options = {"ImageId": UBUNTU, "InstanceType": "c7i.xlarge"}
+    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **options)["Instances"]) == 3
     rig.control.set_capacity("c7i.xlarge", 5)
-    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **asked)["Instances"]) == 2
+    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **options)["Instances"]) == 2
     with pytest.raises(ClientError) as caught:
-        rig.ec2.run_instances(MinCount=1, MaxCount=3, **asked)
+        rig.ec2.run_instances(MinCount=1, MaxCount=3, **options)
     assert caught.value.response["Error"]["Code"] == "InsufficientInstanceCapacity"
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
     rig.control.set_capacity("c7i.xlarge", None)
-    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **asked)["Instances"]) == 3
+    assert len(rig.ec2.run_instances(MinCount=1, MaxCount=3, **options)["Instances"]) == 3
 
 
 def test_a_terminated_instance_gives_its_capacity_back(rig):
@@ -121,32 +121,35 @@ def test_a_launch_template_is_applied_whole(rig):
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("options", "code"),
     [
         ({"InstanceType": "c99.huge"}, "InvalidInstanceType|InvalidParameterValue"),
         ({"ImageId": "ami-0123456789abcdef0"}, r"InvalidAMIID\.NotFound"),
-        ({"KeyName": "nobody"}, r"InvalidKeyPair\.NotFound"),
+        ({"KeyName": "missing"}, r"InvalidKeyPair\.NotFound"),
         ({"SubnetId": "subnet-0123456789"}, r"InvalidSubnetID\.NotFound"),
         ({"DryRun": True}, "DryRunOperation"),
     ],
 )
-def test_launches_are_rejected_as_ec2_does(rig, asked, code):
+def test_launches_are_rejected_as_ec2_does(rig, options, code):
     with refused(code):
-        rig.run(**asked)
+        rig.run(**options)
 
 
 def test_tags_at_creation_and_filters(rig):
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "dlcloud:cluster", "Value": "c1"}]}]
     ids = rig.run(2, TagSpecifications=tags)
     reply = rig.ec2.describe_instances(Filters=[{"Name": "tag:dlcloud:cluster", "Values": ["c1"]}])
-    found = [instance["InstanceId"] for each in reply["Reservations"] for instance in each["Instances"]]
-    assert sorted(found) == sorted(ids)
+    reservations = reply["Reservations"]
+    listed = [instance["InstanceId"] for entry in reservations for instance in entry["Instances"]]
+    assert sorted(listed) == sorted(ids)
 
 
 def test_retired_types_can_be_rehearsed(rig):
-    kinds = ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "g4ad.xlarge"]
-    described = rig.ec2.describe_instance_types(InstanceTypes=kinds)["InstanceTypes"]
-    assert {each["InstanceType"]: each["VCpuInfo"]["DefaultVCpus"] for each in described}["p3.8xlarge"] == 32
+    names = ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "g4ad.xlarge"]
+    described = rig.ec2.describe_instance_types(InstanceTypes=names)["InstanceTypes"]
+    assert {entry["InstanceType"]: entry["VCpuInfo"]["DefaultVCpus"] for entry in described}[
+        "p3.8xlarge"
+    ] == 32
     offered = rig.ec2.describe_instance_type_offerings(
         LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": ["p3.2xlarge"]}]
     )
@@ -154,13 +157,13 @@ def test_retired_types_can_be_rehearsed(rig):
     assert rig.run(InstanceType="p3.2xlarge", Placement={"AvailabilityZone": "us-east-1b"})
 
 
-def test_spot_prices_come_from_the_catalogue(rig):
+def test_spot_prices_come_from_the_catalog(rig):
     history = rig.ec2.describe_spot_price_history(
         InstanceTypes=["c7i.4xlarge"], StartTime=datetime.now(UTC), ProductDescriptions=["Linux/UNIX"]
     )["SpotPriceHistory"]
-    assert len({each["AvailabilityZone"] for each in history}) >= 3
-    assert all(0.1 < float(each["SpotPrice"]) < 0.714 for each in history)
-    assert all((datetime.now(UTC) - each["Timestamp"]).total_seconds() < 7200 for each in history)
+    assert len({entry["AvailabilityZone"] for entry in history}) >= 3
+    assert all(0.1 < float(entry["SpotPrice"]) < 0.714 for entry in history)
+    assert all((datetime.now(UTC) - entry["Timestamp"]).total_seconds() < 7200 for entry in history)
 
 
 def test_the_price_list_knows_a_type(rig):
@@ -181,14 +184,14 @@ def test_the_price_list_knows_a_type(rig):
 
 
 def test_placement_scores_follow_capacity(rig):
-    asked = {"InstanceTypes": ["c8i.large"], "TargetCapacity": 4, "RegionNames": ["us-east-1"]}
-    [score] = rig.ec2.get_spot_placement_scores(**asked)["SpotPlacementScores"]
+    options = {"InstanceTypes": ["c8i.large"], "TargetCapacity": 4, "RegionNames": ["us-east-1"]}
+    [score] = rig.ec2.get_spot_placement_scores(**options)["SpotPlacementScores"]
     assert score == {"Region": "us-east-1", "Score": 9}
     rig.control.set_capacity("c8i.large", 0)
-    [score] = rig.ec2.get_spot_placement_scores(**asked)["SpotPlacementScores"]
+    [score] = rig.ec2.get_spot_placement_scores(**options)["SpotPlacementScores"]
     assert score["Score"] == 1
-    zones = rig.ec2.get_spot_placement_scores(**asked, SingleAvailabilityZone=True)["SpotPlacementScores"]
-    assert all(each["AvailabilityZoneId"].startswith("use1-az") for each in zones)
+    zones = rig.ec2.get_spot_placement_scores(**options, SingleAvailabilityZone=True)["SpotPlacementScores"]
+    assert all(entry["AvailabilityZoneId"].startswith("use1-az") for entry in zones)
 
 
 def test_quotas_of_ec2(rig):
@@ -221,10 +224,10 @@ def test_an_unknown_parameter_is_not_found(rig):
 
 
 def test_images_by_owner_and_name(rig):
-    found = rig.ec2.describe_images(
+    images = rig.ec2.describe_images(
         Owners=["898082745236"], Filters=[{"Name": "name", "Values": ["Deep Learning Base*Ubuntu 22.04*"]}]
     )
-    assert len(found["Images"]) == 1
+    assert len(images["Images"]) == 1
 
 
 def test_caller_identity(rig):
@@ -251,7 +254,7 @@ def test_another_region(rig):
     assert reply["Instances"][0]["Placement"]["AvailabilityZone"].startswith("ap-northeast-1")
 
 
-def test_terminating_says_shutting_down_then_terminated(rig):
+def test_terminating_shows_shutting_down_then_terminated(rig):
     instance = rig.up()
     reply = rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
     assert reply["TerminatingInstances"][0]["CurrentState"]["Name"] == "shutting-down"
@@ -273,8 +276,8 @@ def test_stop_and_start(rig):
 
 
 def test_sixty_four_instances(rig):
-    asked = {"ImageId": UBUNTU, "InstanceType": "c5.large", "UserData": rig.user_data()}
-    ids = [i["InstanceId"] for i in rig.ec2.run_instances(MinCount=64, MaxCount=64, **asked)["Instances"]]
+    options = {"ImageId": UBUNTU, "InstanceType": "c5.large", "UserData": rig.user_data()}
+    ids = [i["InstanceId"] for i in rig.ec2.run_instances(MinCount=64, MaxCount=64, **options)["Instances"]]
 
     def running():
         reply = rig.ec2.describe_instance_status(InstanceIds=ids)
@@ -282,5 +285,5 @@ def test_sixty_four_instances(rig):
 
     wait_for(running, "64 run", 30.0)
     rig.ec2.terminate_instances(InstanceIds=ids)
-    left = {f"{rig.folder}/instances/{each}" for each in ids}
+    left = {f"{rig.folder}/instances/{instance_id}" for instance_id in ids}
     wait_for(lambda: not left & {e["folder"] for e in rig.control.status()["instances"]}, "64 are gone", 30.0)

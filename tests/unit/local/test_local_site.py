@@ -1,4 +1,4 @@
-"""The daemon's life: found, started once, stopped, killed; and who may drive it."""
+"""The daemon: found, started once, stopped, killed; and access to its control pages."""
 
 import http.client
 import os
@@ -102,7 +102,7 @@ def test_the_daemon_outlives_its_command_and_ends_its_children(site):
     assert not list(site._paths.folder.glob("instances/*"))
 
 
-def test_what_a_killed_daemon_left_is_cleared_at_the_next_start(site):
+def test_leftovers_of_a_killed_daemon_are_cleared_at_the_next_start(site):
     rig = Rig(site, site.start())
     instance = rig.up()
     rig.on(instance, "setsid sleep 1000 > /dev/null 2>&1 < /dev/null & echo $! > pid")
@@ -110,7 +110,7 @@ def test_what_a_killed_daemon_left_is_cleared_at_the_next_start(site):
     sleeper = int((root / "home/pid").read_text())
     (site._paths.cache / "kept").write_text("environment")
     os.kill(rig.endpoint.pid, signal.SIGKILL)
-    wait_for(lambda: site.find() is None, "the daemon is seen to be dead")
+    wait_for(lambda: site.find() is None, "the daemon is dead")
     assert is_running(sleeper)
     second = site.start()
     assert second.pid != rig.endpoint.pid
@@ -235,7 +235,7 @@ def test_faults_speak_each_services_language(rig):
         ssm.get_parameter(Name="x")
 
 
-def test_what_control_refuses_is_said(rig):
+def test_refusals_of_control_name_the_reason(rig):
     with pytest.raises(LocalCloudError, match="i-none"):
         rig.control.interrupt("i-none")
     with pytest.raises(LocalCloudError, match="0 or more"):

@@ -8,7 +8,7 @@ from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.site import SharedSite
 
 
-def test_where_nothing_answers_nothing_is_started():
+def test_a_shared_site_that_does_not_answer_is_not_started():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         site = SharedSite(url=f"http://127.0.0.1:{taken.getsockname()[1]}")
