@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
-from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.harness.benchmark import COMMON, ROUNDS, Option
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.harness import benchmark
 from dlcloud.cli.main import COMMANDS, dlcloud
 from dlcloud.core import errors
 from dlcloud.core.recipe import recipe_schema
@@ -150,33 +150,47 @@ def _meaning(value: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def benchmarks() -> Iterator[str]:
-    """Yield a section for each bundled benchmark: its summary and its options, from the catalog."""
-    for benchmark in catalog.BENCHMARKS.values():
-        yield f"## {benchmark.name}"
+    """Yield a section for each bundled benchmark: its summary and its own options, then the common ones."""
+    for entry in BENCHMARKS.values():
+        yield f"## {entry.name}"
         yield ""
-        yield benchmark.summary
+        yield entry.summary
         yield ""
-        yield from _options(benchmark.options)
-        yield (
-            "Options of every benchmark apply, and those of rounds."
-            if benchmark.rounds
-            else ("Options of every benchmark apply.")
-        )
+        yield from _options(entry.options)
+        rounds = ", and [those of rounds](#options-of-rounds)" if entry.rounds else ""
+        yield f"[Options of every benchmark](#options-of-every-benchmark) apply{rounds}."
+        if entry.defaults:
+            defaults = (
+                f"`{name}` {'unlimited' if value is None else value}"
+                for name, value in entry.defaults.items()
+            )
+            yield f"Defaults of its own: {', '.join(defaults)}."
         yield ""
     yield "## Options of every benchmark"
     yield ""
-    yield from _options(COMMON)
+    yield from _options(benchmark.COMMON)
     yield "## Options of rounds"
     yield ""
-    yield from _options(ROUNDS)
+    yield from _options(benchmark.ROUNDS)
 
 
-def _options(options: Iterable[Option]) -> Iterator[str]:
-    rows = [
-        (f"`{option.name}`", "list" if option.many else "", ", ".join(option.choices), option.full_help)
-        for option in options
-    ]
-    yield from _table(("option", "", "values", "meaning"), rows)
+def _options(options: Iterable[benchmark.Option]) -> Iterator[str]:
+    rows = [(f"`{option.name}`", _values(option), _option_default(option), option.help) for option in options]
+    yield from _table(("option", "values", "default", "meaning"), rows)
+
+
+def _values(option: benchmark.Option) -> str:
+    """Return the values that an option takes; `...` where it takes several."""
+    if option.flag:
+        return "none"
+    values = ", ".join(f"`{choice}`" for choice in option.choices) or (option.metavar or "text")
+    return f"{values} ..." if option.many else values
+
+
+def _option_default(option: benchmark.Option) -> str:
+    values = option.default if isinstance(option.default, tuple) else (option.default,)
+    written = " ".join(f"`{value}`" for value in values if value not in {None, ""})
+    return option.default_help or ("" if option.flag else written)
 
 
 def exit_codes() -> Iterator[str]:
