@@ -193,7 +193,7 @@ class Context:
         return Account(
             clients=self._clients(name, region),
             catalog=Catalog(),
-            memory=AnswerCache(self._database),
+            cache=AnswerCache(self._database),
             clock=self.clock,
         )
 
@@ -319,7 +319,7 @@ class Context:
 
 
 def _own_cidr() -> str:
-    from dlcloud.cloud.address import own_cidr
+    from dlcloud.cloud.network import own_cidr
 
     return own_cidr()
 

@@ -1,4 +1,4 @@
-"""The bundled table of instance types: hardware and dated prices, for when AWS cannot be asked."""
+"""The bundled table of instance types: hardware, and dated prices for when AWS does not answer."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ class Catalog:
     """The types of `instances.csv`, read when first asked."""
 
     def hardware(self, instance_type: str) -> InstanceType | None:
-        """Return a type's hardware; None for one that the table does not know."""
+        """Return a type's hardware; None for one that the table lacks."""
         row = self._rows.get(instance_type)
         return None if row is None else _hardware(row)
 
     def on_demand_price(self, instance_type: str, region: str) -> Price | None:
-        """Return the dated price of a type in a region; None where the table has none."""
+        """Return the dated on-demand price of a type in a region; None where the table has none."""
         row = self._rows.get(instance_type, {})
         text = row.get(_PRICE_COLUMNS.get(region, ""), "")
         if not text:
@@ -36,7 +36,6 @@ class Catalog:
         )
 
     def __iter__(self) -> Iterator[InstanceType]:
-        """Yield every type of the table."""
         return (_hardware(row) for row in self._rows.values())
 
     @cached_property

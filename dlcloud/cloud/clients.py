@@ -1,4 +1,4 @@
-"""boto3 clients, made when first used and kept: each costs tens of milliseconds of reading descriptions."""
+"""boto3 clients, created when first used and kept: one costs tens of milliseconds to create."""
 
 import hashlib
 import time
@@ -13,10 +13,10 @@ from botocore.session import get_session
 
 from dlcloud.cloud.faults import translate_errors
 
-# Reads are repeated for throttling and dropped connections, with growing, jittered pauses.
-_READ = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})
-# A launch is tried once: botocore would answer "no capacity" (HTTP 500) with four more tries of one pool.
-_LAUNCH = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
+# Repeated for throttling and dropped connections, with growing, jittered pauses.
+_RETRIED = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})
+# For launches: botocore would answer "no capacity" (HTTP 500) with four more tries of one pool.
+_TRIED_ONCE = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
 IMDS_TRIES = 3
 ROLE_TRIES = 60
 ROLE_PAUSE_S = 1.0
@@ -28,8 +28,8 @@ class Clients:
 
     Args:
         region: The AWS region.
-        endpoint_url: Where the local EC2 answers; empty for AWS.
-        on_instance: This runs on an instance and has its role, also at the local EC2; it is waited for.
+        endpoint_url: URL of the local EC2; empty for AWS.
+        on_instance: This process runs on an instance and uses its role, which may come some seconds later.
         pause: Waits so many seconds.
     """
 
@@ -38,41 +38,43 @@ class Clients:
     on_instance: bool = False
     pause: Callable[[float], None] = time.sleep
     _session: Any = None
-    _made: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def read(self, service: str, region: str = "") -> Any:  # noqa: ANN401  boto3 has no types
-        """Return a client whose calls are safe to repeat."""
-        return self._client(service, region or self.region, _READ, "read")
+    def get(self, service: str, region: str = "") -> Any:  # noqa: ANN401  boto3 has no types
+        """Return a client that repeats failed calls: for calls that are safe to repeat."""
+        return self._client(service, region or self.region, _RETRIED, "retried")
 
-    def launch(self) -> Any:  # noqa: ANN401  boto3 has no types
-        """Return the EC2 client whose calls are tried once."""
-        return self._client("ec2", self.region, _LAUNCH, "launch")
+    def get_without_retries(self) -> Any:  # noqa: ANN401  boto3 has no types
+        """Return the EC2 client whose calls are tried once: for launches."""
+        return self._client("ec2", self.region, _TRIED_ONCE, "tried once")
+
+    def pages(self, service: str, method: str, key: str, **arguments: object) -> list[Any]:
+        """Return the items under `key` of every page that a method answers."""
+        pages = self.get(service).get_paginator(method).paginate(**arguments)
+        return [item for page in pages for item in page[key]]
 
     def identity(self) -> str:
-        """Return a digest by which answers for one set of credentials, or one local EC2, are told apart."""
+        """Return a digest that distinguishes sets of credentials, and local EC2s."""
         with self._lock, translate_errors("finding credentials"):
-            found = self._session_of(self.region).get_credentials()
-            name = found.get_frozen_credentials().access_key if found else ""
+            credentials = self._session_of(self.region).get_credentials()
+            name = credentials.get_frozen_credentials().access_key if credentials else ""
         return hashlib.sha256(f"{name} {self.endpoint_url}".encode()).hexdigest()[:16]
 
     def in_region(self, region: str) -> "Clients":
-        """Return the clients of another region, which share what is costly to load."""
+        """Return the clients of another region, which share the session: it is costly to load."""
         with self._lock, translate_errors(f"using AWS in {region}"):
             self._session_of(self.region)
-            return replace(self, region=region, _made={})
+            return replace(self, region=region, _clients={})
 
     def _client(self, service: str, region: str, config: Config, kind: str) -> Any:  # noqa: ANN401
         with self._lock, translate_errors(f"using {service} in {region}"):
             key = (f"{service}/{region}", kind)
-            if key not in self._made:
-                self._made[key] = self._new(service, region, config)
-            return self._made[key]
-
-    def _new(self, service: str, region: str, config: Config) -> Any:  # noqa: ANN401
-        return self._session_of(region).client(
-            service, region_name=region, endpoint_url=self.endpoint_url or None, config=config
-        )
+            if key not in self._clients:
+                self._clients[key] = self._session_of(region).client(
+                    service, region_name=region, endpoint_url=self.endpoint_url or None, config=config
+                )
+            return self._clients[key]
 
     def _session_of(self, region: str) -> Any:  # noqa: ANN401
         if self._session is None and self.on_instance:
@@ -82,7 +84,7 @@ class Clients:
         return self._session
 
     def _with_role(self, region: str) -> Any:  # noqa: ANN401
-        """Return a session once the instance has credentials: they come seconds after its profile."""
+        """Return a session; wait until the instance has credentials, some seconds after its profile."""
         core = get_session()
         core.set_config_variable("metadata_service_num_attempts", IMDS_TRIES)
         session = boto3.Session(region_name=region, botocore_session=core)
@@ -93,7 +95,7 @@ class Clients:
         return session
 
     def _local_credentials(self) -> dict[str, str]:
-        """The local EC2 takes any credentials; the user's own must never be sent there."""
+        """The local EC2 accepts any credentials; the user's own must never be sent there."""
         if not self.endpoint_url:
             return {}
         return {"aws_access_key_id": "local", "aws_secret_access_key": "local"}  # pragma: allowlist secret

@@ -1,4 +1,4 @@
-"""Which machine image a recipe's word means today."""
+"""Resolve the machine image that a recipe names."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ DEEP_LEARNING = (
 DEEP_LEARNING_OWNER = "898082745236"
 DEEP_LEARNING_NAME = "Deep Learning Base*GPU AMI (Ubuntu 24.04)*"
 UBUNTU_ROOT_DEVICE = "/dev/sda1"
+NAME_IMAGE = "name an ami-… in instances.image"
 
 
 def resolve(clients: Clients, image: str, *, gpu: bool) -> Image:
@@ -30,39 +31,27 @@ def resolve(clients: Clients, image: str, *, gpu: bool) -> Image:
     if image.startswith("/"):
         image_id, _ = _parameter(clients, (image,))
         if not image_id:
-            raise CloudError(
-                f"image: there is no SSM parameter {image} in {clients.region}", "see instances.image"
-            )
+            raise CloudError(f"image: there is no SSM parameter {image} in {clients.region}", NAME_IMAGE)
         return _described(clients, image_id)
-    if not gpu:
-        return _from_parameter(clients, (UBUNTU,))
-    image_id, name = _parameter(clients, DEEP_LEARNING)
+    image_id, name = _parameter(clients, DEEP_LEARNING if gpu else (UBUNTU,))
     if image_id:
         return Image(image_id=image_id, name=name, root_device=UBUNTU_ROOT_DEVICE)
-    return _newest_deep_learning(clients)
-
-
-def _from_parameter(clients: Clients, names: tuple[str, ...]) -> Image:
-    image_id, name = _parameter(clients, names)
-    if not image_id:
-        raise CloudError(
-            f"image: Ubuntu 24.04 was not found in {clients.region} ({names[0]})",
-            "name an ami-… in instances.image",
-        )
-    return Image(image_id=image_id, name=name, root_device=UBUNTU_ROOT_DEVICE)
+    if gpu:
+        return _newest_deep_learning(clients)
+    raise CloudError(f"image: Ubuntu 24.04 was not found in {clients.region} ({UBUNTU})", NAME_IMAGE)
 
 
 def _parameter(clients: Clients, names: tuple[str, ...]) -> tuple[str, str]:
-    """Return the value and the name of the first parameter that exists; two empty texts if none does."""
+    """Return the value and the name of the first parameter that exists, or two empty texts."""
     with translate_errors("looking up the machine image (ssm:GetParameters)"):
-        answer = clients.read("ssm").get_parameters(Names=list(names))
-    found = {parameter["Name"]: parameter["Value"] for parameter in answer["Parameters"]}
-    return next(((found[name], name) for name in names if name in found), ("", ""))
+        answer = clients.get("ssm").get_parameters(Names=list(names))
+    values = {parameter["Name"]: parameter["Value"] for parameter in answer["Parameters"]}
+    return next(((values[name], name) for name in names if name in values), ("", ""))
 
 
 def _described(clients: Clients, image_id: str) -> Image:
     with translate_errors(f"looking up image {image_id} (ec2:DescribeImages)"):
-        images = clients.read("ec2").describe_images(ImageIds=[image_id])["Images"]
+        images = clients.get("ec2").describe_images(ImageIds=[image_id])["Images"]
     if not images:
         raise CloudError(
             f"image {image_id} does not exist in {clients.region}, or is not shared with this account"
@@ -72,13 +61,11 @@ def _described(clients: Clients, image_id: str) -> Image:
 
 def _newest_deep_learning(clients: Clients) -> Image:
     with translate_errors("looking up the Deep Learning AMI (ec2:DescribeImages)"):
-        images = clients.read("ec2").describe_images(
+        images = clients.get("ec2").describe_images(
             Owners=[DEEP_LEARNING_OWNER], Filters=[{"Name": "name", "Values": [DEEP_LEARNING_NAME]}]
         )["Images"]
     if not images:
-        raise CloudError(
-            f"image: no Deep Learning AMI was found in {clients.region}", "name an ami-… in instances.image"
-        )
+        raise CloudError(f"image: no Deep Learning AMI was found in {clients.region}", NAME_IMAGE)
     return _image(max(images, key=lambda image: str(image["CreationDate"])))
 
 

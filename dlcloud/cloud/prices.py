@@ -1,4 +1,4 @@
-"""What instances cost: AWS's own word where it can be had, cached with its date; else the bundled table."""
+"""Prices of instances: those of AWS, cached with their date, else those of the bundled table."""
 
 import json
 import logging
@@ -36,8 +36,8 @@ class Prices:
     Args:
         clients: The region's clients.
         catalog: The bundled table.
-        cache: Where prices asked for are kept; None on the local EC2, where only the table is used.
-        clock: Tells how old a cached price is.
+        cache: Keeps AWS's answers; None on the local EC2, where only the table is used.
+        clock: Dates answers.
     """
 
     def __init__(self, *, clients: Clients, catalog: Catalog, cache: PriceCache | None, clock: Clock) -> None:
@@ -47,7 +47,7 @@ class Prices:
         self._clock = clock
 
     def on_demand(self, instance_type: str) -> Price | None:
-        """Return the on-demand price: cached for a day, else asked for, else of the bundled table."""
+        """Return the on-demand price: cached for a day, else AWS's, else of the bundled table."""
         bundled = self._catalog.on_demand_price(instance_type, self._clients.region)
         if self._cache is None:
             return bundled
@@ -55,28 +55,26 @@ class Prices:
         if cached is not None and self._clock.now() - cached.as_of < FRESH:
             return cached
         try:
-            asked = self._ask(instance_type)
+            price = self._fetch(instance_type)
         except CloudError as error:
             log.warning("no answer from the Pricing API, using an older price: %s", error.message)
+            price = None
+        if price is None:
             return cached or bundled
-        if asked is None:
-            return cached or bundled
-        self._cache.cache_price(asked)
-        return asked
+        self._cache.cache_price(price)
+        return price
 
     def spot(self, instance_types: Sequence[str]) -> list[Price]:
         """Return the spot price of each type in each zone now."""
         with translate_errors("looking up spot prices (ec2:DescribeSpotPriceHistory)"):
-            pages = (
-                self._clients.read("ec2")
-                .get_paginator("describe_spot_price_history")
-                .paginate(
-                    InstanceTypes=list(instance_types),
-                    ProductDescriptions=["Linux/UNIX"],
-                    StartTime=self._clock.now(),
-                )
+            rows = self._clients.pages(
+                "ec2",
+                "describe_spot_price_history",
+                "SpotPriceHistory",
+                InstanceTypes=list(instance_types),
+                ProductDescriptions=["Linux/UNIX"],
+                StartTime=self._clock.now(),
             )
-            rows = [row for page in pages for row in page["SpotPriceHistory"]]
         newest: dict[tuple[str, str], dict[str, Any]] = {}
         for row in sorted(rows, key=lambda row: row["Timestamp"]):
             newest[row["InstanceType"], row["AvailabilityZone"]] = row
@@ -93,12 +91,12 @@ class Prices:
             zone=row["AvailabilityZone"],
         )
 
-    def _ask(self, instance_type: str) -> Price | None:
-        """Ask the Price List API.
+    def _fetch(self, instance_type: str) -> Price | None:
+        """Look up the price in the Price List API.
 
         Source: AWS Price List Query API reference, GetProducts; read 2026-09.
         """
-        wanted = {
+        fields = {
             "instanceType": instance_type,
             "regionCode": self._clients.region,
             "operatingSystem": "Linux",
@@ -107,10 +105,10 @@ class Prices:
             "capacitystatus": "Used",
         }
         with translate_errors(f"looking up the price of {instance_type} (pricing:GetProducts)"):
-            answer = self._clients.read("pricing", PRICING_REGION).get_products(
+            answer = self._clients.get("pricing", PRICING_REGION).get_products(
                 ServiceCode="AmazonEC2",
                 Filters=[
-                    {"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()
+                    {"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in fields.items()
                 ],
                 MaxResults=10,
             )

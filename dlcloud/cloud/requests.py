@@ -1,9 +1,9 @@
-"""The words of EC2's API: our requests as its arguments, its answers as our values."""
+"""Convert between core's values and the arguments and answers of EC2's API."""
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,17 +16,19 @@ from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Re
 
 SSH_PORT = 22
 FLEET_TAG = "aws:ec2:fleet-id"
-"""EC2 itself marks a fleet's instances so."""
+"""Set by EC2 on the instances of a fleet."""
 ENDED = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
-def tagged(resource: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return a TagSpecification."""
-    return {"ResourceType": resource, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
-def run_instances(request: LaunchRequest) -> dict[str, Any]:
-    """Return the arguments of RunInstances."""
+def tag_specification(resource: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    return {"ResourceType": resource, "Tags": tag_list(tags)}
+
+
+def run_instances_arguments(request: LaunchRequest) -> dict[str, Any]:
     spot = request.market is Market.SPOT
     resources = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
     arguments: dict[str, Any] = {
@@ -36,7 +38,7 @@ def run_instances(request: LaunchRequest) -> dict[str, Any]:
         "MaxCount": request.max_count,
         "ClientToken": request.client_token,
         "UserData": request.user_data,
-        "TagSpecifications": [tagged(resource, request.tags) for resource in resources],
+        "TagSpecifications": [tag_specification(resource, request.tags) for resource in resources],
     }
     if request.zone:
         arguments["Placement"] = {"AvailabilityZone": request.zone}
@@ -53,22 +55,22 @@ def run_instances(request: LaunchRequest) -> dict[str, Any]:
 
 
 def template_data(request: LaunchRequest, user_data_base64: str) -> dict[str, Any]:
-    """Return what a launch template says; the fleet adds types, zones, market and the instances' own tags."""
+    """Return a launch template; the fleet adds types, zones, market and the tags of instances."""
     resources = ("volume", "network-interface")
     return {
         **_machine(request),
         "UserData": user_data_base64,
-        "TagSpecifications": [tagged(resource, request.tags) for resource in resources],
+        "TagSpecifications": [tag_specification(resource, request.tags) for resource in resources],
     }
 
 
 def template_name(cluster_id: str, data: Mapping[str, Any]) -> str:
-    """Return a name that is the same for the same content, so that a repeated creation finds it."""
+    """Return a name derived from the content, so that a repeated creation finds the template."""
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
     return f"dlcloud-{cluster_id}-{digest[:12]}"
 
 
-def fleet(request: FleetRequest) -> dict[str, Any]:
+def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
     """Return the arguments of CreateFleet.
 
     Source: EC2 API reference, CreateFleet, and EC2 user guide, "Allocation strategies", which advises
@@ -100,11 +102,13 @@ def fleet(request: FleetRequest) -> dict[str, Any]:
             "InstanceInterruptionBehavior": "terminate",
         },
         "OnDemandOptions": {"AllocationStrategy": "prioritized"},
-        "TagSpecifications": [tagged(resource, request.tags) for resource in ("fleet", "instance")],
+        "TagSpecifications": [
+            tag_specification(resource, request.tags) for resource in ("fleet", "instance")
+        ],
     }
 
 
-def launched(answer: Mapping[str, Any], request: FleetRequest) -> LaunchResult:
+def read_fleet(answer: Mapping[str, Any], request: FleetRequest) -> LaunchResult:
     """Read the answer of CreateFleet."""
     instances = [
         _fleet_instance(instance_id, group, answer["FleetId"], request)
@@ -118,8 +122,8 @@ def launched(answer: Mapping[str, Any], request: FleetRequest) -> LaunchResult:
     )
 
 
-def instance(answer: Mapping[str, Any]) -> Instance:
-    """Read an instance as RunInstances and DescribeInstances tell of it."""
+def read_instance(answer: Mapping[str, Any]) -> Instance:
+    """Read an instance of an answer of RunInstances or DescribeInstances."""
     tags = {tag["Key"]: tag["Value"] for tag in answer.get("Tags") or ()}
     return Instance(
         instance_id=answer["InstanceId"],
@@ -137,29 +141,27 @@ def instance(answer: Mapping[str, Any]) -> Instance:
     )
 
 
-def by_tag(key: str, values: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the Filters that find what carries a tag."""
-    return [{"Name": f"tag:{key}", "Values": list(values)}]
+def tag_filter(key: str, value: str) -> list[dict[str, Any]]:
+    return [{"Name": f"tag:{key}", "Values": [value]}]
 
 
-def of_cluster(cluster_id: str) -> list[dict[str, Any]]:
-    """Return the Filters that find what belongs to a cluster."""
-    return by_tag(CLUSTER_TAG, [cluster_id])
+def cluster_filter(cluster_id: str) -> list[dict[str, Any]]:
+    return tag_filter(CLUSTER_TAG, cluster_id)
 
 
 def _ended_at(answer: Mapping[str, Any]) -> datetime | None:
-    """Return when an instance ended, as EC2 tells in brackets: `User initiated (2026-09-01 12:00:00 GMT)`.
+    """Read the end of an instance from a reason like `User initiated (2026-09-01 12:00:00 GMT)`.
 
     Source: EC2 API reference, Instance: StateTransitionReason; a stopped instance has one, too.
     """
-    told = ENDED.search(answer.get("StateTransitionReason") or "")
-    if told is None or answer["State"]["Name"] not in {"shutting-down", "terminated"}:
+    time = ENDED.search(answer.get("StateTransitionReason") or "")
+    if time is None or answer["State"]["Name"] not in {"shutting-down", "terminated"}:
         return None
-    return datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    return datetime.strptime(time[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
 
 def _machine(request: LaunchRequest) -> dict[str, Any]:
-    """Return what every instance has: IMDSv2 only, an encrypted disk, an end at its own shutdown."""
+    """Return the arguments common to all instances: IMDSv2 only, encrypted disk, terminated by shutdown."""
     return {
         "ImageId": request.image.image_id,
         "SecurityGroupIds": [request.security_group_id],
@@ -208,6 +210,6 @@ def _pool_refusal(error: Mapping[str, Any]) -> Refusal:
     pool = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     zone = pool.get("AvailabilityZone") or pool.get("SubnetId") or "any zone"
     name = f"{pool.get('InstanceType', '')} {error.get('Lifecycle', '')}"
-    told = {"Code": error.get("ErrorCode", ""), "Message": error.get("ErrorMessage", "")}
-    foreign = ClientError({"Error": told}, "CreateFleet")
-    return Refusal(pool=name, zone=zone, error=refusal(f"{name} in {zone}", foreign), code=told["Code"])
+    code = error.get("ErrorCode", "")
+    foreign = ClientError({"Error": {"Code": code, "Message": error.get("ErrorMessage", "")}}, "CreateFleet")
+    return Refusal(pool=name, zone=zone, error=refusal(f"{name} in {zone}", foreign), code=code)

@@ -79,7 +79,7 @@ def backend(name, url):
         control_policy=control_policy,
         pause=time.sleep,
     )
-    account = Account(clients=clients, catalog=catalog, memory=memory, clock=clock)
+    account = Account(clients=clients, catalog=catalog, cache=memory, clock=clock)
     return Backend(name=name, clients=clients, cloud=cloud, account=account)
 
 

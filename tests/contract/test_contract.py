@@ -36,7 +36,7 @@ def tags(cluster_id):
 
 def image(there):
     if there.is_moto:  # it has none of the public parameters that name images
-        found = there.clients.read("ec2").describe_images(
+        found = there.clients.get("ec2").describe_images(
             Filters=[{"Name": "architecture", "Values": ["x86_64"]}]
         )
         return there.cloud.resolve_image(found["Images"][0]["ImageId"], gpu=False)
@@ -105,7 +105,7 @@ def test_a_group_is_made_once_opened_once_closed_and_deleted(there, cluster):
         cloud.allow_ssh(group, "192.0.2.1/32")
     for _ in range(2):
         cloud.revoke_ssh(cluster)
-    told = there.clients.read("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
+    told = there.clients.get("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
     assert told["IpPermissions"] == []
     assert cloud.delete_security_groups(cluster) == []
     assert cloud.delete_security_groups(cluster) == []
@@ -119,11 +119,11 @@ def test_an_instance_is_launched_once_tagged_hardened_and_ended(there, cluster):
     until(lambda: [each for each in there.cloud.instances(cluster) if each.host])
     (seen,) = there.cloud.instances(cluster)
     assert seen.tags[CLUSTER_TAG] == cluster
-    told = there.clients.read("ec2").describe_instances(InstanceIds=[first.instance_id])
+    told = there.clients.get("ec2").describe_instances(InstanceIds=[first.instance_id])
     told = told["Reservations"][0]["Instances"][0]
     assert told["MetadataOptions"]["HttpTokens"] == "required"
     volume = told["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
-    (disk,) = there.clients.read("ec2").describe_volumes(VolumeIds=[volume])["Volumes"]
+    (disk,) = there.clients.get("ec2").describe_volumes(VolumeIds=[volume])["Volumes"]
     assert disk["Encrypted"] is True
     assert {"Key": CLUSTER_TAG, "Value": cluster} in disk["Tags"]
     for _ in range(2):

@@ -106,7 +106,7 @@ def warm_up():
     clients = Clients(region="us-east-1", endpoint_url="http://127.0.0.1:9")
     for service in SERVICES:
         clients.read(service)
-    clients.launch()
+    clients.get_without_retries()
 
 
 def main():

@@ -108,12 +108,12 @@ class Home:
     @property
     def ec2(self):
         """Return an EC2 client that is never killed."""
-        return self.clients.read("ec2")
+        return self.clients.get("ec2")
 
     @property
     def iam(self):
         """Return an IAM client that is never killed."""
-        return self.clients.read("iam")
+        return self.clients.get("iam")
 
     def begin_hand_over(self, name, *, in_charge=False):
         """Give a cluster its role, as `up --detach` does, which remembers it before; then the tag, too."""

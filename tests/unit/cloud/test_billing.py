@@ -38,7 +38,7 @@ def month(groups, *, estimated=False, unit="USD"):
 
 @pytest.fixture
 def explorer(clients, stub):
-    return stub(clients.read("ce", "us-east-1"))
+    return stub(clients.get("ce", "us-east-1"))
 
 
 def ask(clients, *ids, since=SINCE):

@@ -25,11 +25,11 @@ class Mortal:
         self._clients = clients
         self._calls = calls
 
-    def read(self, service):
+    def get(self, service):
         self._calls -= 1
         if self._calls < 0:
             raise Killed
-        return self._clients.read(service)
+        return self._clients.get(service)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def account():
 
 @pytest.fixture
 def iam(account):
-    return account.read("iam")
+    return account.get("iam")
 
 
 def never(seconds):
@@ -106,7 +106,7 @@ def test_roles_of_other_regions_and_of_others_are_not_found(account, iam):
 
 
 def test_a_refusal_that_does_not_pass_is_told_at_once(clients, stub):
-    stub(clients.read("ec2")).add_client_error("associate_iam_instance_profile", "UnauthorizedOperation")
+    stub(clients.get("ec2")).add_client_error("associate_iam_instance_profile", "UnauthorizedOperation")
     pauses = []
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):
         control_role.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
@@ -114,7 +114,7 @@ def test_a_refusal_that_does_not_pass_is_told_at_once(clients, stub):
 
 
 def test_a_profile_that_ec2_never_learns_of_is_told_after_a_minute(clients, stub):
-    stubbed = stub(clients.read("ec2"))
+    stubbed = stub(clients.get("ec2"))
     for _ in range(control_role.TRIES):
         stubbed.add_client_error("associate_iam_instance_profile", "InvalidParameterValue")
     pauses = []
@@ -124,7 +124,7 @@ def test_a_profile_that_ec2_never_learns_of_is_told_after_a_minute(clients, stub
 
 
 def test_what_iam_does_not_know_yet_or_holds_still_is_tried_again(clients, stub):
-    iam, pauses = stub(clients.read("iam")), []
+    iam, pauses = stub(clients.get("iam")), []
     for name in ("create_role", "create_instance_profile"):
         iam.add_client_error(name, "EntityAlreadyExists")
         for _ in range(2):
@@ -142,7 +142,7 @@ def test_what_iam_does_not_know_yet_or_holds_still_is_tried_again(clients, stub)
 
 
 def test_a_role_that_somebody_holds_is_named(clients, stub):
-    iam = stub(clients.read("iam"))
+    iam = stub(clients.get("iam"))
     iam.add_client_error("get_instance_profile", "NoSuchEntity")
     iam.add_client_error("delete_role_policy", "NoSuchEntity")
     for _ in range(control_role.TRIES):

@@ -4,8 +4,7 @@ import pytest
 from botocore import exceptions as boto
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import translate_errors
-from dlcloud.cloud.retry import TRIES
+from dlcloud.cloud.faults import TRIES, translate_errors
 from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import NOWHERE, REGION, cloud_over, request
@@ -29,7 +28,7 @@ CASES = [
 
 @pytest.mark.parametrize(("code", "kind"), CASES)
 def test_every_class_of_code_has_its_error(clients, stub, code, kind):
-    stub(clients.launch()).add_client_error("run_instances", code, "Because.", 400)
+    stub(clients.get_without_retries()).add_client_error("run_instances", code, "Because.", 400)
     with pytest.raises(CloudError) as caught:
         cloud_over(clients).launch(request())
     assert type(caught.value) is kind
@@ -40,7 +39,7 @@ def test_every_class_of_code_has_its_error(clients, stub, code, kind):
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "Throttling"])
 def test_a_throttled_launch_is_retried_with_backoff_then_reported(clients, stub, code):
-    clock, ec2 = FakeClock(), stub(clients.launch())
+    clock, ec2 = FakeClock(), stub(clients.get_without_retries())
     for _ in range(TRIES):
         ec2.add_client_error("run_instances", code, "Slow down.", 503)
     with pytest.raises(ThrottledError, match="Slow down"):
@@ -50,14 +49,14 @@ def test_a_throttled_launch_is_retried_with_backoff_then_reported(clients, stub,
 
 
 def test_a_launch_that_is_throttled_once_succeeds_under_the_same_token(clients, stub):
-    ec2 = stub(clients.launch())
+    ec2 = stub(clients.get_without_retries())
     ec2.add_client_error("run_instances", "RequestLimitExceeded")
     ec2.add_response("run_instances", {"Instances": []})
     assert cloud_over(clients).launch(request()) == []
 
 
 def test_the_zone_of_a_refused_launch_is_named(clients, stub):
-    stub(clients.launch()).add_client_error("run_instances", "InsufficientInstanceCapacity")
+    stub(clients.get_without_retries()).add_client_error("run_instances", "InsufficientInstanceCapacity")
     with pytest.raises(CapacityError, match=r"launching 2 c7i\.xlarge on-demand in us-east-1b"):
         cloud_over(clients).launch(request(zone="us-east-1b"))
 
@@ -125,10 +124,10 @@ def test_the_users_own_credentials_are_never_sent_to_a_local_endpoint(monkeypatc
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAREAL")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "real")
     clients = Clients(region=REGION, endpoint_url=refusing.url)
-    assert clients.launch()._request_signer._credentials.access_key == "local"
+    assert clients.get_without_retries()._request_signer._credentials.access_key == "local"
 
 
 def test_a_client_is_made_once(clients):
-    assert clients.read("ec2") is clients.read("ec2")
-    assert clients.read("ec2") is not clients.launch()
-    assert clients.read("pricing", "eu-central-1").meta.region_name == "eu-central-1"
+    assert clients.get("ec2") is clients.get("ec2")
+    assert clients.get("ec2") is not clients.get_without_retries()
+    assert clients.get("pricing", "eu-central-1").meta.region_name == "eu-central-1"

@@ -40,25 +40,25 @@ def methods(service):
 
 
 def calls_in(source):
-    """Yield (service, method) of every use of a client in a module: read("s").m, launch().m, paginators."""
+    """Yield (service, method) of every call: get("s").m, get_without_retries().m, pages("s", "m", ...)."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
             service = service_of(node.value)
-            if service is not None and node.attr != "get_paginator":
+            if service is not None:
                 yield service, node.attr
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get_paginator":
-            yield service_of(node.func.value), node.args[0].value
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "pages":
+            yield node.args[0].value, node.args[1].value
 
 
 def service_of(call):
-    """Return the service of a `….read("service")` or `….launch()`; None for another call."""
+    """Return the service of a `clients.get("service")` or `….get_without_retries()`, else None."""
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return None
-    if call.func.attr == "launch" and not call.args:
+    if call.func.attr == "get_without_retries":
         return "ec2"
-    if call.func.attr == "read" and call.args and isinstance(call.args[0], ast.Constant):
-        service = call.args[0].value
-        return service if isinstance(service, str) else None  # a number: bytes are read, not an account
+    owner = getattr(call.func.value, "attr", getattr(call.func.value, "id", ""))
+    if call.func.attr == "get" and owner.endswith("clients"):
+        return call.args[0].value
     return None
 
 
@@ -136,9 +136,15 @@ def test_a_policy_fits_where_it_is_put():
 
 
 def test_the_reader_of_the_code_sees_every_kind_of_call():
-    source = 'a.read("ec2").describe_x()\nb.launch().run_y(**z)\n'
-    source += 'c.read("sts").get_paginator("list_z")\nf(g.launch().h)'
-    assert set(calls_in(source)) == {("ec2", "describe_x"), ("ec2", "run_y"), ("sts", "list_z"), ("ec2", "h")}
+    source = 'clients.get("ec2").describe_x()\nb.get_without_retries().run_y(**z)\na.get("k").partition()\n'
+    source += 'c.pages("sts", "list_z", "Z")\nf(g.get_without_retries().h)\nself._clients.get("ec2").i()'
+    assert set(calls_in(source)) == {
+        ("ec2", "describe_x"),
+        ("ec2", "run_y"),
+        ("sts", "list_z"),
+        ("ec2", "h"),
+        ("ec2", "i"),
+    }
 
 
 def test_no_wildcard_allows_an_action():

@@ -20,10 +20,10 @@ def resolve(clients, stub):
     def with_answers(image, *, gpu=False, names=None, parameters=(), images=None):
         if names is not None:
             answer = {"Parameters": list(parameters)}
-            stub(clients.read("ssm")).add_response("get_parameters", answer, {"Names": list(names)})
+            stub(clients.get("ssm")).add_response("get_parameters", answer, {"Names": list(names)})
         if images is not None:
             wanted, told = images
-            stub(clients.read("ec2")).add_response("describe_images", {"Images": told}, wanted)
+            stub(clients.get("ec2")).add_response("describe_images", {"Images": told}, wanted)
         return cloud_over(clients).resolve_image(image, gpu=gpu)
 
     return with_answers
@@ -97,6 +97,6 @@ def test_an_image_that_ec2_refuses_is_told(moto_cloud):
 
 
 def test_a_refusal_of_ssm_is_one_of_credentials(clients, stub):
-    stub(clients.read("ssm")).add_client_error("get_parameters", "AccessDeniedException")
+    stub(clients.get("ssm")).add_client_error("get_parameters", "AccessDeniedException")
     with pytest.raises(CredentialsError, match="ssm:GetParameters"):
         cloud_over(clients).resolve_image("auto", gpu=False)

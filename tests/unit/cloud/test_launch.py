@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from botocore.stub import ANY
 
-from dlcloud.cloud.requests import instance as read_instance
+from dlcloud.cloud.requests import read_instance
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Instance, InstanceState, Market
 from tests.fakes.samples import cluster
@@ -53,7 +53,7 @@ ANSWER = {
 
 
 def test_an_on_demand_launch_asks_for_exactly_this(clients, stub):
-    stub(clients.launch()).add_response("run_instances", ANSWER, WANTED)
+    stub(clients.get_without_retries()).add_response("run_instances", ANSWER, WANTED)
     assert cloud_over(clients).launch(request()) == [
         Instance(
             instance_id="i-1",
@@ -79,7 +79,7 @@ def test_a_spot_launch_is_one_time_in_its_zone_and_tags_its_request(clients, stu
         "TagSpecifications": specifications,
     }
     answer = {"Instances": [{**ANSWER["Instances"][0], "InstanceLifecycle": "spot"}]}
-    stub(clients.launch()).add_response("run_instances", answer, wanted)
+    stub(clients.get_without_retries()).add_response("run_instances", answer, wanted)
     (launched,) = cloud_over(clients).launch(request(market=Market.SPOT, zone="us-east-1b"))
     assert launched.market is Market.SPOT
 
@@ -104,7 +104,7 @@ def test_instances_are_read_over_all_pages_and_sorted_by_their_launch(clients, s
         Placement={},
     )
     filters = {"Filters": [{"Name": "tag:dlcloud:cluster", "Values": ["c0ffee"]}]}
-    ec2 = stub(clients.read("ec2"))
+    ec2 = stub(clients.get("ec2"))
     ec2.add_response(
         "describe_instances", {"Reservations": [{"Instances": [dead]}], "NextToken": "more"}, filters
     )
@@ -118,12 +118,12 @@ def test_instances_are_read_over_all_pages_and_sorted_by_their_launch(clients, s
 
 def test_without_a_cluster_every_managed_instance_is_asked_for(clients, stub):
     filters = {"Filters": [{"Name": "tag:dlcloud:managed", "Values": ["true"]}]}
-    stub(clients.read("ec2")).add_response("describe_instances", {"Reservations": []}, filters)
+    stub(clients.get("ec2")).add_response("describe_instances", {"Reservations": []}, filters)
     assert cloud_over(clients).instances() == []
 
 
 def test_a_group_in_use_is_returned_and_one_that_is_gone_is_no_error(clients, stub):
-    ec2 = stub(clients.read("ec2"))
+    ec2 = stub(clients.get("ec2"))
     groups = {"SecurityGroups": [{"GroupId": f"sg-{number}"} for number in (1, 2, 3)]}
     ec2.add_response("describe_security_groups", groups, {"Filters": ANY})
     ec2.add_client_error("delete_security_group", "DependencyViolation")
@@ -139,7 +139,7 @@ def test_an_ipv6_caller_is_let_in_as_such(clients, stub):
         "ToPort": 22,
         "Ipv6Ranges": [{"CidrIpv6": "2001:db8::1/128", "Description": "dlcloud"}],
     }
-    stub(clients.read("ec2")).add_response(
+    stub(clients.get("ec2")).add_response(
         "authorize_security_group_ingress", {}, {"GroupId": "sg-1", "IpPermissions": [permission]}
     )
     cloud_over(clients).allow_ssh("sg-1", "2001:db8::1/128")

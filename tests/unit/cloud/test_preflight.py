@@ -202,7 +202,7 @@ class CountingClients:
     def identity(self):
         return "me"
 
-    def read(self, service):
+    def get(self, service):
         assert service == "service-quotas"
         return self
 
@@ -213,7 +213,7 @@ class CountingClients:
 
 def test_limits_are_kept_for_a_day_with_their_date():
     clients, clock = CountingClients(), FakeClock(datetime(2026, 9, 1, tzinfo=UTC))
-    account = Account(clients=clients, catalog=CATALOG, memory=Memory(), clock=clock)
+    account = Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=clock)
     assert account.limits([STANDARD_CODE]) == account.limits([STANDARD_CODE]) == {STANDARD_CODE: 32}
     assert len(clients.asked) == 1
     account.limits([STANDARD_CODE], fresh=True)

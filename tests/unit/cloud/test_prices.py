@@ -53,7 +53,7 @@ WANTED = {
 
 @pytest.fixture
 def pricing(clients, stub):
-    return stub(clients.read("pricing", "us-east-1"))
+    return stub(clients.get("pricing", "us-east-1"))
 
 
 def ask(clients, cache, clock):
@@ -122,7 +122,7 @@ def test_the_spot_price_is_told_of_each_zone_and_is_the_newest_there(clients, st
         row("c7i.xlarge", "us-east-1a", "0.0720", 20),
     ]
     names = ["c7i.xlarge", "c6i.xlarge", "c5.large"]
-    stub(clients.read("ec2")).add_response(
+    stub(clients.get("ec2")).add_response(
         "describe_spot_price_history",
         {"SpotPriceHistory": history},
         {"InstanceTypes": names, "ProductDescriptions": ["Linux/UNIX"], "StartTime": clock.now()},
@@ -170,4 +170,4 @@ def test_every_row_of_the_table_makes_sense():
 def test_clients_of_aws_have_no_endpoint_of_ours(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    assert Clients(region="us-east-1").read("ec2").meta.endpoint_url == "https://ec2.us-east-1.amazonaws.com"
+    assert Clients(region="us-east-1").get("ec2").meta.endpoint_url == "https://ec2.us-east-1.amazonaws.com"
