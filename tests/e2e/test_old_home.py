@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from terminal import User
 
+from dlcloud.ssh.keys import create_key
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "home-2026-11"
 COMMANDS = {
     "status": ("status", "--all"),
@@ -111,3 +113,34 @@ def test_an_old_home_is_imported_by_a_new_one(old, tmp_path):
     before, after = (user.json("cost-report", "--all")["result"]["records"] for user in (old, new))
     assert [record["throughput"] for record in before] == [record["throughput"] for record in after]
     assert len(before) == len(EXPECTED["cost report"]["records"])
+
+
+@pytest.fixture
+def reopened(newcomer: User) -> User:
+    write_home(newcomer.home / ".dlcloud")
+    return newcomer
+
+
+def test_every_cluster_of_an_old_home_can_be_ended(reopened):
+    done = reopened.run("down", "--all", "--output", "json")
+    states = {record["cluster"]: record["state"] for record in json.loads(done.stdout)["result"]["records"]}
+    assert states == {"mine": "down", "left": "down", "cut": "down"}
+    assert "i-12ea34cc1f7b998c4" in done.stderr
+    assert reopened.run("status").stdout == "nothing is up\n"
+
+
+def test_an_unfinished_launch_of_an_old_home_is_completed_by_up(reopened):
+    with sqlite3.connect(reopened.home / ".dlcloud" / "store.sqlite") as store:
+        ((cluster_id, text),) = store.execute(
+            "SELECT cluster_id, recipe_text FROM clusters WHERE name = 'cut'"
+        )
+    (reopened.home / "cut.yaml").write_text(text)
+    folder = reopened.home / ".dlcloud" / "clusters" / cluster_id
+    folder.mkdir(mode=0o700, parents=True)
+    create_key(folder / "key")
+    (folder / "host-secret").write_text("0" * 64)
+    reopened.run("up", "cut.yaml", "--name", "cut")
+    assert {row["cluster"] for row in reopened.json("cost-report", "cut")["result"]["records"]} == {"cut"}
+    clusters = {record["cluster"]: record for record in reopened.json("status", "--all")["result"]["records"]}
+    assert clusters["cut"]["cluster_id"] == cluster_id
+    assert clusters["cut"]["cluster_state"] == "down"
