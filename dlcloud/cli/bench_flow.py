@@ -14,7 +14,6 @@ from dlcloud.bench.parallel import ExclusiveSlot, run_parallel
 from dlcloud.bench.program import Program, program_of
 from dlcloud.cli.bench_type import Shared, TypeRun, labelled, recipe_file
 from dlcloud.cli.context import Context
-from dlcloud.cli.cost_lines import lines_of_runs
 from dlcloud.cli.lifecycle import end_unfinished
 from dlcloud.cli.up_flow import make_up_plan
 from dlcloud.core.bench import RESUME_WINDOW, BenchmarkMatrix, TypeResult, done_before, fault_of, fits
@@ -23,6 +22,7 @@ from dlcloud.core.events import Notice, stage
 from dlcloud.core.protocols import Cloud
 from dlcloud.report.bench import TypePlan, left_out_records, left_out_sections, plan_report
 from dlcloud.report.cost import cost_report
+from dlcloud.report.rows import rows_of_runs
 from dlcloud.report.table import Format, render
 from dlcloud.system.parallel import fan_out
 
@@ -180,7 +180,8 @@ class Bench:
     def _print_results(self, bench_id: str, outcomes: Sequence[TypeResult], *, complete: bool) -> bool:
         """Print what was measured, by this command or before it; tell whether there was anything to print."""
         context = self.context
-        lines = lines_of_runs(context, [run.run_id for run in context.benches.runs(bench_id)])
+        runs = [run.run_id for run in context.benches.runs(bench_id)]
+        lines = rows_of_runs(context.measurements, runs, context.clock.now())
         if not lines and not complete:
             return False
         left_out = context.benches.left_out(bench_id)

@@ -8,7 +8,7 @@ import click
 from dlcloud.cli.context import Context
 from dlcloud.cli.elsewhere import find, of_cluster
 from dlcloud.cli.ending import end_cluster
-from dlcloud.cli.training_flow import training_of_cluster
+from dlcloud.cli.training import training_of_cluster
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
 from dlcloud.core.events import Warned

@@ -6,7 +6,7 @@ from dlcloud.core.events import Notice
 from dlcloud.core.result import RunState
 from dlcloud.launch.down import take_down
 from dlcloud.launch.lock import forget_secrets
-from dlcloud.report.bill import cost_of_cluster
+from dlcloud.report.cost_details import cost_of_cluster
 
 
 def end_cluster(context: Context, cluster: Cluster) -> None:

@@ -1,8 +1,9 @@
 """Options that several commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -47,8 +48,39 @@ def verbose_option(command: Command) -> Command:
     return click.option("-v", "--verbose", is_flag=True, help="Print the log on stderr.")(command)
 
 
+def collect_options(
+    parameter: str, build: Callable[..., object], names: Collection[str]
+) -> Callable[[Command], Command]:
+    """Pass several options to the command as one object.
+
+    Args:
+        parameter: The command's parameter that takes the object.
+        build: Makes the object of the options' values, as keyword arguments.
+        names: The options' parameter names.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def collected(**values: object) -> object:
+            fields = {name: values.pop(name) for name in names}
+            return command(**values, **{parameter: build(**fields)})
+
+        return cast("Command", collected)
+
+    return decorate
+
+
+def _selection(**fields: object) -> object:
+    from dlcloud.store.selection import Selection
+
+    return Selection(**fields)  # type: ignore[arg-type]
+
+
 def selection_options(command: Command) -> Command:
-    """Add the options that select results: --type, --benchmark, --setting and so on."""
+    """Add the options that select results: --type, --benchmark, --setting and so on.
+
+    The command takes them, with its own parameter `names` (of runs and clusters), as a `Selection`.
+    """
     options = (
         click.option("--type", "types", multiple=True, help="Of this instance type, or family (c7i)."),
         click.option("--benchmark", "benchmarks", multiple=True, help="Of this benchmark, or recipe."),
@@ -65,6 +97,8 @@ def selection_options(command: Command) -> Command:
         click.option("--since", type=DAY, help="Started on this day (UTC) or later: 2026-09-01."),
         click.option("--until", type=DAY, help="Started before this day (UTC)."),
     )
+    fields = ("types", "benchmarks", "cases", "settings", "clusters", "clouds", "since", "until", "names")
+    command = collect_options("selection", _selection, fields)(command)
     for option in reversed(options):
         command = option(command)
     return command

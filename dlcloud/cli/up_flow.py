@@ -11,7 +11,6 @@ import click
 from dlcloud.bench.program import Program, program_of
 from dlcloud.bench.run import Runner
 from dlcloud.cli.context import Context
-from dlcloud.cli.cost_lines import lines_of_runs
 from dlcloud.cli.detach_flow import Detacher, look_after, print_detached
 from dlcloud.cli.lifecycle import (
     acquire_for_command,
@@ -21,7 +20,7 @@ from dlcloud.cli.lifecycle import (
     taken_down_after,
 )
 from dlcloud.cli.train_flow import Training
-from dlcloud.cli.training_flow import print_training
+from dlcloud.cli.training import print_training
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.core.events import stage
@@ -33,8 +32,9 @@ from dlcloud.elastic.program import program_of as training_of
 from dlcloud.launch.lock import RecipeFile, earlier_cluster
 from dlcloud.launch.members import existing_capacity, list_members
 from dlcloud.launch.preflight import observe
-from dlcloud.report.cost import cost_report
+from dlcloud.report.cost import View, cost_report
 from dlcloud.report.plan import plan_report
+from dlcloud.report.rows import rows_of_runs
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import recipe_text
 
@@ -191,9 +191,15 @@ class Up:
     def _print_results(self, cluster: Cluster, before: set[str]) -> bool:
         """Print what was measured by this `up`; tell whether there was anything."""
         runs = self.context.runs.of_cluster(cluster.cluster_id)
-        lines = lines_of_runs(self.context, [run.run_id for run in runs if run.run_id not in before])
+        lines = rows_of_runs(
+            self.context.measurements,
+            [run.run_id for run in runs if run.run_id not in before],
+            self.context.clock.now(),
+        )
         if lines:
-            report = replace(cost_report(lines, command="up", details=True), extra={"cluster": cluster.name})
+            report = replace(
+                cost_report(lines, View(details=True), command="up"), extra={"cluster": cluster.name}
+            )
             click.echo(render(report, Format(self.output)))
         return bool(lines)
 

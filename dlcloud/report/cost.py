@@ -28,41 +28,47 @@ class Column:
     least: int | None = None
 
 
-def cost_report(
-    lines: Sequence[ResultRow],
-    *,
-    command: str = "cost-report",
-    by: By | None = None,
-    market: Market = Market.ON_DEMAND,
-    group: Group | None = None,
-    details: bool = False,
-    wide: bool = False,
-    empty: str = EMPTY,
-) -> Report:
-    """Return the cost report.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What the cost report shows, and in which order.
 
-    Args:
-        lines: What was measured.
-        command: Whose result it is.
-        by: What comes first; None leaves the lines in their order, as measured.
+    Attributes:
+        by: What comes first; None leaves the rows in the order in which they were measured.
         market: Whose price decides what is cheapest.
-        group: What the lines of a table share; None for what suits them.
+        group: What the rows of a table share; None for what suits them.
+        newest: Only the newest result of each kind.
         details: Tables of latency, size and agreement, and every price and bill, too.
         wide: Everything in one table, as wide as that needs.
-        empty: What is said where there are no lines.
     """
+
+    by: By | None = None
+    market: Market = Market.ON_DEMAND
+    group: Group | None = None
+    newest: bool = False
+    details: bool = False
+    wide: bool = False
+
+
+PLAIN = View()
+
+
+def cost_report(
+    rows: Sequence[ResultRow], view: View = PLAIN, *, command: str = "cost-report", empty: str = EMPTY
+) -> Report:
+    """Return the cost report; `empty` is its text where there are no rows."""
+    by, market, lines = view.by, view.market, rows
     ordered = list(lines) if by is None else rank(lines, by, market)
     sections: list[Section] = []
-    for of_group in group_rows(ordered, group or natural_group(ordered)):
+    for of_group in group_rows(ordered, view.group or natural_group(ordered)):
         best = best_of(of_group, by or By.COST, market)
-        if wide:
+        if view.wide:
             sections.append(wide_section(of_group, heading(of_group), _notes(of_group, best, by, market)))
             continue
         sections.append(_cost_section(of_group, best, by, market))
-        if details:
+        if view.details:
             sections += detail_sections(of_group)
-    if ordered and not wide:
-        sections += [price_section(ordered), *bill_section(ordered, whole=details)]
+    if ordered and not view.wide:
+        sections += [price_section(ordered), *bill_section(ordered, whole=view.details)]
     records = [record_of(line) for line in ordered]
     return Report(command=command, records=records, sections=sections, empty=empty)
 

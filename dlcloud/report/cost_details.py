@@ -1,11 +1,13 @@
 """What stands below the cost table: prices with their dates, what the runs cost, and further metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 
-from dlcloud.core.cost import exact, money
+from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.cost import Reconciliation, billed_seconds, exact, member_usd, money, rounded, total_usd
 from dlcloud.core.instance import Market, Price
 from dlcloud.core.result_row import ResultRow
-from dlcloud.report.table import Section, fitted
+from dlcloud.report.table import Cell, Section, fitted
 
 MOST_ROWS = 10
 """More runs or prices than this are shown with the details only."""
@@ -158,3 +160,87 @@ def _union(mappings: Iterable[Mapping[str, object]]) -> list[str]:
     for mapping in mappings:
         names.update(dict.fromkeys(mapping))
     return list(names)
+
+
+NOT_BILLED_YET = (
+    "nothing is billed under the tag dlcloud:cluster yet: activate it once as a cost allocation tag (Billing"
+    " console); Cost Explorer is up to a day late"
+)
+ONLY_REHEARSED = "all of these were rehearsed on the local EC2, which bills nothing: AWS was not asked"
+ELSEWHERE = "these were measured from other homes: their owners' accounts were billed, AWS was not asked"
+
+
+def unasked(rows: Sequence[ResultRow]) -> str:
+    """Return why AWS is not asked for the bills of rows, none of whose clusters is of this home."""
+    if not rows:
+        return ""
+    return ONLY_REHEARSED if all(row.rehearsal for row in rows) else ELSEWHERE
+
+
+def billed_section(lines: Sequence[Reconciliation], unanswered: str) -> Section:
+    """Return the table of estimates and bills.
+
+    Args:
+        lines: A line a cluster.
+        unanswered: Why AWS's side is not known; empty where Cost Explorer answered.
+    """
+    notes = [unanswered] if unanswered else []
+    if not unanswered and lines and not any(line.billed for line in lines):
+        notes.append(NOT_BILLED_YET)
+    if any(line.billed and line.billed.estimated for line in lines):
+        notes.append("~: AWS has not closed the month yet")
+    if lines:
+        notes.append("estimate: instances and their EBS volumes; AWS's bill has taxes and traffic, too")
+    section = Section(
+        heading="what AWS billed",
+        titles=("cluster", "region", "estimate USD", "billed USD", "difference"),
+        rows=[_billed_row(line) for line in lines],
+        notes=notes,
+        numeric=frozenset({2, 3, 4}),
+    )
+    return fitted(section, {0: 12, 1: 9})
+
+
+def billed_records(lines: Sequence[Reconciliation], unanswered: str) -> dict[str, object]:
+    """Return the same for programs."""
+    return {"unanswered": unanswered, "clusters": [_billed_record(line) for line in lines]}
+
+
+def _billed_row(line: Reconciliation) -> tuple[str, ...]:
+    mark = " ~" if line.billed and line.billed.estimated else ""
+    return (
+        line.cluster.name,
+        line.cluster.region,
+        _usd(line.estimate, "unknown"),
+        _usd(line.billed.usd if line.billed else None, "") + mark,
+        "" if line.difference is None else f"{'+' if line.difference >= 0 else ''}{money(line.difference)}",
+    )
+
+
+def _usd(amount: Decimal | None, otherwise: str) -> str:
+    return otherwise if amount is None else money(amount)
+
+
+def _billed_record(line: Reconciliation) -> dict[str, Cell]:
+    return {
+        "cluster": line.cluster.name,
+        "cluster_id": line.cluster.cluster_id,
+        "estimate_usd": None if line.estimate is None else rounded(line.estimate, 6),
+        "billed_usd": line.billed.usd if line.billed else None,
+        "billed_estimated": line.billed.estimated if line.billed else None,
+        "difference_usd": None if line.difference is None else rounded(line.difference, 6),
+    }
+
+
+def cost_of_cluster(cluster: Cluster, members: Sequence[Member]) -> str:
+    """Return in words what a cluster that is down has cost."""
+    ended = [(member, member.ended_at) for member in members if member.ended_at]
+    if not ended:
+        return f"{cluster.name} is down; it had no instances"
+    seconds = sum(billed_seconds(member.instance.launched_at, ended_at) for member, ended_at in ended)
+    summary = f"{cluster.name} is down: {seconds} s of {len(ended)} instance(s)"
+    usd = total_usd(member_usd(member, cluster.disk_gib, ended_at) for member, ended_at in ended)
+    if usd is None:
+        return f"{summary}, at an unknown price"
+    verb = "would have cost" if cluster.cloud == "local" else "cost about"
+    return f"{summary}, which {verb} {money(usd)} USD"

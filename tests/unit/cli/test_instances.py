@@ -6,7 +6,7 @@ import io
 import pytest
 from click.testing import CliRunner
 
-from dlcloud.cli.instances_command import command
+from dlcloud.cli.instances import command
 from dlcloud.core.errors import RecipeError
 
 

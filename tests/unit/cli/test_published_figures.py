@@ -9,11 +9,11 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.cli.context import Context
-from dlcloud.cli.cost_lines import cost_lines
 from dlcloud.core.compare import pairs_of
 from dlcloud.core.cost import MarketPrices, tflops_per_usd
 from dlcloud.core.instance import Market, Price
 from dlcloud.report.cost import cost_report
+from dlcloud.report.rows import load_rows
 from dlcloud.report.table import Format, render
 from dlcloud.store.selection import Selection
 from tests.fakes.samples import PRICE_DATE, run
@@ -40,7 +40,9 @@ def enter(context, name, *records, prices=(), **other):
 
 
 def ratios(context, first, second, free=frozenset({"setting"})):
-    sides = [cost_lines(context, each, newest=True) for each in (first, second)]
+    sides = [
+        load_rows(context.measurements, each, context.clock.now(), newest=True) for each in (first, second)
+    ]
     return pairs_of(*sides, free=free)
 
 
@@ -108,7 +110,7 @@ def test_published_tflops_per_usd_come_out(context, kind, tflops, usd, published
         region="ap-northeast-1",
         prices=[price],
     )
-    (line,) = cost_lines(context, Selection())
+    (line,) = load_rows(context.measurements, Selection(), context.clock.now())
     assert line.prices == MarketPrices(on_demand=price)
     (record,) = cost_report([line]).records
     # NVIDIA's data sheets: 65 for the T4; 112 is the V100's on PCIe, the one on EC2 is faster, at 125.

@@ -6,7 +6,7 @@ from decimal import Decimal
 from dlcloud.core.cost import MarketPrices, RunCost, prices_of_run
 from dlcloud.core.instance import Market
 from dlcloud.core.result import Comparison, Hardware, Metric, Result
-from dlcloud.core.result_row import result_rows
+from dlcloud.core.result_row import MeasuredRun, rows_of_run
 from tests.fakes.samples import price, run
 
 HARDWARE = Hardware(cpu_model="Xeon 8488C", physical_cores=2)
@@ -59,13 +59,11 @@ def lines(*results, of=None, compared=(), overall=(), hardware=HARDWARE, quoted=
         result(baseline=True),
         result("int8", throughput=metric(34.56, 34.1, 35.0)),
     )
-    return result_rows(
-        [of],
-        {of.run_id: results},
-        {of.run_id: compared},
-        {of.run_id: hardware} if hardware else {},
-        overall={of.run_id: overall},
-        prices={of.run_id: prices_of_run(of, quoted, None)},
-        costs={of.run_id: bill} if bill else {},
-        peaks={of.instance_type: peak},
+    measured = MeasuredRun(
+        run=of,
+        hardware=hardware or Hardware(),
+        prices=prices_of_run(of, quoted, None),
+        cost=bill,
+        peak_tflops=peak,
     )
+    return rows_of_run(measured, results, compared, overall)

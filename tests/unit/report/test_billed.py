@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.cost import BilledCost, cluster_usd, reconcile
-from dlcloud.report.billed import billed_records, billed_section
+from dlcloud.report.cost_details import billed_records, billed_section
 from dlcloud.report.table import Format, Report, render
 from tests.fakes.samples import THEN, cluster, instance
 

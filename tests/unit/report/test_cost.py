@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.core.result import Hardware
-from dlcloud.report.cost import cost_report, interval
+from dlcloud.report.cost import View, cost_report, interval
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import run
 from tests.unit.report.conftest import BILL, comparison, lines, metric, quote, result
@@ -48,7 +48,7 @@ billed by the second from launch to end, at least 60 s, its EBS volume included"
 
 
 def table(*args, details=False, **kwargs):
-    return render(cost_report(lines(*args, **kwargs), details=details), Format.TABLE)
+    return render(cost_report(lines(*args, **kwargs), View(details=details)), Format.TABLE)
 
 
 def records(*args, **kwargs):
@@ -98,7 +98,7 @@ def test_text_keeps_within_80_columns(details):
 
 def test_a_rehearsal_is_marked_in_every_format():
     of = run(cloud="local")
-    report = cost_report(lines(of=of, compared=[comparison()]), details=True)
+    report = cost_report(lines(of=of, compared=[comparison()]), View(details=True))
     for form in (Format.TABLE, Format.MARKDOWN):
         told = " ".join(render(report, form).split())
         assert "(rehearsal, measured on Xeon 8488C, 2 cores)" in told
@@ -196,7 +196,7 @@ def test_json_and_wide_table_hold_the_interval_over_the_best_baseline():
     assert (first["best_baseline"], first["over_best"]) == ("openvino fp32", None)
     beside = [last[f"over_best{part}"] for part in ("", "_low", "_high", "_verdict")]
     assert (last["best_baseline"], *beside) == ("openvino fp32", 3.01, 2.9, 3.1, "faster")
-    (section,) = cost_report(lines(*ENGINES, overall=BESIDE_BEST), wide=True).sections
+    (section,) = cost_report(lines(*ENGINES, overall=BESIDE_BEST), View(wide=True)).sections
     assert "best baseline" in section.titles
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.report.cost_record import record_of
-from dlcloud.report.parquet import write_parquet
+from dlcloud.report.files import write_parquet
 from tests.unit.report.conftest import BILL, comparison, lines, quote
 
 arro3 = pytest.importorskip("arro3.io")

@@ -1,6 +1,7 @@
-"""Records as a Parquet file, for notebooks; needs the extra `parquet`."""
+"""Reports as files: replaced whole; Parquet for notebooks, with the extra `parquet`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -8,8 +9,24 @@ from typing import Any
 
 from dlcloud.core.errors import RecipeError
 from dlcloud.report.table import Cell
+from dlcloud.system.files import replace_file
 
+READABLE = 0o644
 _US_PER_S = 1_000_000
+
+
+@contextmanager
+def report_file(path: Path) -> Iterator[Path]:
+    """Yield a draft of a file that anyone may read, which takes the place of `path` when the block ends.
+
+    Raises:
+        RecipeError: It cannot be written; `path` is as it was.
+    """
+    try:
+        with replace_file(path, mode=READABLE) as draft:
+            yield draft
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be written: {error.strerror}", "name another file") from error
 
 
 def write_parquet(records: Sequence[Mapping[str, Cell]], path: Path) -> None:

@@ -1,0 +1,210 @@
+"""`dlcloud cost-report`: throughput, speed-up and cost of what was measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dlcloud.cli.options import collect_options, output_option, selection_options, verbose_option
+
+if TYPE_CHECKING:
+    from dlcloud.cli.context import Context
+    from dlcloud.core.result_row import ResultRow
+    from dlcloud.report.cost import View
+    from dlcloud.report.table import Report
+    from dlcloud.store.selection import Selection
+
+PICTURES = (".png", ".svg")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawings:
+    """The files to draw to, each empty if not asked for, and trainers' records to draw besides the runs'."""
+
+    html: str
+    plot: str
+    timeline: tuple[str, ...]
+
+
+def _view(by: str, market: str, group: str | None, **switches: bool) -> "View":
+    from dlcloud.core.instance import Market
+    from dlcloud.core.ranking import By, Group
+    from dlcloud.report.cost import View
+
+    return View(by=By(by), market=Market(market), group=Group(group) if group else None, **switches)
+
+
+@click.command("cost-report")
+@click.argument("names", metavar="[RUNS]...", nargs=-1)
+@click.option(
+    "--by",
+    type=click.Choice(["cost", "throughput", "latency"]),
+    default="cost",
+    show_default=True,
+    help="What is shown first, and what is best.",
+)
+@click.option(
+    "--market",
+    type=click.Choice(["on-demand", "spot"]),
+    default="on-demand",
+    show_default=True,
+    help="Whose price --by cost takes.",
+)
+@click.option(
+    "--group",
+    type=click.Choice(["case", "benchmark", "type", "cluster", "run"]),
+    default=None,
+    help="What the rows of a table share; by default what suits them.",
+)
+@selection_options
+@click.option("--latest/--all", "newest", default=True, help="The newest result of each kind, or all.")
+@click.option("--details", is_flag=True, help="Latency, size, memory, agreement, every price and bill, too.")
+@click.option("--wide", is_flag=True, help="Everything in one table, wider than a terminal.")
+@click.option("--billed", is_flag=True, help="Beside it what AWS billed (Cost Explorer: 0.01 USD a request).")
+@click.option("--html", default="", help="Write a page with charts to this file; it opens offline.")
+@click.option("--plot", default="", help="Write the charts to this file, .png or .svg, for a paper.")
+@click.option("--timeline", multiple=True, help="Draw a trainer's records (JSON lines) of this file, too.")
+@output_option
+@verbose_option
+@collect_options("view", _view, ("by", "market", "group", "newest", "details", "wide"))
+@collect_options("drawings", Drawings, ("html", "plot", "timeline"))
+def command(
+    *, selection: "Selection", view: "View", drawings: Drawings, billed: bool, output: str, verbose: bool
+) -> None:
+    """Print throughput, speed-up and cost of what was measured, or of RUNS (run or cluster names).
+
+    The newest result of each instance type, benchmark, case and setting is shown, the cheapest first; --all
+    shows all. Intervals are of 95 %: the best is named only where its interval overlaps with no other's.
+    What was only rehearsed is marked with *, what did not settle with ~.
+    """
+    from dlcloud.cli.context import Context
+    from dlcloud.report.cost import cost_report
+    from dlcloud.report.rows import load_rows, refuse_unknown
+    from dlcloud.report.table import Format, render
+
+    with Context("cost-report", verbose=verbose) as context:
+        store = context.measurements
+        refuse_unknown(store, selection)
+        _refuse_unknown_format(drawings.plot)
+        # What was asked for by name is shown whole.
+        newest = view.newest and not selection.names
+        rows = load_rows(store, selection, context.clock.now(), newest=newest)
+        # A training without results still has a timeline, where it is named.
+        named = store.run_ids(selection) if selection.bound_to_runs else []
+        report = cost_report(rows, view, empty="" if rows else _empty(context, named))
+        if billed:
+            report = _with_bills(context, report, rows)
+        if drawings.html or drawings.plot:
+            runs = [*dict.fromkeys([*(row.run.run_id for row in rows), *named])]
+            _draw(context, drawings, report=report, view=view, rows=rows, runs=runs)
+        click.echo(render(report, Format(output)))
+
+
+def _refuse_unknown_format(plot: str) -> None:
+    from dlcloud.core.errors import RecipeError
+
+    if plot and Path(plot).suffix.lower() not in PICTURES:
+        raise RecipeError(f"--plot {plot}: which format?", f"end it in {' or '.join(PICTURES)}")
+
+
+def _empty(context: "Context", named: Sequence[str]) -> str:
+    """Say what is stored, if nothing of it was selected."""
+    from dlcloud.report.cost import EMPTY
+
+    if named:
+        return "no benchmark ran there: dlcloud training shows what a training came to"
+    kinds = context.measurements.kinds()
+    if not kinds:
+        return EMPTY
+    stored = {
+        "types": {kind.instance_type for kind in kinds},
+        "benchmarks": {kind.workload for kind in kinds},
+        "settings": {kind.setting for kind in kinds},
+    }
+    lines = "\n".join(f"{word}: {', '.join(sorted(names))}" for word, names in stored.items())
+    return f"nothing that was measured fits; there are\n{lines}"
+
+
+def _with_bills(context: "Context", report: "Report", rows: Sequence["ResultRow"]) -> "Report":
+    """Return the report with what AWS billed for the clusters of its rows."""
+    from dlcloud.core.cost import BilledCost, reconcile
+    from dlcloud.core.errors import CloudError
+    from dlcloud.report.cost_details import billed_records, billed_section, unasked
+
+    ids = {row.run.cluster_id for row in rows}
+    own = [c for c in context.clusters.all() if c.cluster_id in ids and c.cloud != "local"]
+    now = context.clock.now()
+    billed: dict[str, BilledCost] = {}
+    unanswered = "" if own else unasked(rows)
+    if own:
+        first = min(cluster.created_at for cluster in own)
+        try:
+            billed = context.billing().by_cluster([c.cluster_id for c in own], since=first, now=now)
+        except CloudError as error:
+            # Only this section lacks its figures; the rest of the report is complete.
+            unanswered = f"AWS's side is not known: {error.message}"
+            unanswered += f"; {error.hint}" if error.hint else ""
+    members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in own}
+    reconciled = reconcile(own, members, billed, now)
+    return replace(
+        report,
+        sections=[*report.sections, billed_section(reconciled, unanswered)] if rows else report.sections,
+        extra={**report.extra, "billed": billed_records(reconciled, unanswered)},
+    )
+
+
+def _draw(
+    context: "Context",
+    drawings: Drawings,
+    *,
+    report: "Report",
+    view: "View",
+    rows: Sequence["ResultRow"],
+    runs: Sequence[str],
+) -> None:
+    """Write the page and the picture.
+
+    Raises:
+        RecipeError: vl-convert is not installed, a file cannot be read or written, or there is no chart.
+    """
+    from dlcloud.core.errors import RecipeError
+    from dlcloud.core.events import Notice
+    from dlcloud.report.charts import cost_charts
+    from dlcloud.report.drawing import bundle, picture
+    from dlcloud.report.files import report_file
+    from dlcloud.report.page import page
+    from dlcloud.report.timeline_charts import load_timelines, read_timelines, timeline_charts
+    from dlcloud.resources.texts import template
+
+    def write(file: str, content: bytes) -> None:
+        with report_file(Path(file)) as draft:
+            draft.write_bytes(content)
+        context.emit(Notice(message=f"written: {file}"))
+
+    charts = cost_charts(rows, view.market)
+    timelines = load_timelines(context.measurements, runs)
+    timelines += [timeline for file in drawings.timeline for timeline in read_timelines(file)]
+    for place, timeline in enumerate(timelines):
+        charts += timeline_charts(timeline, place)
+    if drawings.html:
+        subtitle = f"{_counts(rows, len(timelines))}, {context.clock.now():%Y-%m-%d %H:%M} UTC"
+        script = bundle(context.paths.made(context.paths.cache))
+        text = page(
+            template("report.html"), script, report, charts, title="dlcloud cost report", subtitle=subtitle
+        )
+        write(drawings.html, text.encode())
+    if drawings.plot:
+        if not charts:
+            raise RecipeError("there is nothing to draw: no comparison and no price", "dlcloud cost-report")
+        write(drawings.plot, picture(charts, Path(drawings.plot).suffix.lower().lstrip(".")))
+
+
+def _counts(rows: Sequence["ResultRow"], trainings: int) -> str:
+    counts = []
+    if rows or not trainings:
+        counts.append(f"{len(rows)} results of {len({row.run.run_id for row in rows})} runs")
+    if trainings:
+        counts.append(f"{trainings} training(s)")
+    return ", ".join(counts)

@@ -1,0 +1,106 @@
+"""`dlcloud training`: steps, world sizes, pauses and cost of an elastic training."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dlcloud.cli.options import output_option, verbose_option
+
+if TYPE_CHECKING:
+    from dlcloud.cli.context import Context
+    from dlcloud.core.cluster import Cluster
+    from dlcloud.report.table import Report
+
+
+@click.command("training")
+@click.argument("name", required=False, default="")
+@output_option
+@verbose_option
+def command(*, name: str, output: str, verbose: bool) -> int | None:
+    """Show the elastic training of cluster NAME (default: the newest).
+
+    Its steps and samples, the number of workers over time with the pause of each change, what happened and
+    why, what each instance cost, and what the same steps would have cost on demand and fixed.
+    """
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.elsewhere import passed_on
+
+    with Context("training", verbose=verbose) as context:
+        status = passed_on(context, name)
+        if status is None:
+            print_training(context, name, output)
+    return status
+
+
+def print_training(context: "Context", name: str, output: str, *, command: str = "training") -> None:
+    """Print the elastic training of a cluster.
+
+    Args:
+        context: The collaborators.
+        name: The cluster's name or id; empty for the newest that trained.
+        output: The format.
+        command: The command that prints it.
+
+    Raises:
+        RecipeError: There is no such cluster, or it has not committed a step.
+    """
+    from dlcloud.report.table import Format, render
+
+    report = training_of_cluster(context, _find(context, name), command=command)
+    click.echo(render(report, Format(output)))
+
+
+def training_of_cluster(context: "Context", cluster: "Cluster", *, command: str) -> "Report":
+    """Return the elastic training of a cluster.
+
+    Raises:
+        RecipeError: It has not committed a step.
+    """
+    from dlcloud.core.errors import RecipeError
+    from dlcloud.core.training import training_of
+    from dlcloud.report.timeline_charts import timelines_of_runs
+    from dlcloud.report.training import training_report
+
+    runs = {run.run_id: run for run in context.runs.of_cluster(cluster.cluster_id)}
+    timelines = timelines_of_runs(context.measurements, runs)
+    if not timelines:
+        raise RecipeError(f"{cluster.name} has committed no step yet", f"dlcloud logs {cluster.name}")
+    on_demand = {
+        runs[run_id].instance_type: prices.on_demand.hourly_usd
+        for run_id, prices in context.measurements.market_prices(runs).items()
+        if prices.on_demand is not None
+    }
+    training = training_of(
+        timelines[-1],
+        context.clusters.members(cluster.cluster_id),
+        on_demand=on_demand,
+        disk_gib=cluster.disk_gib,
+        now=context.clock.now(),
+    )
+    return training_report(
+        training, cluster=cluster.name, rehearsal=cluster.cloud == "local", command=command
+    )
+
+
+def _find(context: "Context", name: str) -> "Cluster":
+    from dlcloud.core.errors import RecipeError
+
+    clusters = [
+        cluster
+        for cluster in context.clusters.all()
+        if not name or name in {cluster.name, cluster.cluster_id}
+    ]
+    trained = [cluster for cluster in clusters if _is_elastic(cluster)]
+    if trained:
+        return max(trained, key=lambda cluster: cluster.created_at)
+    if clusters and name:
+        raise RecipeError(f"{name} is no elastic training", "dlcloud cost-report tells what it measured")
+    raise RecipeError(
+        f"there is no cluster {name}" if name else "nothing has trained yet", "dlcloud up dynamic-training"
+    )
+
+
+def _is_elastic(cluster: "Cluster") -> bool:
+    from dlcloud.core.recipe import read_recipe
+
+    return read_recipe(cluster.recipe_text, cluster.recipe_path).workload.elastic is not None

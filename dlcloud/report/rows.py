@@ -1,0 +1,76 @@
+"""Rows of the cost report, read from the store and priced."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.cost import cost_of_run, prices_of_run
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.result import hardware_of
+from dlcloud.core.result_row import MeasuredRun, ResultRow, rows_of_run
+from dlcloud.store.measurements import Measurements
+from dlcloud.store.selection import Selection
+
+
+def load_rows(
+    store: Measurements, selection: Selection, now: datetime, *, newest: bool = False
+) -> list[ResultRow]:
+    """Return the rows of the selected results, the oldest run first.
+
+    Args:
+        store: The results.
+        selection: Which of them.
+        now: The end of the bill so far of an instance that is up.
+        newest: Only the newest of each type, benchmark, case and setting.
+    """
+    chosen = store.chosen(selection, newest=newest)
+    results, comparisons, overall = store.results(chosen), store.comparisons(chosen), store.overall(chosen)
+    return [
+        row
+        for measured in _measured_runs(store, chosen, now)
+        for row in rows_of_run(
+            measured,
+            results.get(measured.run.run_id, ()),
+            comparisons.get(measured.run.run_id, ()),
+            overall.get(measured.run.run_id, ()),
+        )
+    ]
+
+
+def rows_of_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> list[ResultRow]:
+    """Return the rows of all results of runs."""
+    return load_rows(store, Selection(run_ids=tuple(run_ids)), now) if run_ids else []
+
+
+def refuse_unknown(store: Measurements, selection: Selection) -> None:
+    """Refuse names of runs and clusters that are not stored.
+
+    Raises:
+        RecipeError: A name is not stored.
+    """
+    names = {*selection.names, *selection.clusters}
+    missing = names - store.names(names) if names else set()
+    if missing:
+        raise RecipeError(f"no run or cluster {', '.join(sorted(missing))} is stored", "dlcloud cost-report")
+
+
+def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> list[MeasuredRun]:
+    runs, starts, stored = store.runs(run_ids), store.starts(run_ids), store.market_prices(run_ids)
+    instances = {run.instance_id for run in runs}
+    periods, on_instance = store.billing_periods(instances), store.on_instances(instances)
+    catalog = Catalog()
+    peaks = {name: catalog.hardware(name) for name in {run.instance_type for run in runs}}
+    measured = []
+    for run in runs:
+        period, hardware = periods.get(run.instance_id), peaks[run.instance_type]
+        bundled = catalog.on_demand_price(run.instance_type, run.region)
+        measured.append(
+            MeasuredRun(
+                run=run,
+                hardware=hardware_of(starts.get(run.run_id, {})),
+                prices=prices_of_run(run, stored.get(run.run_id), bundled),
+                cost=cost_of_run(run, on_instance[run.instance_id], period, now) if period else None,
+                peak_tflops=hardware.peak_tflops if hardware else None,
+            )
+        )
+    return measured
