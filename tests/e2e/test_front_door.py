@@ -21,8 +21,8 @@ def test_help_names_every_command_and_fits_a_small_terminal(user):
     text = user.run("--help").stdout
     for name in ("up", "down", "status", "logs", "ssh", "exec", "cost-report", "local", "schema", "init"):
         assert re.search(rf"^  {name} ", text, re.MULTILINE)
-        helped = user.run(name, "--help").stdout
-        assert all(len(line) <= 80 for line in helped.splitlines()), helped
+        help_text = user.run(name, "--help").stdout
+        assert all(len(line) <= 80 for line in help_text.splitlines()), help_text
     assert "..." not in text.partition("Commands:")[2], text
 
 
@@ -37,9 +37,9 @@ def test_every_command_in_readme_and_docs_exists_with_its_options(user):
     assert len(lines) >= 25
     for line in lines:
         words = shlex.split(line, comments=True)
-        helped = user.run(words[0], *(words[1:2] if words[0] == "local" else []), "--help").stdout
+        help_text = user.run(words[0], *(words[1:2] if words[0] == "local" else []), "--help").stdout
         for option in (word for word in words if word.startswith("--") and word != "--"):
-            assert option.partition("=")[0] in helped, f"{line}: {option}"
+            assert option.partition("=")[0] in help_text, f"{line}: {option}"
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
