@@ -16,16 +16,18 @@ from dlcloud.benchmarks.harness.case import Limits, Session
 from dlcloud.benchmarks.harness.load import CpuTimes
 from dlcloud.benchmarks.harness.records import Metric, Recorder
 from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
-from dlcloud.benchmarks.tensorflow_cpu import article, experiment, losses, main
+from dlcloud.benchmarks.tensorflow_cpu import experiment, main
 from dlcloud.benchmarks.tensorflow_cpu.knobs import (
     arguments_of,
+    article_configuration,
+    article_facts,
     describe,
     environment_of,
     knobs_of,
-    stock,
+    stock_configuration,
 )
-from dlcloud.benchmarks.tensorflow_cpu.machine import Machine, look
-from dlcloud.benchmarks.tensorflow_cpu.search import Progress, Search
+from dlcloud.benchmarks.tensorflow_cpu.machine import Machine, inspect_machine
+from dlcloud.benchmarks.tensorflow_cpu.search import Progress, Search, compare_losses
 from dlcloud.benchmarks.tensorflow_cpu.sizes import SIZES
 
 ENTRY = catalog.BENCHMARKS["tensorflow"]
@@ -113,7 +115,7 @@ class Laboratory:
         found = Search(
             name="net batch 8", knobs=self.all_knobs, searched=self.knobs,
             limits=Limits(rounds=3, max_s=5.0, width=0.1), session=session, at_once=self.at_once,
-            variant=self.variant, progress=Progress(left=9), most_s=self.most_s,
+            make_variant=self.variant, progress=Progress(left=9), most_s=self.most_s,
         ).run()  # fmt: skip
         assert all(variant.closed for variant in self.variants)
         return found
@@ -136,11 +138,14 @@ def test_the_search_finds_the_best_of_each_knob_and_says_what_it_earned():
         }
     )
     found = laboratory.search()
-    assert describe(found.setting, laboratory.all_knobs) == "onednn=on precision=bf16-rewrite intra=physical"
+    assert (
+        describe(found.configuration, laboratory.all_knobs)
+        == "onednn=on precision=bf16-rewrite intra=physical"
+    )
     earned = [(each.candidate, round(each.ratio, 3)) for each in found.earned]
     assert earned == [("onednn=on", 2.0), ("precision=bf16-rewrite", 1.5), ("intra=physical", 1.2)]
-    assert found.told().startswith("onednn=on 2.00x (1.96 to 2.04), precision=bf16-rewrite 1.50x")
-    assert found.told() in laboratory.messages.getvalue()
+    assert found.summary().startswith("onednn=on 2.00x (1.96 to 2.04), precision=bf16-rewrite 1.50x")
+    assert found.summary() in laboratory.messages.getvalue()
     cases = [result.case for result in laboratory.recorder.results if result.baseline]
     assert cases == [f"net batch 8 search {name}" for name in NAMES]
 
@@ -151,14 +156,14 @@ def test_a_value_whose_loss_does_not_fall_is_not_taken_however_fast():
         diverging=(("precision", "bf16-rewrite"),),
     )
     found = laboratory.search()
-    assert describe(found.setting, laboratory.all_knobs) == "onednn=on precision=bf16-policy"
+    assert describe(found.configuration, laboratory.all_knobs) == "onednn=on precision=bf16-policy"
 
 
 def test_what_needs_onednn_is_skipped_where_it_brought_nothing():
     laboratory = Laboratory({("onednn", "on"): 0.9, ("precision", "bf16-policy"): 9.0})
     found = laboratory.search()
-    assert found.setting == stock(laboratory.all_knobs)
-    assert found.told() == "no knob earned anything"
+    assert found.configuration == stock_configuration(laboratory.all_knobs)
+    assert found.summary() == "no knob earned anything"
     reasons = {skip.setting: skip.reason for skip in laboratory.recorder.skips}
     assert reasons["layout=NCHW"] == "only with onednn=on, which was not taken"
     assert "precision=bf16-policy" in reasons
@@ -171,7 +176,7 @@ def test_too_little_memory_for_all_values_at_once_makes_more_cases():
         knobs=("onednn", "precision"),
     )
     found = laboratory.search()
-    assert found.setting["precision"].name == "bf16-policy"
+    assert found.configuration["precision"].name == "bf16-policy"
     cases = {result.case: [] for result in laboratory.recorder.results}
     for result in laboratory.recorder.results:
         cases[result.case].append(result.setting)
@@ -186,7 +191,7 @@ def test_a_search_whose_time_is_up_says_which_knobs_it_did_not_turn():
     # A knob of two values takes 6 s here: three rounds of a second each.
     laboratory = Laboratory({("onednn", "on"): 2.0, ("xla", "on"): 3.0}, most_s=10.0)
     found = laboratory.search()
-    assert describe(found.setting, laboratory.all_knobs) == "onednn=on"
+    assert describe(found.configuration, laboratory.all_knobs) == "onednn=on"
     reasons = {skip.setting: skip.reason for skip in laboratory.recorder.skips}
     assert reasons["xla"] == "the 10 s for the search were up"
     assert "onednn" not in reasons
@@ -194,10 +199,10 @@ def test_a_search_whose_time_is_up_says_which_knobs_it_did_not_turn():
 
 def test_a_machine_says_why_it_lacks_a_value():
     lacking = {
-        f"{knob.name}={value.name}": value.lacking
+        f"{knob.name}={value.name}": value.unsupported
         for knob in knobs_of("cpu", OLD)
         for value in knob.values
-        if value.lacking
+        if value.unsupported
     }
     assert lacking == {
         "precision=bf16-rewrite": "this processor has neither AVX512_BF16 nor AMX",
@@ -210,7 +215,7 @@ def test_a_machine_says_why_it_lacks_a_value():
 
 
 def test_the_articles_settings_follow_the_physical_cores():
-    setting = article.article(knobs_of("cpu", BIG), BIG)
+    setting = article_configuration(knobs_of("cpu", BIG), BIG)
     assert environment_of(setting) == {
         "TF_ENABLE_ONEDNN_OPTS": "1",
         "OMP_NUM_THREADS": "8",
@@ -220,10 +225,10 @@ def test_the_articles_settings_follow_the_physical_cores():
         "KMP_SETTINGS": "1",
     }
     assert arguments_of(setting) == {"precision": "fp32", "layout": "NCHW", "intra": 8, "inter": 1}
-    told = article.told(BIG, {"openmp_runtime": None})
+    told = article_facts(BIG, None)
     assert (told["physical_cores_found"], told["hyper_threads_per_core"]) == (8, 2)
     assert "KMP_BLOCKTIME" in told["ignored"]
-    assert "ignored" not in article.told(BIG, {"openmp_runtime": "libiomp5.so"})
+    assert "ignored" not in article_facts(BIG, "libiomp5.so")
 
 
 def test_a_preloaded_library_of_the_users_stays_preloaded(monkeypatch):
@@ -246,7 +251,7 @@ def test_a_preloaded_library_of_the_users_stays_preloaded(monkeypatch):
 def test_a_gpu_is_asked_only_for_what_its_tensor_cores_compute(capability, left):
     machine = dataclasses.replace(BIG, gpu="some GPU", compute_capability=capability)
     (precision,) = (knob for knob in knobs_of("gpu", machine) if knob.name == "precision")
-    assert [value.name for value in precision.values[1:] if value.lacking is None] == left
+    assert [value.name for value in precision.values[1:] if value.unsupported is None] == left
     assert precision.values[0].name == "fp32"
 
 
@@ -263,7 +268,7 @@ def test_a_gpu_is_asked_only_for_what_its_tensor_cores_compute(capability, left)
     ],
 )
 def test_losses_fall_likewise_or_not(reference, other, likewise):
-    facts = losses.compare([reference], [other])
+    facts = compare_losses([reference], [other])
     assert facts["loss_falls_likewise"] is likewise
     json.dumps(facts, allow_nan=False)
 
@@ -280,7 +285,7 @@ def test_a_batch_that_does_not_fit_is_skipped_with_its_reason():
         search_limits=Limits(),
         session=session,
     )
-    assert experiments._batches("resnet152") == [1]
+    assert experiments._fitting_batches("resnet152") == [1]
     (skip,) = recorder.skips
     assert (skip.case, skip.setting) == ("resnet152 batch 128", "all")
     assert skip.reason.endswith("GiB, and 8.0 GiB are free")
@@ -292,10 +297,10 @@ def test_larger_batches_and_more_slots_take_more_memory():
 
 
 def test_this_machine_is_seen():
-    machine = look("cpu")
+    machine = inspect_machine("cpu")
     assert 1 <= len(machine.cores) <= machine.logical
     assert machine.free_gib > 0
-    assert look("gpu").gpu is None or look("gpu").compute_capability > 0
+    assert inspect_machine("gpu").gpu is None or inspect_machine("gpu").compute_capability > 0
 
 
 @pytest.mark.parametrize(
@@ -368,7 +373,7 @@ PROVE = """
 import json, sys
 from benchmarks.tensorflow_cpu.proof import prove, kernel_facts
 from benchmarks.tensorflow_cpu.training import train
-from benchmarks.tensorflow_cpu.updates import LossScale
+from benchmarks.tensorflow_cpu.training import LossScale
 shared = {"network": "tiny", "batch": 4, "seed": 0}
 seen = dict(prove(**shared, optimizer="momentum", precision="bf16-policy").facts)
 LossScale.FIRST = 2.0 ** 60
@@ -386,7 +391,7 @@ def test_bf16_is_proven_by_onednn_log_and_fp16_overflows_are_left_out(alone, ten
         env={"PATH": "/usr/bin:/bin", "ONEDNN_VERBOSE": "1", "TF_ENABLE_ONEDNN_OPTS": "1"},
     )  # fmt: skip
     told = json.loads(done.stdout.splitlines()[-1])
-    if "avx512_bf16" in main.look("cpu").flags:
+    if "avx512_bf16" in inspect_machine("cpu").flags:
         assert told["seen"]["computed_in"].endswith(" bf16")
         assert "f32" not in told["seen"]["computed_in"]
         assert "avx512_core_bf16" in told["seen"]["kernels"]

@@ -1,5 +1,6 @@
 """Tell how much memory is free, how much a process has held, and how much the next one may want."""
 
+import platform
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +12,19 @@ GIB = 1 << 30
 
 KEPT_FREE_BYTES = 256 * MIB
 """What is left to the system beside the settings."""
+
+
+NOT_GLIBC = "only glibc's allocator can be told to keep freed memory"
+
+# The C library keeps freed memory, in huge pages, for the next step. Otherwise every large tensor goes back
+# to the kernel when it is freed, and is filled with zeros anew a step later.
+# Source: mallopt(3), M_MMAP_MAX and the others; glibc manual, "Memory Allocation Tunables", hugetlb (2.35).
+HEAP_VARIABLES = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
 
 
 class MemoryUser(Protocol):
@@ -85,3 +99,8 @@ def _number(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdecimal() else None
+
+
+def is_glibc() -> bool:
+    """True if the C library is glibc, whose allocator has HEAP_VARIABLES."""
+    return platform.libc_ver()[0] == "glibc"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..harness import hardware, memory
-from ..harness.heap import HEAP_VARIABLES, NOT_GLIBC, is_glibc
+from ..harness.memory import HEAP_VARIABLES, NOT_GLIBC, is_glibc
 
 # Height and width in pixels. Source: the papers in torch_networks.py; for EfficientNet the authors' program.
 IMAGE_SIZES = {
@@ -191,7 +191,7 @@ class DeviceCapabilities:
         gpu: Name of the GPU that is used; None on a CPU.
         compute_capability: Of the GPU.
         has_compiler: Whether torch.compile finds a C++ compiler and Python's headers.
-        has_glibc: Whether the C library is glibc, whose allocator has the variables of heap.py.
+        has_glibc: Whether the C library is glibc, whose allocator has the variables of memory.py.
     """
 
     cpu_flags: frozenset[str] = frozenset()

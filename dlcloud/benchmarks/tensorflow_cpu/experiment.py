@@ -10,12 +10,19 @@ from ..harness.case import Case, Limits, Session
 from ..harness.process import VariantError
 from ..harness.records import Failure, Skip
 from ..harness.variant import WorkerVariant
-from . import article
 from .arguments import ARTICLE, STOCK, TODAY
-from .knobs import Knob, Setting, arguments_of, describe, environment_of, stock
-from .losses import compare
+from .knobs import (
+    Configuration,
+    Knob,
+    arguments_of,
+    article_configuration,
+    article_facts,
+    describe,
+    environment_of,
+    stock_configuration,
+)
 from .machine import Machine
-from .search import Found, Progress, Search, cases_of
+from .search import Progress, Search, SearchResult, compare_losses, count_cases
 from .sizes import SIZES
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -30,13 +37,13 @@ LEAST_AT_ONCE = 2
 
 @dataclass(slots=True, kw_only=True)
 class Experiments:
-    """All that one call of the program measures.
+    """Everything that one call of the program measures.
 
     Args:
         arguments: As parsed.
-        machine: What it runs on.
-        knobs: Of this machine.
-        search_limits: Of each case of a search; those of the others are the session's.
+        machine: The machine it runs on.
+        knobs: The knobs of this machine.
+        search_limits: Limits of each case of a search; those of the others are the session's.
         session: What the cases share.
     """
 
@@ -52,127 +59,135 @@ class Experiments:
         if self.arguments.device == "gpu" and self.machine.gpu is None:
             self._skip("tensorflow", "gpu", "this machine has no NVIDIA GPU")
             return
-        plan = {network: self._batches(network) for network in dict.fromkeys(self.arguments.network)}
-        self.progress.left = sum(self._cases(batches) for batches in plan.values())
-        for network, batches in plan.items():
-            self._network(network, batches)
+        batches = {
+            network: self._fitting_batches(network) for network in dict.fromkeys(self.arguments.network)
+        }
+        self.progress.left = sum(map(self._count_cases, batches.values()))
+        for network, fitting in batches.items():
+            self._measure_network(network, fitting)
 
-    def _batches(self, network: str) -> list[int]:
-        """Return the batches that fit into memory; a process of each of two settings must, at the least."""
+    def _fitting_batches(self, network: str) -> list[int]:
+        """Return the batches of which processes of two settings, at the least, fit into memory."""
         fitting = []
         for batch in dict.fromkeys(self.arguments.batch):
-            needed_gib = self._training_gib(network, batch)
-            if self.machine.at_once(needed_gib) >= LEAST_AT_ONCE:
+            if self._at_once(network, batch) >= LEAST_AT_ONCE:
                 fitting.append(batch)
                 continue
+            needed_gib = LEAST_AT_ONCE * SIZES[network].training_gib(batch, self.arguments.optimizer)
             reason = (
-                f"two settings side by side take about {LEAST_AT_ONCE * needed_gib:.1f} GiB, and"
+                f"two settings side by side take about {needed_gib:.1f} GiB, and"
                 f" {self.machine.free_gib:.1f} GiB are free"
             )
             self._skip(f"{network} batch {batch}", "all", reason)
         return fitting
 
-    def _training_gib(self, network: str, batch: int) -> float:
-        return SIZES[network].training_gib(batch, self.arguments.optimizer)
+    def _at_once(self, network: str, batch: int) -> int:
+        """Return how many training processes fit into memory."""
+        return self.machine.at_once(SIZES[network].training_gib(batch, self.arguments.optimizer))
 
-    def _cases(self, batches: Sequence[int]) -> int:
-        """Return how many cases a network has."""
+    def _count_cases(self, batches: Sequence[int]) -> int:
         if TODAY not in self.arguments.settings:
             return len(batches)
         searches = min(1, len(batches)) if self.arguments.search_batch else len(batches)
-        return len(batches) + searches * cases_of(self.knobs, self.arguments.knobs)
+        return len(batches) + searches * count_cases(self.knobs, self.arguments.knobs)
 
-    def _network(self, network: str, batches: Sequence[int]) -> None:
-        found: Found | None = None
+    def _measure_network(self, network: str, batches: Sequence[int]) -> None:
+        found: SearchResult | None = None
         for batch in batches:
             if TODAY in self.arguments.settings and (found is None or not self.arguments.search_batch):
-                found = self._search(network, self._searched_batch(network, batch))
+                found = self._search(network, self._batch_to_search(network, batch))
             self._compare(network, batch, found)
 
-    def _searched_batch(self, network: str, batch: int) -> int:
-        """Return the batch to search at; one that does not fit gives way to the one that is measured."""
-        wanted = self.arguments.search_batch
-        if wanted and self.machine.at_once(self._training_gib(network, wanted)) >= LEAST_AT_ONCE:
-            return int(wanted)
-        return batch
+    def _batch_to_search(self, network: str, batch: int) -> int:
+        """Return the batch to search at; the measured one if the requested one does not fit."""
+        requested: int | None = self.arguments.search_batch
+        return requested if requested and self._at_once(network, requested) >= LEAST_AT_ONCE else batch
 
-    def _search(self, network: str, batch: int) -> Found:
+    def _search(self, network: str, batch: int) -> SearchResult:
         search = Search(
             name=f"{network} batch {batch}",
             knobs=self.knobs,
             searched=self.arguments.knobs,
             limits=self.search_limits,
             session=self.session,
-            at_once=self.machine.at_once(self._training_gib(network, batch)),
-            variant=lambda name, setting: self._variant(name, setting, network, batch),
+            at_once=self._at_once(network, batch),
+            make_variant=lambda name, configuration: self._variant(name, configuration, network, batch),
             progress=self.progress,
             most_s=self.arguments.search_total_seconds,
         )
         return search.run()
 
-    def _compare(self, network: str, batch: int, found: Found | None) -> None:
+    def _compare(self, network: str, batch: int, found: SearchResult | None) -> None:
         """Measure stock beside the others in fresh processes, in groups that fit into memory."""
         name = f"{network} batch {batch}"
-        settings = self._settings(name, found)
-        facts = self._facts(name, network, batch, settings, found)
-        others = [setting for setting in settings if setting != STOCK and setting in facts]
-        room = self.machine.at_once(self._training_gib(network, batch)) - 1
+        configurations = self._configurations(name, found)
+        facts = self._facts(name, network, batch, configurations, found)
+        others = [setting for setting in configurations if setting != STOCK and setting in facts]
+        room = self._at_once(network, batch) - 1
         groups = [others[start : start + room] for start in range(0, len(others), room)] or [[]]
         self.progress.left += len(groups) - 1
         for number, group in enumerate(groups, 1):
             variants = [
-                self._variant(each, settings[each], network, batch, facts=facts.get(each))
-                for each in (STOCK, *group)
+                self._variant(setting, configurations[setting], network, batch, facts=facts.get(setting))
+                for setting in (STOCK, *group)
             ]
             case = name if len(groups) == 1 else f"{name} part {number}"
-            self.progress.measure(Case(name=case, variants=variants, compare=compare), self.session)
+            self.progress.measure(Case(name=case, variants=variants, compare=compare_losses), self.session)
 
-    def _settings(self, case: str, found: Found | None) -> dict[str, Setting]:
-        settings = {STOCK: stock(self.knobs)}
+    def _configurations(self, case: str, found: SearchResult | None) -> dict[str, Configuration]:
+        configurations = {STOCK: stock_configuration(self.knobs)}
         if ARTICLE in self.arguments.settings:
             if self.arguments.device == "gpu":
                 self._skip(case, ARTICLE, "the article's settings are a CPU's")
             else:
-                settings[ARTICLE] = article.article(self.knobs, self.machine)
+                configurations[ARTICLE] = article_configuration(self.knobs, self.machine)
         if found is not None:
-            settings[TODAY] = found.setting
-        return settings
+            configurations[TODAY] = found.configuration
+        return configurations
 
     def _facts(
-        self, case: str, network: str, batch: int, settings: Mapping[str, Setting], found: Found | None
+        self,
+        case: str,
+        network: str,
+        batch: int,
+        configurations: Mapping[str, Configuration],
+        found: SearchResult | None,
     ) -> dict[str, dict[str, Any]]:
-        """Return what is known of each setting before it is timed; one whose proof fails is left out."""
+        """Return the facts of each setting before it is timed; one whose proof fails is left out."""
         facts = {}
-        for name, setting in settings.items():
-            told = f"{case}: looking at the kernels of {name}"
-            self.session.recorder.progress(
-                told, done=self.progress.done, total=self.progress.done + self.progress.left
-            )
+        for setting, configuration in configurations.items():
+            message = f"{case}: looking at the kernels of {setting}"
+            self.session.recorder.progress(message, done=self.progress.done, total=self.progress.total)
             try:
-                proven = self._proof(setting, network, batch)
+                proven = self._prove(configuration, network, batch)
             except VariantError as error:
-                self.session.recorder.failure(Failure(case=case, setting=name, message=str(error)))
+                failure = Failure(case=case, setting=setting, message=str(error))
+                self.session.recorder.failure(failure)
                 continue
-            variables = " ".join(f"{key}={text}" for key, text in environment_of(setting).items())
-            facts[name] = {"knobs": describe(setting, self.knobs), "environment": variables, **proven}
-            if name == ARTICLE:
-                facts[name] |= article.told(self.machine, proven)
-            if name == TODAY and found is not None:
-                facts[name]["earned"] = found.told()
+            variables = " ".join(f"{name}={text}" for name, text in environment_of(configuration).items())
+            facts[setting] = {
+                "knobs": describe(configuration, self.knobs),
+                "environment": variables,
+                **proven,
+            }
+            if setting == ARTICLE:
+                facts[setting] |= article_facts(self.machine, proven.get("openmp_runtime"))
+            if setting == TODAY and found is not None:
+                facts[setting]["earned"] = found.summary()
         return facts
 
-    def _proof(self, setting: Setting, network: str, batch: int) -> Mapping[str, Any]:
+    def _prove(self, configuration: Configuration, network: str, batch: int) -> Mapping[str, Any]:
         """Return the facts of a process that trains one step with the library's log on."""
-        variant = self._variant("proof", setting, network, batch, factory=PROOF, variables=LOGGED)
+        proof = self._variant("proof", configuration, network, batch, factory=PROOF, variables=LOGGED)
         try:
-            return variant.start()
+            return proof.start()
         finally:
-            variant.close()
+            proof.close()
 
     def _variant(
         self,
         name: str,
-        setting: Setting,
+        configuration: Configuration,
         network: str,
         batch: int,
         *,
@@ -180,9 +195,9 @@ class Experiments:
         variables: Mapping[str, str] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> WorkerVariant:
-        """Return a process that trains, or proves, in a setting; not yet started."""
+        """Return a process that trains, or proves, in a configuration; not yet started."""
         device = self.arguments.device
-        shared = {
+        job = {
             "network": network,
             "batch": batch,
             "optimizer": self.arguments.optimizer,
@@ -190,12 +205,12 @@ class Experiments:
             "device": device,
         }
         hidden = {} if device == "gpu" else {"CUDA_VISIBLE_DEVICES": "-1"}
-        changes = {**QUIET, **hidden, **environment_of(setting), **(variables or {})}
+        changes = {**QUIET, **hidden, **environment_of(configuration), **(variables or {})}
         return WorkerVariant(
             name=name,
             unit="images/s",
             factory=factory,
-            arguments={**shared, **arguments_of(setting)},
+            arguments={**job, **arguments_of(configuration)},
             environment=program.environment(changes),
             facts=facts or {},
         )

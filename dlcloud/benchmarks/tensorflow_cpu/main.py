@@ -11,7 +11,7 @@ from ..harness.case import Session
 from .arguments import ENTRY, SEARCH, parse
 from .experiment import Experiments
 from .knobs import knobs_of
-from .machine import look
+from .machine import inspect_machine
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _work(arguments: argparse.Namespace, session: Session) -> None:
-    machine = look(arguments.device)
+    machine = inspect_machine(arguments.device)
     search = replace(
         SEARCH,
         rounds=arguments.search_rounds,

@@ -1,19 +1,18 @@
-"""Train one step and tell which kernels computed it, as the library itself logs them; runs inside workers.
+"""Train one step and report which kernels computed it, as the library itself logs them; runs in workers.
 
 oneDNN prints every primitive that it runs where ONEDNN_VERBOSE is set; on a GPU the profiler lists the
 kernels.
 """
 
-import os
 import re
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..harness.kernels import capture_stdout, uses_tensor_cores
+from ..harness.workload import UntimedWorkload
 from .loading import tf
 from .training import Training, openmp_runtime, train
 
@@ -22,32 +21,14 @@ WORKING = ("convolution", "matmul", "inner_product", "gemm_api")
 
 TYPES = re.compile(r"(?:src|wei|dst|diff_src|diff_wei|diff_dst)[_:](bf16|f16|f32|s8|u8)")
 
-TENSOR_CORES = re.compile(r"tensorop|[hs]?\d*16816|884|1688|hmma|gmma|xmma|mma_", re.IGNORECASE)
-"""What cuDNN, cuBLAS and CUTLASS call kernels that compute on tensor cores."""
-
 SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """What was seen: nothing to time."""
-
-    facts: Mapping[str, Any]
-    items_per_step: int = 0
-
-    def step(self) -> None:
-        """Do nothing: the step was taken when this was made."""
-
-    def outputs(self) -> list[list[float]]:
-        """Return nothing."""
-        return []
-
-
-def prove(**arguments: Any) -> Proof:  # noqa: ANN401 - those of train
-    """Train one step and return what was seen; takes the arguments of training.train."""
+def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of train
+    """Train one step and return which kernels ran; takes the arguments of training.train."""
     training = train(**arguments)
-    seen = _gpu_facts(training) if arguments.get("device") == "gpu" else _cpu_facts(training)
-    return Proof(facts={**seen, "openmp_runtime": openmp_runtime()})
+    facts = _gpu_facts(training) if arguments.get("device") == "gpu" else _cpu_facts(training)
+    return UntimedWorkload(facts={**facts, "openmp_runtime": openmp_runtime()})
 
 
 def onednn_facts(lines: Iterable[str]) -> dict[str, Any]:
@@ -85,7 +66,7 @@ def onednn_facts(lines: Iterable[str]) -> dict[str, Any]:
 def kernel_facts(names: Iterable[str]) -> dict[str, Any]:
     """Return facts from the names of the kernels that a GPU ran."""
     counted = Counter(names)
-    on_tensor_cores = Counter({name: n for name, n in counted.items() if TENSOR_CORES.search(name)})
+    on_tensor_cores = Counter({name: n for name, n in counted.items() if uses_tensor_cores(name)})
     shown = ", ".join(f"{count} {name[:80]}" for name, count in on_tensor_cores.most_common(SHOWN))
     return {
         "gpu_kernels": counted.total(),
@@ -100,22 +81,9 @@ def _narrowest(line: str) -> str:
 
 
 def _cpu_facts(training: Training) -> dict[str, Any]:
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        _with_stdout_to(log.fileno(), training.step)
-        log.seek(0)
-        return onednn_facts(log)
-
-
-def _with_stdout_to(descriptor: int, action: Callable[[], None]) -> None:
-    """Send what C code prints elsewhere meanwhile; Python's own replacement of stdout does not reach it."""
-    sys.stdout.flush()
-    standard = os.dup(1)
-    os.dup2(descriptor, 1)
-    try:
-        action()
-    finally:
-        os.dup2(standard, 1)
-        os.close(standard)
+    with capture_stdout() as log:
+        training.step()
+    return onednn_facts(log)
 
 
 def _gpu_facts(training: Training) -> dict[str, Any]:

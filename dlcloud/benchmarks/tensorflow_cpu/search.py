@@ -1,23 +1,60 @@
-"""Search for the best setting, a knob at a time, and say what each knob earned.
+"""Search for the best configuration, a knob at a time, and say what each knob earned.
 
-Every knob in turn is a case of its own, measured by the same protocol as everything else: the best setting
-so far is the baseline, the knob's other values are the candidates, each in a fresh process. A value is taken
-only where its whole interval lies above 1 and its loss falls as the baseline's does; of several, the fastest.
-So noise leaves a knob where it stands.
+Every knob in turn is a case of its own, measured by the same protocol as everything else: the best
+configuration so far is the baseline, the knob's other values are the candidates, each in a fresh process. A
+value is taken only if its whole interval lies above 1 and its loss falls as the baseline's does; of several,
+the fastest. So noise leaves a knob as it is.
 
-What was found is measured against stock again, in fresh processes: of many candidates the winner is partly
-the luckiest, and its figures from the search flatter it.
+The best configuration is measured against stock again, in fresh processes: of many candidates the winner is
+partly the luckiest, and its figures from the search flatter it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..harness import protocol
 from ..harness.case import Case, Limits, Session
 from ..harness.records import Comparison, Skip
 from ..harness.variant import Variant
-from .knobs import Knob, Setting, Value, describe, stock
-from .losses import compare
+from .knobs import Configuration, Knob, KnobValue, describe, stock_configuration
+
+LOSS_TOLERANCE = 0.1
+"""How far apart two losses may lie, as a share of the first one.
+
+Sums in another order, in fp32, already move the loss of a small batch by a few percent within ten steps.
+"""
+
+FEWEST_LOSSES = 3
+
+
+def compare_losses(reference: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
+    """Return facts about the losses of the first steps, one row of each setting.
+
+    `loss_falls_likewise` is None if there were too few steps, or if the baseline's own loss does not
+    fall.
+    """
+    steps = min(len(reference[0]), len(other[0]))
+    ours, theirs = reference[0][:steps], other[0][:steps]
+    ends = {
+        "loss_first": theirs[0],
+        "loss_last": theirs[-1],
+        "baseline_loss_first": ours[0],
+        "baseline_loss_last": ours[-1],
+    }
+    # JSON holds no infinity and no NaN.
+    finite = {name: round(loss, 6) if math.isfinite(loss) else None for name, loss in ends.items()}
+    return {"loss_steps": steps, **finite, "loss_falls_likewise": _falls_likewise(ours, theirs)}
+
+
+def _falls_likewise(ours: list[float], theirs: list[float]) -> bool | None:
+    if not all(map(math.isfinite, theirs)):
+        return False
+    if len(ours) < FEWEST_LOSSES or not ours[-1] < ours[0]:
+        return None
+    near = abs(theirs[-1] - ours[-1]) <= LOSS_TOLERANCE * abs(ours[0])
+    return near and theirs[-1] < theirs[0]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,31 +64,31 @@ class Progress:
     done: int = 0
     left: int = 0
 
+    @property
+    def total(self) -> int:
+        """Return the number of all cases."""
+        return self.done + self.left
+
     def measure(self, case: Case, session: Session) -> None:
-        """Measure one of those that were to come."""
+        """Measure one of the cases still to come."""
         self.left -= 1
         protocol.measure([case], session, before=self.done, after=self.left)
         self.done += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a search came to.
+class SearchResult:
+    """The best configuration, and the comparison that each knob was turned for, in order."""
 
-    Attributes:
-        setting: The best.
-        earned: The comparison that each knob was moved for, in order.
-    """
-
-    setting: Setting
+    configuration: Configuration
     earned: tuple[Comparison, ...] = ()
 
-    def told(self) -> str:
-        """Say what each knob earned."""
-        steps = [
-            f"{each.candidate} {each.ratio:.2f}x ({each.low:.2f} to {each.high:.2f})" for each in self.earned
+    def summary(self) -> str:
+        """Return what each knob earned, as text."""
+        gains = [
+            f"{gain.candidate} {gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})" for gain in self.earned
         ]
-        return ", ".join(steps) or "no knob earned anything"
+        return ", ".join(gains) or "no knob earned anything"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,15 +96,15 @@ class Search:
     """One search.
 
     Args:
-        name: Of the case that is searched for, such as `vgg16 batch 8`.
-        knobs: All there are, in the order of the search.
-        searched: Names of those that may move.
-        limits: Of each case.
+        name: Name of the case that is searched for, such as `vgg16 batch 8`.
+        knobs: All knobs in the order of the search.
+        searched: Names of those that may be turned.
+        limits: Limits of each of its cases.
         session: What the cases share.
         at_once: How many processes fit into memory, at least 2.
-        variant: Makes a worker of a setting, under a name.
+        make_variant: Makes a worker of a configuration, under a name.
         progress: Counts the cases.
-        most_s: Seconds after which no further knob is turned; None: every knob is.
+        most_s: Seconds after which no further knob is turned; None turns every knob.
     """
 
     name: str
@@ -76,101 +113,97 @@ class Search:
     limits: Limits
     session: Session
     at_once: int
-    variant: Callable[[str, Setting], Variant]
+    make_variant: Callable[[str, Configuration], Variant]
     progress: Progress
     most_s: float | None = None
-    _best: Setting = field(init=False)
+    _best: Configuration = field(init=False)
     _earned: list[Comparison] = field(init=False, default_factory=list)
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         """Turn each knob once."""
-        self._best = stock(self.knobs)
+        self._best = stock_configuration(self.knobs)
         began = self.session.clock()
         for knob in (knob for knob in self.knobs if knob.name in self.searched):
             over = self.most_s is not None and self.session.clock() - began >= self.most_s
             # A knob without a value to try takes no time, and has reasons of its own.
-            (self._leave if over and _counted(knob) else self._turn)(knob)
-        found = Found(setting=self._best, earned=tuple(self._earned))
-        best = f"{self.name}: best found is {describe(self._best, self.knobs)}; earned: {found.told()}"
-        self.session.recorder.progress(best, done=self.progress.done, total=self._total)
-        return found
+            (self._skip if over and _has_candidates(knob) else self._turn)(knob)
+        result = SearchResult(configuration=self._best, earned=tuple(self._earned))
+        best = f"{self.name}: best found is {describe(self._best, self.knobs)}; earned: {result.summary()}"
+        self.session.recorder.progress(best, done=self.progress.done, total=self.progress.total)
+        return result
 
-    @property
-    def _total(self) -> int:
-        return self.progress.done + self.progress.left
-
-    def _leave(self, knob: Knob) -> None:
+    def _skip(self, knob: Knob) -> None:
         """Record that there is no time for a knob."""
-        self.progress.left -= _counted(knob)
+        self.progress.left -= 1
         reason = f"the {self.most_s:.0f} s for the search were up"
-        skip = Skip(case=f"{self.name} search {knob.name}", setting=knob.name, reason=reason)
-        self.session.recorder.skip(skip)
+        self._record_skip(knob, knob.name, reason)
+
+    def _record_skip(self, knob: Knob, setting: str, reason: str) -> None:
+        self.session.recorder.skip(Skip(case=self._case(knob), setting=setting, reason=reason))
+
+    def _case(self, knob: Knob) -> str:
+        return f"{self.name} search {knob.name}"
 
     def _turn(self, knob: Knob) -> None:
         """Measure a knob's other values, as many at once as there is memory for, and take the best."""
-        case = f"{self.name} search {knob.name}"
-        values = self._possible(case, knob)
-        groups = list(_groups(values, self.at_once - 1))
-        self.progress.left += len(groups) - _counted(knob)
+        values = self._runnable_values(knob)
+        size = self.at_once - 1
+        groups = [values[start : start + size] for start in range(0, len(values), size)]
+        self.progress.left += len(groups) - _has_candidates(knob)
         for number, group in enumerate(groups, 1):
-            self._measure(case + (f" {number}" if len(groups) > 1 else ""), knob, group)
+            self._measure(self._case(knob) + (f" {number}" if len(groups) > 1 else ""), knob, group)
 
-    def _possible(self, case: str, knob: Knob) -> list[Value]:
+    def _runnable_values(self, knob: Knob) -> list[KnobValue]:
         """Return the values to try, and record why others are not."""
-        possible = []
+        runnable = []
         for value in knob.values[1:]:
-            reason = value.lacking or self._unmet(value)
+            reason = value.unsupported or self._explain_unmet(value)
             if reason:
-                self.session.recorder.skip(Skip(case=case, setting=_label(knob, value), reason=reason))
+                self._record_skip(knob, _label(knob, value), reason)
             else:
-                possible.append(value)
-        return possible
+                runnable.append(value)
+        return runnable
 
-    def _unmet(self, value: Value) -> str | None:
+    def _explain_unmet(self, value: KnobValue) -> str | None:
         unmet = [
-            f"{name}={wanted}" for name, wanted in value.needs.items() if self._best[name].name != wanted
+            f"{name}={other}" for name, other in value.requires.items() if self._best[name].name != other
         ]
         return f"only with {', '.join(unmet)}, which was not taken" if unmet else None
 
-    def _measure(self, case: str, knob: Knob, group: Sequence[Value]) -> None:
+    def _measure(self, case: str, knob: Knob, group: Sequence[KnobValue]) -> None:
         """Measure a group of values beside the best so far, and take the one that is clearly better."""
-        settings = {_label(knob, value): {**self._best, knob.name: value} for value in group}
-        standing = {_label(knob, self._best[knob.name]): self._best}
-        variants = [self.variant(name, setting) for name, setting in {**standing, **settings}.items()]
+        candidates = {_label(knob, value): {**self._best, knob.name: value} for value in group}
+        baseline = {_label(knob, self._best[knob.name]): self._best}
+        variants = [self.make_variant(name, values) for name, values in {**baseline, **candidates}.items()]
         session = replace(self.session, limits=self.limits)
-        self.progress.measure(Case(name=case, variants=variants, compare=compare), session)
-        better = max(self._better(case), key=lambda each: each.ratio, default=None)
-        if better is not None:
-            self._best = settings[better.candidate]
-            self._earned.append(better)
+        self.progress.measure(Case(name=case, variants=variants, compare=compare_losses), session)
+        gain = max(self._gains(case), key=lambda comparison: comparison.ratio, default=None)
+        if gain is not None:
+            self._best = candidates[gain.candidate]
+            self._earned.append(gain)
 
-    def _better(self, case: str) -> Iterator[Comparison]:
+    def _gains(self, case: str) -> Iterator[Comparison]:
         """Yield the comparisons of the candidates that are worth taking."""
         recorder = self.session.recorder
-        unlike = {
+        diverging = {
             result.setting
             for result in recorder.results
             if result.case == case and result.facts.get("loss_falls_likewise") is False
         }
-        for each in recorder.comparisons:
-            if each.case == case and each.low > 1.0 and each.candidate not in unlike:
-                yield each
+        for comparison in recorder.comparisons:
+            if comparison.case == case and comparison.low > 1.0 and comparison.candidate not in diverging:
+                yield comparison
 
 
-def cases_of(knobs: Sequence[Knob], searched: Sequence[str]) -> int:
-    """Return how many cases a search has, where every knob's values fit into memory at once."""
-    return sum(_counted(knob) for knob in knobs if knob.name in searched)
+def count_cases(knobs: Sequence[Knob], searched: Sequence[str]) -> int:
+    """Return how many cases a search has, if every knob's values fit into memory at once."""
+    return sum(_has_candidates(knob) for knob in knobs if knob.name in searched)
 
 
-def _counted(knob: Knob) -> int:
-    """Return 1 where this machine has a value to try, otherwise 0."""
-    return int(any(value.lacking is None for value in knob.values[1:]))
+def _has_candidates(knob: Knob) -> bool:
+    """True if this machine has a value of the knob to try."""
+    return any(value.unsupported is None for value in knob.values[1:])
 
 
-def _label(knob: Knob, value: Value) -> str:
+def _label(knob: Knob, value: KnobValue) -> str:
     return f"{knob.name}={value.name}"
-
-
-def _groups(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
-    for start in range(0, len(values), size):
-        yield values[start : start + size]

@@ -1,6 +1,6 @@
 """Build the networks with Keras, random weights from one seed; runs inside workers.
 
-Four are Keras's own applications. AlexNet, GoogLeNet and the tiny one are built here, in the same layers.
+Four are Keras's own applications; AlexNet, GoogLeNet and the tiny one are built here.
 """
 
 import math
@@ -25,7 +25,7 @@ UNNORMALISED = {"vgg16"}
 """Applications without batch normalisation."""
 
 
-def build(network: str, seed: int) -> Any:  # noqa: ANN401 - no types
+def build(network: str, seed: int) -> Tensor:
     """Build a network in the global data format and precision policy.
 
     Returns:
@@ -47,7 +47,7 @@ def build(network: str, seed: int) -> Any:  # noqa: ANN401 - no types
     return keras.Model(images, classes(OWN[network](images)), name=network)
 
 
-def _strengthen(model: Any) -> None:  # noqa: ANN401 - no types
+def _strengthen(model: Tensor) -> None:
     """Turn the Glorot start of layers before a rectifier into He's; without it the signal fades to nothing.
 
     Source: He et al. 2015, "Delving Deep into Rectifiers", section 2.2.
