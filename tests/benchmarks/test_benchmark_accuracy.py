@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from dlcloud.benchmarks.quantization.agreement import accuracy
+from dlcloud.benchmarks.quantization.cases import compare_accuracy
 
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--batch", "8"]
 
@@ -36,14 +36,15 @@ def test_trained_digits_keep_their_accuracy_in_int8_on_every_engine(alone, openv
 def test_training_is_repeatable_and_gradients_are_those_of_the_loss(alone, openvino_python):
     script = """
 import numpy as np
+from benchmarks.harness.digits import Fold, load_folds
 from benchmarks.quantization import digits
-fold = digits.folds(0)[0]
-few = digits.Fold(training=fold.training[:64], training_labels=fold.training_labels[:64],
+fold = load_folds(0)[0]
+few = Fold(training=fold.training[:64], training_labels=fold.training_labels[:64],
                   held_out=fold.held_out, held_out_labels=fold.held_out_labels)
 one, other = digits.train(few, 3), digits.train(few, 3)
 assert all((a.weight == b.weight).all() for a, b in zip(one, other) if hasattr(a, "weight"))
 
-layers = digits._network(np.random.default_rng(1))
+layers = digits.make_network(np.random.default_rng(1))
 images, labels = few.training[:8].astype(float), few.training_labels[:8]
 for layer in layers:
     if hasattr(layer, "weight"):
@@ -54,7 +55,7 @@ def loss():
     values = values - values.max(axis=1, keepdims=True)
     return np.mean(np.log(np.exp(values).sum(axis=1)) - values[np.arange(8), labels])
 
-digits._gradients(layers, images, labels)
+digits.compute_gradients(layers, images, labels)
 for layer in layers:
     if hasattr(layer, "weight"):
         kept = layer.gradients[0].copy()
@@ -76,7 +77,7 @@ print("equal")
 
 def test_every_image_is_held_out_once(alone, openvino_python):
     script = (
-        "import numpy as np; from benchmarks.quantization import digits; folds = digits.folds(5);"
+        "import numpy as np; from benchmarks.harness.digits import load_folds; folds = load_folds(5);"
         "print(sum(len(f.held_out) for f in folds), {len(f.held_out) + len(f.training) for f in folds});"
         "print(np.bincount(np.concatenate([f.held_out_labels for f in folds])).tolist())"
     )
@@ -90,7 +91,7 @@ def test_every_image_is_held_out_once(alone, openvino_python):
 def test_accuracy_counts_right_answers_and_the_drop_in_points():
     reference = [[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]]
     other = [[0.2, 0.8], [0.4, 0.6], [0.3, 0.7], [0.6, 0.4]]
-    facts = accuracy([1, 0, 1, 1], reference, other)
+    facts = compare_accuracy([1, 0, 1, 1], reference, other)
     assert facts["baseline_accuracy_percent"] == 75
     assert facts["accuracy_percent"] == 50
     assert facts["accuracy_drop_points"] == pytest.approx(25)

@@ -7,11 +7,11 @@ from io import StringIO
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.harness import table
+from dlcloud.benchmarks.harness import hardware, table
 from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.quantization import settings
+from dlcloud.benchmarks.quantization import engine_models
 from dlcloud.benchmarks.quantization.cache import ModelCache
-from dlcloud.benchmarks.quantization.engines import ENGINES, Isa, Precision
+from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
 
 SHORT = ["--network", "tiny", "--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1"]
 ENTRY = catalog.BENCHMARKS["quantization"]
@@ -45,7 +45,7 @@ def possible_precisions():
     return [
         precision.value
         for precision in ENGINES["openvino"].precisions
-        if precision.lacking(settings.hardware.cpu_flags()) is None
+        if precision.explain_unsupported(hardware.cpu_flags()) is None
     ]
 
 
@@ -80,7 +80,7 @@ def test_quantized_graph_holds_int8_weights_and_size_counts_both_files(run, cach
     assert done.returncode == 0, done.stderr
     (model,) = cache.glob("*-int8-*-nncf*[0-9]")
     assert sorted(path.name for path in model.iterdir()) == ["model.bin", "model.xml"]
-    (int8,) = [each for each in of_kind(records, "result") if each["setting"] == "int8"]
+    (int8,) = [record for record in of_kind(records, "result") if record["setting"] == "int8"]
     assert int8["facts"]["model_bytes"] == sum(path.stat().st_size for path in model.iterdir())
     assert int8["facts"]["times_smaller"] > 1.5
     layers = re.findall(r'type="(Convolution|MatMul)"', (model / "model.xml").read_text())
@@ -104,20 +104,20 @@ def test_each_engine_has_its_own_baseline(run):
         "onnxruntime int8",
         "openvino int8",
     }
-    (same,) = [each["facts"] for each in of_kind(records, "result") if "compared_with" in each["facts"]]
+    (same,) = [record["facts"] for record in of_kind(records, "result") if "compared_with" in record["facts"]]
     assert same["cosine_similarity_worst"] > 0.99999
 
 
 def test_held_to_older_instructions_it_runs_by_them(run):
     done, records = run("--engine", "openvino", "onnxruntime", "--isa", "native", "avx2", "--batch", "1")
     assert done.returncode == 0, done.stderr
-    results = {(each["case"], each["setting"]): each["facts"] for each in of_kind(records, "result")}
+    results = {(record["case"], record["setting"]): record["facts"] for record in of_kind(records, "result")}
     capped = results["tiny batch 1 avx2", "openvino int8"]
     assert capped["isa"] == "Intel AVX2"
     assert capped["kernels"]
     assert not any("avx512" in kernel for kernel in capped["kernels"])
     assert ("tiny batch 1 avx2", "openvino bf16") not in results
-    if "avx512_vnni" in settings.hardware.cpu_flags():
+    if "avx512_vnni" in hardware.cpu_flags():
         kernels = results["tiny batch 1", "openvino int8"]["kernels"]
         assert all(kernel.endswith(":avx512_core_vnni u8") for kernel in kernels)
     reasons = {(skip["setting"], skip["reason"]) for skip in of_kind(records, "skip")}
@@ -135,20 +135,20 @@ def test_held_to_older_instructions_it_runs_by_them(run):
 )
 def test_what_a_cap_leaves_of_a_processor(isa, left):
     flags = ["avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "avx512_bf16"]
-    assert isa.visible(flags) == left
+    assert isa.visible_flags(flags) == left
 
 
 def test_a_cap_above_what_the_processor_has_is_told():
-    reason = ENGINES["openvino"].lacking(Precision.INT8, Isa.AVX512_CORE, ["avx2"])
+    reason = ENGINES["openvino"].explain_unsupported(InferencePrecision.INT8, Isa.AVX512_CORE, ["avx2"])
     assert reason == "this processor has no avx512bw"
 
 
 def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python, cache):
     script = (
         "import sys; from benchmarks.quantization.models import build_fp32;"
-        "from benchmarks.quantization.openvino_engine import infer_int8;"
+        "from benchmarks.quantization.openvino_engine import infer;"
         "model = build_fp32(network='tiny', seed=0, cache=sys.argv[1]).facts['model'];"
-        "infer_int8(model=model, network='tiny', batch=1, threads=1, seed=0)"
+        "infer(model=model, network='tiny', precision='int8', threads=1, seed=0)"
     )
     done = subprocess.run(
         [openvino_python, "-c", script, cache], cwd=alone, capture_output=True, text=True, check=False
@@ -159,27 +159,29 @@ def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python
 def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
     recorder = Recorder(output=StringIO(), messages=StringIO())
     flags = ["avx512f", "avx512_vnni"]
-    possible = settings.possible("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, flags)
-    assert possible == [Precision.FP32, Precision.INT8]
-    told = "skipped: tiny, openvino bf16: this processor has neither AVX512_BF16 nor AMX"
-    assert told in recorder.messages.getvalue()
-    assert told in table.render(recorder)
+    possible = engine_models.select_cpu_precisions("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, flags)
+    assert possible == [InferencePrecision.FP32, InferencePrecision.INT8]
+    message = "skipped: tiny, openvino bf16: this processor has neither AVX512_BF16 nor AMX"
+    assert message in recorder.messages.getvalue()
+    assert message in table.render(recorder)
     record = json.loads(recorder.output.getvalue())
     assert (record["record"], record["setting"]) == ("skip", "openvino bf16")
     assert not recorder.failures
 
 
 def test_only_the_precisions_that_are_asked_for_are_run_and_spoken_of():
-    only = settings._asked_for(ENGINES["pytorch"], ["int8"])
-    assert only.precisions == (Precision.FP32, Precision.INT8)
-    assert only.gpu_precisions == (Precision.FP32, Precision.INT8)
-    assert settings._asked_for(ENGINES["openvino"], []).gpu_precisions == ()
+    only = engine_models.restrict_precisions(ENGINES["pytorch"], ["int8"])
+    assert only.precisions == (InferencePrecision.FP32, InferencePrecision.INT8)
+    assert only.gpu_precisions == (InferencePrecision.FP32, InferencePrecision.INT8)
+    assert engine_models.restrict_precisions(ENGINES["openvino"], []).gpu_precisions == ()
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
 def test_bf16_runs_where_the_processor_has_it(flag):
     recorder = Recorder(output=None, messages=StringIO())
-    assert Precision.BF16 in settings.possible("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, [flag])
+    assert InferencePrecision.BF16 in engine_models.select_cpu_precisions(
+        "tiny", ENGINES["openvino"], Isa.NATIVE, recorder, [flag]
+    )
     assert not recorder.skips
 
 

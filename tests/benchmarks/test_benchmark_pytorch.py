@@ -4,29 +4,29 @@ from io import StringIO
 import pytest
 
 from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.quantization import settings
-from dlcloud.benchmarks.quantization.engines import ENGINES, Isa, Precision
+from dlcloud.benchmarks.quantization import engine_models
+from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
 
 PYTORCH = ENGINES["pytorch"]
 
 SAME_NETWORK_AND_REAL_INT8 = """
 import numpy as np, onnxruntime
-from benchmarks.quantization import models, pytorch_engine, torch_graph
-from benchmarks.quantization.agreement import agreement
+from benchmarks.quantization import models, pytorch_engine, torch_programs
+from benchmarks.quantization.cases import compare_logits
 
 shared = {"network": "tiny", "seed": 0}
 onnx = models.build_fp32(**shared, cache="models").facts["model"]
 fp32 = pytorch_engine.build_fp32(**shared, cache="models").facts
 int8 = pytorch_engine.build_int8(**shared, cache="models", calibration_images=4).facts
-eager = pytorch_engine.infer_fp32_eager(model=fp32["model"], **shared, batch=3, threads=2)
+eager = pytorch_engine.infer(model=fp32["model"], precision="fp32-eager", **shared, batch=3, threads=2)
 session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
 theirs = session.run(None, {"images": eager.parts[0].images})[0]
 print("same network", np.allclose(eager.outputs(), theirs, atol=1e-4))
 
-quantized = pytorch_engine.infer_int8(model=int8["model"], **shared, batch=3, threads=2)
+quantized = pytorch_engine.infer(model=int8["model"], precision="int8", **shared, batch=3, threads=2)
 print("kernels", quantized.facts["kernels"])
 print("all int8", all(kernel.endswith(" u8") for kernel in quantized.facts["kernels"]))
-alike = agreement(eager.outputs(), quantized.outputs())
+alike = compare_logits(eager.outputs(), quantized.outputs())
 print("alike", 0.9 < alike["cosine_similarity_centred"] < 0.99999)
 print("smaller", int8["model_bytes"] < fp32["model_bytes"])
 
@@ -36,8 +36,8 @@ for change, value in (("Conv", "auto_pad"), ("Gemm", "transA")):
     node = next(node for node in model.graph.node if node.op_type == change)
     node.attribute.append(format.helper.make_attribute(value, "SAME_UPPER" if value == "auto_pad" else 1))
     try:
-        torch_graph.Graph(model.graph)
-    except torch_graph.UnreadableError as error:
+        torch_programs.Graph(model.graph)
+    except torch_programs.UnreadableError as error:
         print(error)
 """
 
@@ -47,10 +47,10 @@ def test_pytorch_runs_the_same_network_and_int8_by_real_int8_kernels(alone, pyto
         [pytorch_python, "-c", SAME_NETWORK_AND_REAL_INT8],
         cwd=alone, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
-    told = done.stdout.splitlines()
-    assert told[0] == "same network True", done.stderr
-    assert told[1].startswith("kernels ['")
-    assert told[2:] == [
+    lines = done.stdout.splitlines()
+    assert lines[0] == "same network True", done.stderr
+    assert lines[1].startswith("kernels ['")
+    assert lines[2:] == [
         "all int8 True",
         "alike True",
         "smaller True",
@@ -59,22 +59,46 @@ def test_pytorch_runs_the_same_network_and_int8_by_real_int8_kernels(alone, pyto
     ]
 
 
+DIGITS_BY_FOLDS = """
+from benchmarks.quantization import models, pytorch_engine
+
+shared = {"network": "digits", "seed": 0}
+fp32 = pytorch_engine.build_fp32(**shared, cache="models").facts
+int8 = pytorch_engine.build_int8(**shared, cache="models", calibration_images=4).facts
+eager = pytorch_engine.infer(model=fp32["model"], precision="fp32-eager", **shared, batch=64, threads=2)
+answers = [max(range(10), key=row.__getitem__) for row in eager.outputs()]
+print(len(answers), sum(a == b for a, b in zip(answers, fp32["labels"])) > 0.97 * len(answers))
+print(len(models.fold_files(models.Path(int8["model"]))))
+"""
+
+
+def test_pytorch_judges_the_digits_fold_by_fold(alone, pytorch_python):
+    done = subprocess.run(
+        [pytorch_python, "-c", DIGITS_BY_FOLDS],
+        cwd=alone, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["1797 True", "5"], done.stderr
+
+
 def test_without_a_compiler_what_compiles_is_left_out(monkeypatch):
     monkeypatch.setenv("PATH", "")
     flags = ["avx512_bf16", "avx512_vnni"]
-    reasons = {each: PYTORCH.lacking(each, Isa.NATIVE, flags) for each in PYTORCH.precisions}
-    assert reasons.pop(Precision.FP32_EAGER) is None
+    reasons = {
+        precision: PYTORCH.explain_unsupported(precision, Isa.NATIVE, flags)
+        for precision in PYTORCH.precisions
+    }
+    assert reasons.pop(InferencePrecision.FP32_EAGER) is None
     assert set(reasons.values()) == {"there is no C++ compiler, which pytorch needs: apt-get install g++"}
 
 
 def gpu(engine, gpus):
     recorder = Recorder(output=None, messages=StringIO())
-    return settings.possible_on_gpu("tiny", ENGINES[engine], recorder, gpus), recorder.skips
+    return engine_models.select_gpu_precisions("tiny", ENGINES[engine], recorder, gpus), recorder.skips
 
 
 def test_on_a_gpu_pytorch_runs_fp16_too():
     possible, skips = gpu("pytorch", [{"name": "Tesla T4"}])
-    assert {Precision.FP32, Precision.FP16, Precision.INT8} < set(possible)
+    assert {InferencePrecision.FP32, InferencePrecision.FP16, InferencePrecision.INT8} < set(possible)
     assert not skips
 
 

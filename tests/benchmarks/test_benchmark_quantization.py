@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.quantization.agreement import agreement
 from dlcloud.benchmarks.quantization.cache import ModelCache
+from dlcloud.benchmarks.quantization.cases import compare_logits
 
 PROGRAMS = sorted(catalog.BENCHMARKS)
 STANDARD_LIBRARY_ONLY = [sys.executable, "-I", "-S", "-c"]
@@ -134,7 +134,7 @@ def test_requirements_are_pinned_to_the_last_package(path):
     assert pins == sorted(pins)
 
 
-def test_a_model_is_built_once_whoever_asks(tmp_path):
+def test_concurrent_requests_build_a_model_once(tmp_path):
     cache = ModelCache(tmp_path)
     built = []
 
@@ -172,9 +172,9 @@ def test_a_build_that_fails_leaves_nothing_and_is_tried_again(tmp_path):
 
 def test_agreement_tells_equal_opposite_and_merely_shifted_answers_apart():
     rows = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [2.0, 5.0, 2.0]]
-    assert agreement(rows, rows)["cosine_similarity"] == 1.0
+    assert compare_logits(rows, rows)["cosine_similarity"] == 1.0
     opposite = [[-value for value in row] for row in rows]
-    assert agreement(rows, opposite)["cosine_similarity"] == -1.0
+    assert compare_logits(rows, opposite)["cosine_similarity"] == -1.0
     same_to_all = [[2.0, 3.0, 2.0]] * 3
-    assert agreement(rows, same_to_all)["cosine_similarity"] > 0.8
-    assert agreement(rows, same_to_all)["cosine_similarity_centred"] == 0.0
+    assert compare_logits(rows, same_to_all)["cosine_similarity"] > 0.8
+    assert compare_logits(rows, same_to_all)["cosine_similarity_centred"] == 0.0

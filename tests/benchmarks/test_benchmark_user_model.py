@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,12 @@ SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--
 # A digits network as a user's own: trained on one fold, judged on images that it has not seen.
 MAKE = """
 import numpy as np, onnx
+from benchmarks.harness.digits import Fold, load_folds
 from benchmarks.quantization import digits
-fold = digits.folds(0)[0]
-few = digits.Fold(training=fold.training[:512], training_labels=fold.training_labels[:512],
+fold = load_folds(0)[0]
+few = Fold(training=fold.training[:512], training_labels=fold.training_labels[:512],
                   held_out=fold.held_out, held_out_labels=fold.held_out_labels)
-onnx.save(digits._exported(digits.train(few, 0)), "mine.onnx")
+onnx.save(digits.export(digits.train(few, 0)), "mine.onnx")
 inputs = np.concatenate([fold.training[:100], fold.held_out[:100]])
 labels = np.concatenate([fold.training_labels[:100], fold.held_out_labels[:100]])
 np.savez("labelled.npz", inputs=inputs, labels=labels)
@@ -115,12 +117,12 @@ def test_the_requirements_suit_the_format(model, name):
 
 
 def test_a_description_tells_title_format_and_batch(tmp_path):
-    path = tmp_path / f"x{formats.DESCRIBED}"
+    path = tmp_path / f"x{formats.DESCRIPTION_SUFFIX}"
     path.write_text(json.dumps({"source": "folder/my.pt2", "batch": 4}))
-    assert formats.title_of(str(path)) == "my.pt2"
-    assert formats.only_batch(str(path)) == 4
-    assert formats.format_described(str(path)) is formats.Format.PT2
-    assert (formats.title_of("vgg16"), formats.only_batch("vgg16")) == ("vgg16", None)
+    assert formats.read_title(str(path)) == "my.pt2"
+    assert formats.read_description(str(path)) == {"source": "folder/my.pt2", "batch": 4}
+    assert formats.detect_format(Path("folder/my.pt2")) is formats.Format.PT2
+    assert (formats.read_title("vgg16"), formats.read_description("vgg16")) == ("vgg16", None)
 
 
 # A program of torch.export, its batch left open, with labelled data of its own kind.

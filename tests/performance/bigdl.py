@@ -21,8 +21,8 @@ import json, sys
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from benchmarks.harness.digits import load_folds
 from benchmarks.quantization import bigdl_rule, digits, models
-from benchmarks.quantization.cache import ModelCache
 from pathlib import Path
 
 def run(path, images, *, int8):
@@ -53,10 +53,10 @@ def convolved(values, weight, bias, *, int8):
     layer = digits.Convolution(weight.reshape(len(weight), -1), bias)
     return layer.forward(values)
 
-source = models.fp32_model("digits", 0, ModelCache(Path(sys.argv[1])))
+source = models.fp32_model(models.BuildJob(network="digits", seed=0, cache=sys.argv[1]))
 right = {False: 0, True: 0}
 judged = 0
-for number, fold in enumerate(digits.folds(0)):
+for number, fold in enumerate(load_folds(0)):
     for int8 in right:
         answers = run(str(source / f"fold{number}.onnx"), fold.held_out, int8=int8).argmax(axis=1)
         right[int8] += int((answers == fold.held_out_labels).sum())

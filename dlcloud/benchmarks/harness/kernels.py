@@ -5,9 +5,10 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 ARITHMETIC_PRIMITIVES = frozenset({"convolution", "deconvolution", "inner_product", "matmul"})
 """The primitives that do nearly all the arithmetic, as oneDNN names them."""
@@ -75,13 +76,20 @@ def read_primitives(log: Iterable[str]) -> list[Primitive]:
             types=tuple(OPERAND_TYPE.findall(match["operands"])),
         )
         for match in matches
-        if match["kind"] in ARITHMETIC_PRIMITIVES
+        if match["kind"] in ARITHMETIC_PRIMITIVES and OPERAND_TYPE.search(match["operands"])
     ]
 
 
-def read_isa(log: Iterable[str]) -> str | None:
-    """Return the newest instructions that oneDNN may use, in its own words; None if the log lacks them."""
-    return next((match[1].strip() for line in log if (match := ISA.search(line))), None)
+def summarize_onednn_log(log: Sequence[str]) -> dict[str, Any]:
+    """Return facts from the lines of oneDNN's verbose log.
+
+    `isa`: the newest instructions that it may use, in its own words, if the log has them. `kernels`: the
+    implementations of arithmetic that it created or ran, each with the type of its source, such as
+    `brg_conv_fwd:avx512_core_vnni u8`.
+    """
+    isa = next((match[1].strip() for line in log if (match := ISA.search(line))), None)
+    kernels = {f"{primitive.kernel} {primitive.types[0]}" for primitive in read_primitives(log)}
+    return {**({"isa": isa} if isa else {}), "kernels": sorted(kernels)}
 
 
 def uses_tensor_cores(kernel: str) -> bool:

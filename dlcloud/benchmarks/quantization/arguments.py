@@ -16,14 +16,14 @@ from ..harness.benchmark import (
     RequirementsChoice,
     positive,
 )
-from .engines import DEFAULT, ENGINES, Isa, Precision
-from .formats import format_of
+from .engines import DEFAULT, ENGINES, InferencePrecision, Isa
+from .formats import detect_format
 
 
 def _model_path(text: str) -> Path:
-    """Read the path of a model; whether it is there is looked at where it is run."""
+    """Read the path of a model, which is looked for only on the machine that runs it."""
     try:
-        format_of(Path(text))
+        detect_format(Path(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return Path(text)
@@ -82,7 +82,7 @@ ENTRY = Benchmark(
         Option(
             "precision",
             "what to measure beside each engine's fp32",
-            choices=tuple(precision.value for precision in Precision),
+            choices=tuple(precision.value for precision in InferencePrecision),
             default_help="all that it can run in on the machine",
             many=True,
             selects=True,

@@ -1,4 +1,4 @@
-"""Keep model files: each built once, whole or not at all, also where several programs want it at once.
+"""Cache model files: each is built once, completely or not at all, also by several programs at once.
 
 A model may be a folder of files.
 """
@@ -14,20 +14,20 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ModelCache:
-    """A folder of models, each a file or a folder, whose names say what they hold.
+    """A folder of models, each a file or a folder; a name stands for one content.
 
     Args:
-        folder: Made when it is first needed.
+        folder: Created by the first build.
     """
 
     folder: Path
 
-    def get(self, name: str, build: Callable[[Path], None]) -> Path:
-        """Return the file or folder `name`, built first where it is missing.
+    def get(self, name: str, build: Callable[[Path], object]) -> Path:
+        """Return the file or folder `name`, built first if it is missing.
 
         Args:
             name: Its name, the same only for the same content.
-            build: Writes the content to the path that it is given: a file, or a folder of files.
+            build: Writes the content, a file or a folder of files, to the given path.
         """
         target = self.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -37,10 +37,10 @@ class ModelCache:
                 self._build(target, build)
         return target
 
-    def _build(self, target: Path, build: Callable[[Path], None]) -> None:
+    def _build(self, target: Path, build: Callable[[Path], object]) -> None:
         """Build beside the target and rename, so that an interruption leaves no half file.
 
-        What a killed builder left behind is removed: with the lock held, nobody else is building this.
+        The remains of a killed builder are removed: the lock shows that no other process builds this model.
         """
         prefix = f".building-{target.name}-"
         for left in self.folder.glob(f"{prefix}*"):

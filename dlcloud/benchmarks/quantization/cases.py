@@ -1,130 +1,197 @@
 """Make the cases of the quantization benchmark: each network and batch, in every setting that runs here."""
 
 import argparse
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Any
 
 from ..harness import program
 from ..harness.case import Case
 from ..harness.process import VariantError
 from ..harness.records import Failure, Recorder, Skip
 from ..harness.variant import WorkerVariant
-from .agreement import accuracy, agreement
+from .engine_models import EngineModel, build_engine_models, read_facts
 from .engines import DEFAULT, ENGINES, Isa
-from .formats import only_batch, title_of
-from .settings import Setting, asked, settings_of
+from .formats import read_description, read_title
 
-HELD_PER_BYTE = 2.5
+BYTES_PER_MODEL_BYTE = 2.5
 ENGINE_BYTES = 256 << 20
-"""What a worker holds at most: its model, which engines rewrite as they load it, and the engine itself.
+"""Most memory of a worker: its model, which engines rewrite as they load it, and the engine itself.
 
 Measured: 1.9 to 2.4 bytes for each of the model's, engine included, of VGG16 and VGG19 in fp32; 4.3 of
 ResNet-50. What an engine takes beyond that is learned from the first of the case.
 """
 
 
-def cases_of(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
+def make_cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
     """Build the models and make a case of each network and batch; record what cannot be built."""
     cases: list[Case] = []
     networks, batches = list(dict.fromkeys(arguments.network)), list(dict.fromkeys(arguments.batch))
-    sets = [Isa(name) for name in dict.fromkeys(arguments.isa)]
-    total = (len(networks) + bool(arguments.model)) * len(sets) * len(batches)
+    isas = [Isa(name) for name in dict.fromkeys(arguments.isa)]
+    total = (len(networks) + bool(arguments.model)) * len(isas) * len(batches)
     if arguments.model is not None:
-        networks.append(description_of(arguments))
-    for network, isa in product(networks, sets):
-        what = f"{title_of(network)}: building the models that are not cached"
-        recorder.progress(what, done=0, total=total)
-        settings: list[Setting] = []
+        networks.append(_describe_model(arguments))
+    for network, isa in product(networks, isas):
+        message = f"{read_title(network)}: building the models that are not cached"
+        recorder.progress(message, done=0, total=total)
+        models: list[EngineModel] = []
         for engine in (ENGINES[name] for name in arguments.engine):
             try:
-                settings += settings_of(network, engine, isa, arguments, recorder)
+                models += build_engine_models(network, engine, isa, arguments, recorder)
             except VariantError as error:
-                case = f"{title_of(network)} {engine.name}"
+                case = f"{read_title(network)} {engine.name}"
                 recorder.failure(Failure(case=case, setting=None, message=str(error)))
-        if settings:
-            taken = _taken(network, batches, recorder)
-            cases.extend(_case(network, batch, settings, arguments) for batch in taken)
+        if models:
+            possible = _select_batches(network, batches, recorder)
+            cases.extend(_make_case(models, batch, arguments) for batch in possible)
     return cases
 
 
-def description_of(arguments: argparse.Namespace) -> str:
-    """Return the path of the file that describes the user's model.
+def _describe_model(arguments: argparse.Namespace) -> str:
+    """Return the path of the description of the user's model.
 
     Raises:
         VariantError: The model or its data cannot be used.
     """
     arguments.cache.mkdir(parents=True, exist_ok=True)
-    told = {
+    job = {
         "file": str(arguments.model),
         "data": str(arguments.data) if arguments.data else None,
         "shape": arguments.input_shape,
         "cache": str(arguments.cache),
     }
-    description: str = asked("quantization.user_model:describe", told, {})["description"]
+    description: str = read_facts("quantization.user_model:describe", job, {})["description"]
     return description
 
 
-def _taken(network: str, batches: Sequence[int], recorder: Recorder) -> list[int]:
-    """Return the batches that a network takes, and record those that it does not."""
-    only = only_batch(network)
+def _select_batches(network: str, batches: Sequence[int], recorder: Recorder) -> list[int]:
+    """Return the batches that a network takes, and record the others as skipped."""
+    only = (read_description(network) or {}).get("batch")
     for batch in batches:
         if only not in {None, batch}:
             reason = f"the model takes batches of {only} only"
-            recorder.skip(Skip(case=title_of(network), setting=f"batch {batch}", reason=reason))
+            recorder.skip(Skip(case=read_title(network), setting=f"batch {batch}", reason=reason))
     return [batch for batch in batches if only in {None, batch}]
 
 
-def _case(network: str, batch: int, settings: Sequence[Setting], arguments: argparse.Namespace) -> Case:
+def _make_case(models: Sequence[EngineModel], batch: int, arguments: argparse.Namespace) -> Case:
     """Make a case of all engines, each with a baseline of its own."""
-    names = {_name(setting, arguments): setting for setting in settings}
-    first = {setting.engine.name: name for name, setting in reversed(names.items())}
-    isa = settings[0].isa
-    labels = settings[0].labels
+    # The engine is named only where it is not the default alone.
+    is_default = arguments.engine == [DEFAULT]
+    by_name = {
+        model.precision.value if is_default else f"{model.engine.name} {model.precision.value}": model
+        for model in models
+    }
+    first = {model.engine.name: name for name, model in reversed(by_name.items())}
+    baselines = {name: first[model.engine.name] for name, model in by_name.items()}
+    isa, labels = models[0].isa, models[0].labels
+    suffix = "" if isa is Isa.NATIVE else f" {isa.value}"
     return Case(
-        name=" ".join([f"{title_of(network)} batch {batch}", *([] if isa is Isa.NATIVE else [isa.value])]),
+        name=f"{read_title(models[0].network)} batch {batch}{suffix}",
         variants=[
-            _variant(name, setting, names[first[setting.engine.name]], batch=batch, arguments=arguments)
-            for name, setting in names.items()
+            _make_variant(name, model, by_name[baselines[name]], batch, arguments)
+            for name, model in by_name.items()
         ],
-        compare=agreement if labels is None else partial(accuracy, labels),
-        baselines={name: first[setting.engine.name] for name, setting in names.items()},
-        contenders=[name for name, setting in names.items() if setting.precision.whole],
+        compare=compare_logits if labels is None else partial(compare_accuracy, labels),
+        baselines=baselines,
+        contenders=[name for name, model in by_name.items() if model.precision.is_fp32],
     )
 
 
-def _name(setting: Setting, arguments: argparse.Namespace) -> str:
-    """Name the engine only where it is not the default alone."""
-    prefix = "" if arguments.engine == [DEFAULT] else f"{setting.engine.name} "
-    return prefix + setting.precision.value
-
-
-def _variant(
-    name: str, setting: Setting, baseline: Setting, *, batch: int, arguments: argparse.Namespace
+def _make_variant(
+    name: str, model: EngineModel, baseline: EngineModel, batch: int, arguments: argparse.Namespace
 ) -> WorkerVariant:
-    engine = setting.engine
     threads = {"OMP_NUM_THREADS": str(arguments.threads)}
-    smaller = {"times_smaller": round(baseline.size_bytes / setting.size_bytes, 4)}
-    on_gpu = arguments.device == "cuda"
+    facts = dict(model.proof)
+    if arguments.device == "cpu":
+        facts["isa_cap"] = model.isa.value
+        if model is not baseline:
+            facts["times_smaller"] = round(baseline.size_bytes / model.size_bytes, 4)
     return WorkerVariant(
         name=name,
         unit="images/s",
-        factory=engine.infer_factory(setting.precision),
+        factory=f"{model.engine.module}:infer",
         arguments={
-            "network": setting.network,
+            "model": model.model,
+            "network": model.network,
+            "precision": model.precision.value,
             "batch": batch,
             "threads": arguments.threads,
             "seed": arguments.seed,
-            "model": setting.model,
-            **({"device": arguments.device} if engine.gpu_precisions else {}),
+            "device": arguments.device,
         },
-        environment=program.environment({**engine.environment_for(setting.isa), **threads}),
+        environment=program.environment({**model.engine.environment_for(model.isa), **threads}),
         latencies=batch == 1,
-        python=setting.python,
-        expected_bytes=round(HELD_PER_BYTE * setting.size_bytes) + ENGINE_BYTES,
-        facts={
-            **setting.proof,
-            **({} if on_gpu else {"isa_cap": setting.isa.value}),
-            **({} if setting is baseline or on_gpu else smaller),
-        },
+        python=model.python,
+        expected_bytes=round(BYTES_PER_MODEL_BYTE * model.size_bytes) + ENGINE_BYTES,
+        facts=facts,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cosines:
+    mean: float
+    worst: float
+
+
+def compare_logits(reference: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
+    """Return how similar two settings' logits are, over images.
+
+    `cosine_similarity` compares them as they are. `cosine_similarity_centred` takes away each setting's mean
+    over the images first: random weights answer nearly the same to every image, and only the differences
+    count. Both are means over the images, beside the value of the worst image.
+    """
+    plain = _compute_cosines(reference, other)
+    centred = _compute_cosines(_centre(reference), _centre(other))
+    return {
+        "cosine_similarity": round(plain.mean, 6),
+        "cosine_similarity_worst": round(plain.worst, 6),
+        "cosine_similarity_centred": round(centred.mean, 6),
+        "cosine_similarity_centred_worst": round(centred.worst, 6),
+    }
+
+
+def compare_accuracy(
+    labels: Sequence[int], reference: list[list[float]], other: list[list[float]]
+) -> dict[str, Any]:
+    """Return the share of images that two settings answer correctly, in percent, and how similar they are.
+
+    `accuracy_drop_points` is the loss of the other against the reference, in percentage points.
+    """
+    correct, other_correct = _count_correct(labels, reference), _count_correct(labels, other)
+    same = sum(_answer(ours) == _answer(theirs) for ours, theirs in zip(reference, other, strict=True))
+    share = 100 / len(labels)
+    return {
+        **compare_logits(reference, other),
+        "images_judged": len(labels),
+        "accuracy_percent": round(share * other_correct, 4),
+        "baseline_accuracy_percent": round(share * correct, 4),
+        "accuracy_drop_points": round(share * (correct - other_correct), 4),
+        "same_answer_percent": round(share * same, 4),
+    }
+
+
+def _count_correct(labels: Sequence[int], rows: list[list[float]]) -> int:
+    return sum(_answer(row) == label for label, row in zip(labels, rows, strict=True))
+
+
+def _answer(row: list[float]) -> int:
+    return max(range(len(row)), key=row.__getitem__)
+
+
+def _compute_cosines(reference: list[list[float]], other: list[list[float]]) -> _Cosines:
+    values = [_cosine(ours, theirs) for ours, theirs in zip(reference, other, strict=True)]
+    return _Cosines(mean=math.fsum(values) / len(values), worst=min(values))
+
+
+def _cosine(ours: list[float], theirs: list[float]) -> float:
+    inner = math.fsum(one * other for one, other in zip(ours, theirs, strict=True))
+    return inner / (math.hypot(*ours) * math.hypot(*theirs) or 1.0)
+
+
+def _centre(rows: list[list[float]]) -> list[list[float]]:
+    means = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+    return [[value - mean for value, mean in zip(row, means, strict=True)] for row in rows]

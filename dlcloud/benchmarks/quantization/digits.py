@@ -1,7 +1,7 @@
-"""A small VGG on scikit-learn's 1,797 digits, trained here: what tells what a precision costs in accuracy.
+"""A small VGG trained here on scikit-learn's digits: it shows what a precision costs in accuracy.
 
-Five networks are trained, each on four fifths of the images, so that every image is judged by a network that
-has not seen it. Plain numpy: 8 by 8 images need no framework, and every engine gets the same weights.
+A network is trained for each fold. Plain NumPy: 8 by 8 images need no framework, and every engine gets the
+same weights.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,9 @@ import numpy as np
 import onnx
 from numpy.lib.stride_tricks import sliding_window_view
 
-from .graph import GraphBuilder, model_of
+from ..harness.digits import CLASSES, Fold, load_folds
+from .onnx_graph import GraphBuilder, make_model
 
-NAME = "digits"
-FOLDS = 5
-CLASSES = 10
 SIZE = 8
 
 REVISION = 1
@@ -30,50 +28,18 @@ BATCH = 32
 LEARNING_RATE, DECAY, SQUARE_DECAY, EPSILON = 2e-3, 0.9, 0.999, 1e-8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
-    """A division of the images: (n, 1, 8, 8) float32 from -0.5 to 0.5; labels (n,) int."""
-
-    training: np.ndarray
-    training_labels: np.ndarray
-    held_out: np.ndarray
-    held_out_labels: np.ndarray
-
-
-def folds(seed: int) -> list[Fold]:
-    """Divide the images; each is held out in one fold."""
-    # Only this network needs it.
-    from sklearn.datasets import load_digits  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    data = load_digits()
-    images = (data.images[:, None] / 16 - 0.5).astype(np.float32)
-    order = np.random.default_rng(seed).permutation(len(images))
-    divided = []
-    for number in range(FOLDS):
-        held_out, training = order[number::FOLDS], np.delete(order, slice(number, None, FOLDS))
-        divided.append(
-            Fold(
-                training=images[training],
-                training_labels=data.target[training],
-                held_out=images[held_out],
-                held_out_labels=data.target[held_out],
-            )
-        )
-    return divided
-
-
 def build(seed: int, target: Path) -> None:
     """Train a network for each fold and write them as ONNX files into the folder `target`."""
     target.mkdir()
-    for number, fold in enumerate(folds(seed)):
+    for number, fold in enumerate(load_folds(seed)):
         layers = train(fold, seed)
-        onnx.save(_exported(layers), str(target / f"fold{number}.onnx"))
+        onnx.save(export(layers), str(target / f"fold{number}.onnx"))
 
 
 def train(fold: Fold, seed: int) -> "list[Layer]":
     """Train a network on a fold's training images."""
     generator = np.random.default_rng(seed)
-    layers = _network(generator)
+    layers = make_network(generator)
     weighted = [layer for layer in layers if isinstance(layer, Weighted)]
     count = len(fold.training)
     steps = EPOCHS * -(-count // BATCH)
@@ -81,8 +47,8 @@ def train(fold: Fold, seed: int) -> "list[Layer]":
     for _ in range(EPOCHS):
         order = generator.permutation(count)
         for start in range(0, count, BATCH):
-            chosen = order[start : start + BATCH]
-            _gradients(layers, fold.training[chosen], fold.training_labels[chosen])
+            batch = order[start : start + BATCH]
+            compute_gradients(layers, fold.training[batch], fold.training_labels[batch])
             step += 1
             for layer in weighted:
                 layer.update(step, LEARNING_RATE * (1 - step / steps))
@@ -112,7 +78,7 @@ class Layer(Protocol):
 
 @dataclass(slots=True)
 class Weighted:
-    """What convolutions and dense layers share: a matrix (outputs, inputs) and biases, updated by Adam."""
+    """A layer with a matrix (outputs, inputs) and biases, updated by Adam."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -121,8 +87,8 @@ class Weighted:
     moments: list[np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with moments of nothing."""
-        self.moments = [np.zeros_like(each) for each in (self.weight, self.bias) for _ in range(2)]
+        """Set the moments to zero."""
+        self.moments = [np.zeros_like(values) for values in (self.weight, self.bias) for _ in range(2)]
 
     def update(self, step: int, rate: float) -> None:
         """Take step number `step` (from 1) of Adam."""
@@ -191,7 +157,7 @@ class Relu:
         return np.maximum(source, 0)
 
     def backward(self, gradient: np.ndarray) -> np.ndarray:
-        """Pass what was not cut off."""
+        """Pass the gradient where the input was above 0."""
         return gradient * (self.source > 0)
 
     def export(self, builder: GraphBuilder, source: str) -> str:
@@ -201,7 +167,7 @@ class Relu:
 
 @dataclass(slots=True)
 class Pool:
-    """A 2 by 2 maximum; several that are largest, as in an even background, share the gradient."""
+    """A 2 by 2 maximum; equal largest values, as in an even background, share the gradient."""
 
     largest: np.ndarray = field(init=False)
 
@@ -223,10 +189,10 @@ class Pool:
         return builder.max_pool(source)
 
 
-def _network(generator: np.random.Generator) -> list[Layer]:
+def make_network(generator: np.random.Generator) -> list[Layer]:
     """Make VGG's pattern at the size of a digit, its weights drawn with He's variance."""
 
-    def drawn(inputs: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(inputs: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
         weight = generator.standard_normal((outputs, inputs), dtype=np.float32)
         return weight * np.float32(np.sqrt(2.0 / inputs)), np.zeros(outputs, dtype=np.float32)
 
@@ -234,14 +200,14 @@ def _network(generator: np.random.Generator) -> list[Layer]:
     channels = 1
     for width in (16, 32):
         for _ in range(2):
-            layers += [Convolution(*drawn(9 * channels, width)), Relu()]
+            layers += [Convolution(*draw(9 * channels, width)), Relu()]
             channels = width
         layers.append(Pool())
-    return [*layers, Dense(*drawn(channels * 4, 64)), Relu(), Dense(*drawn(64, CLASSES))]
+    return [*layers, Dense(*draw(channels * 4, 64)), Relu(), Dense(*draw(64, CLASSES))]
 
 
-def _gradients(layers: list[Layer], images: np.ndarray, labels: np.ndarray) -> None:
-    """Leave in every layer the gradients of the mean cross-entropy."""
+def compute_gradients(layers: list[Layer], images: np.ndarray, labels: np.ndarray) -> None:
+    """Set in every layer the gradients of the mean cross-entropy."""
     values = logits(layers, images)
     likely = np.exp(values - values.max(axis=1, keepdims=True))
     likely /= likely.sum(axis=1, keepdims=True)
@@ -251,12 +217,13 @@ def _gradients(layers: list[Layer], images: np.ndarray, labels: np.ndarray) -> N
         gradient = layer.backward(gradient)
 
 
-def _exported(layers: list[Layer]) -> onnx.ModelProto:
+def export(layers: list[Layer]) -> onnx.ModelProto:
+    """Write a network as an ONNX graph."""
     builder = GraphBuilder(np.random.default_rng(0))
     value = "images"
     for layer in layers:
         value = layer.export(builder, value)
-    return model_of(builder, {value: (CLASSES,)}, name=NAME, shape=(1, SIZE, SIZE))
+    return make_model(builder, {value: (CLASSES,)}, name="digits", shape=(1, SIZE, SIZE))
 
 
 def _patches(source: np.ndarray) -> np.ndarray:

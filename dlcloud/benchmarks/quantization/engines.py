@@ -1,4 +1,4 @@
-"""Say which engines the quantization benchmark knows and in which settings each runs; imports no engine."""
+"""List the inference engines and the settings that each runs in; imports no engine."""
 
 import importlib.util
 import shutil
@@ -6,10 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ..harness.hardware import NO_BF16, X86_BF16_FLAGS
 from .formats import Format
-
-BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
-"""What a processor needs for bf16 to be computed and not imitated; OpenVINO's CPU plugin uses either."""
 
 COMPILERS = ("g++", "clang++", "c++")
 
@@ -21,7 +19,7 @@ class Isa(Enum):
     AVX512_CORE = "avx512_core"
     AVX2 = "avx2"
 
-    def visible(self, flags: Collection[str]) -> list[str]:
+    def visible_flags(self, flags: Collection[str]) -> list[str]:
         """Return those of a processor's flags that are left under this cap.
 
         `avx512_core` is what Skylake had (c5): AVX-512 without VNNI, BF16 and AMX.
@@ -31,13 +29,13 @@ class Isa(Enum):
         newer = ("avx512",) if self is Isa.AVX2 else ("avx512_vnni", "avx512_bf16", "avx512_fp16")
         return [flag for flag in flags if not flag.startswith(("amx", "avx_vnni", *newer))]
 
-    def lacking(self, flags: Collection[str]) -> str | None:
-        """Say why a processor with these flags cannot be held to it; None where it can."""
-        needed = {Isa.AVX512_CORE: "avx512bw", Isa.AVX2: "avx2"}.get(self)
-        return f"this processor has no {needed}" if needed and needed not in flags else None
+    def explain_unsupported(self, flags: Collection[str]) -> str | None:
+        """Return why a processor with these flags cannot be held to it; None if it can."""
+        required = {Isa.AVX512_CORE: "avx512bw", Isa.AVX2: "avx2"}.get(self)
+        return f"this processor has no {required}" if required and required not in flags else None
 
 
-class Precision(Enum):
+class InferencePrecision(Enum):
     """What a network is computed in; the value is part of a setting's name.
 
     FP32 is each engine's best: compiled, where it compiles. FP32_EAGER is the same without.
@@ -50,15 +48,14 @@ class Precision(Enum):
     INT8 = "int8"
 
     @property
-    def whole(self) -> bool:
-        """Tell whether it is fp32, so that others are compared with it."""
-        return self in {Precision.FP32, Precision.FP32_EAGER}
+    def is_fp32(self) -> bool:
+        """True if others are compared with it."""
+        return self in {InferencePrecision.FP32, InferencePrecision.FP32_EAGER}
 
-    def lacking(self, flags: Collection[str]) -> str | None:
-        """Say why a processor with these flags cannot compute in it; None where it can."""
-        if self is Precision.BF16 and not BF16_FLAGS & set(flags):
-            return "this processor has neither AVX512_BF16 nor AMX"
-        return None
+    def explain_unsupported(self, flags: Collection[str]) -> str | None:
+        """Return why a processor with these flags cannot compute in it; None if it can."""
+        lacks_bf16 = self is InferencePrecision.BF16 and not X86_BF16_FLAGS & set(flags)
+        return NO_BF16 if lacks_bf16 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,88 +64,81 @@ class Engine:
 
     Attributes:
         name: As typed after `--engine`.
-        needs: The modules without which it cannot run.
+        modules: The modules without which it cannot run.
         packages: Distributions whose versions belong to the figures.
-        module: Module of `benchmarks` that its workers load; has `build_int8` and `infer_PRECISION`.
+        module: Module of `benchmarks` that its workers load; has `build_int8` and `infer`.
         precisions: In which it runs, the baseline first.
         environment: Variables for its workers.
-        fp32_builder: The factory that makes sure of the fp32 model; most engines read the one of models.py.
-        proves: Whether its module has `prove`, which says by what instructions and kernels a model is run.
-        caps: By instruction set, the variables that hold the engine to it; none where it knows no cap.
-        compiles: What needs a C++ compiler on the machine.
-        own: The file of the environment of its own that its workers run in, where it cannot share one; its
-            models are made there, by `build_PRECISION`, of what `fp32_builder` wrote down.
+        fp32_builder: The factory that builds the fp32 model; most engines read the one of models.py.
+        has_proof: Whether its module has `prove`, which reports the instructions and kernels of a model.
+        isa_variables: By instruction set, the variables that hold the engine to it; none if it knows no cap.
+        compiled: Precisions that need a C++ compiler on the machine.
+        own_requirements: The requirements file of the environment of its own that its workers run in, if it
+            cannot share one; its models are made there, by `build_PRECISION`, from the output of
+            `fp32_builder`.
         own_python: The version of Python in that environment.
-        unable: Networks that it has no form of.
+        unsupported_networks: Networks that it has no form of.
         programs: Programs that must be on the machine, each with how to get it.
-        reads: The formats that it reads the user's own model from, some of them converted.
-        gpu_precisions: In which it runs on an NVIDIA GPU, the baseline first; none where it does not.
+        formats: The formats that it reads the user's own model from, some of them converted.
+        gpu_precisions: In which it runs on an NVIDIA GPU, the baseline first; none if it does not.
     """
 
     name: str
-    needs: tuple[str, ...]
+    modules: tuple[str, ...]
     packages: tuple[str, ...]
     module: str
-    precisions: tuple[Precision, ...]
+    precisions: tuple[InferencePrecision, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     fp32_builder: str = "quantization.models:build_fp32"
-    proves: bool = False
-    caps: Mapping[Isa, Mapping[str, str]] = field(default_factory=dict)
-    compiles: frozenset[Precision] = frozenset()
-    own: str = ""
+    has_proof: bool = False
+    isa_variables: Mapping[Isa, Mapping[str, str]] = field(default_factory=dict)
+    compiled: frozenset[InferencePrecision] = frozenset()
+    own_requirements: str = ""
     own_python: str = ""
-    unable: frozenset[str] = frozenset()
+    unsupported_networks: frozenset[str] = frozenset()
     programs: Mapping[str, str] = field(default_factory=dict)
-    reads: frozenset[Format] = frozenset()
-    gpu_precisions: tuple[Precision, ...] = ()
+    formats: frozenset[Format] = frozenset()
+    gpu_precisions: tuple[InferencePrecision, ...] = ()
 
-    def missing(self) -> str | None:
-        """Return the first module that is not installed; None where it can run."""
-        return next((name for name in self.needs if importlib.util.find_spec(name) is None), None)
+    def missing_module(self) -> str | None:
+        """Return the first module that is not installed; None if it can run."""
+        return next((name for name in self.modules if importlib.util.find_spec(name) is None), None)
 
-    def precisions_on(self, device: str) -> tuple[Precision, ...]:
-        """Return in which precisions it runs on `cpu` or `cuda`."""
-        return self.gpu_precisions if device == "cuda" else self.precisions
+    def explain_missing_program(self) -> str | None:
+        """Return which program is not on the machine and how to get it; None if all are there."""
+        missing = [(name, hint) for name, hint in self.programs.items() if not shutil.which(name)]
+        return f"there is no {missing[0][0]}: {missing[0][1]}" if missing else None
 
-    def lacking(self, precision: Precision, isa: Isa, flags: Collection[str]) -> str | None:
-        """Say why the engine cannot run in a precision here; None where it can.
+    def explain_unsupported(
+        self, precision: InferencePrecision, isa: Isa, flags: Collection[str]
+    ) -> str | None:
+        """Return why the engine cannot run in a precision here; None if it can.
 
         Args:
-            precision: In which it shall run.
-            isa: What it shall be held to.
+            precision: In which it is to run.
+            isa: The instruction set that it is held to.
             flags: The processor's.
         """
-        if isa is not Isa.NATIVE and isa not in self.caps:
+        if isa is not Isa.NATIVE and isa not in self.isa_variables:
             return f"{self.name} chooses its instructions itself and cannot be held to {isa.value}"
-        if precision in self.compiles and not any(map(shutil.which, COMPILERS)):
+        if precision in self.compiled and not any(map(shutil.which, COMPILERS)):
             return f"there is no C++ compiler, which {self.name} needs: apt-get install g++"
-        return isa.lacking(flags) or precision.lacking(isa.visible(flags))
-
-    def absent(self) -> str | None:
-        """Say which program is not on the machine and how to get it; None where all are there."""
-        return next(
-            (f"there is no {name}: {how}" for name, how in self.programs.items() if not shutil.which(name)),
-            None,
-        )
+        return isa.explain_unsupported(flags) or precision.explain_unsupported(isa.visible_flags(flags))
 
     def environment_for(self, isa: Isa) -> dict[str, str]:
         """Return the variables for its workers, held to an instruction set."""
-        return {**self.environment, **self.caps.get(isa, {})}
+        return {**self.environment, **self.isa_variables.get(isa, {})}
 
-    def build_factory(self, precision: Precision) -> str:
+    def build_factory(self, precision: InferencePrecision) -> str:
         """Return the factory that builds the model."""
-        shared = precision is not Precision.INT8 or self.own
-        return self.fp32_builder if shared else f"{self.module}:build_int8"
-
-    def infer_factory(self, precision: Precision) -> str:
-        """Return the factory that runs a model."""
-        return f"{self.module}:infer_{precision.value.replace('-', '_')}"
+        shares_fp32 = precision is not InferencePrecision.INT8 or self.own_requirements
+        return self.fp32_builder if shares_fp32 else f"{self.module}:build_int8"
 
 
 DEFAULT = "openvino"
 
 # Source: oneDNN developer guide, "CPU Dispatcher Control".
-ONEDNN_CAPS = {
+ONEDNN_VARIABLES = {
     Isa.AVX512_CORE: {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
     Isa.AVX2: {"ONEDNN_MAX_CPU_ISA": "AVX2"},
 }
@@ -158,58 +148,63 @@ ENGINES = {
     for engine in (
         Engine(
             name=DEFAULT,
-            needs=("openvino", "nncf"),
+            modules=("openvino", "nncf"),
             packages=("openvino", "nncf", "onnx", "numpy"),
             module="quantization.openvino_engine",
-            precisions=(Precision.FP32, Precision.BF16, Precision.INT8),
+            precisions=(InferencePrecision.FP32, InferencePrecision.BF16, InferencePrecision.INT8),
             # NNCF reports its use to its maker unless it believes that its own tests are running.
             environment={"NNCF_CI": "1"},
             fp32_builder="quantization.openvino_engine:build_fp32",
-            proves=True,
-            reads=frozenset(Format),
-            caps=ONEDNN_CAPS,
+            has_proof=True,
+            formats=frozenset(Format),
+            isa_variables=ONEDNN_VARIABLES,
         ),
         Engine(
             name="onnxruntime",
-            needs=("onnxruntime",),
+            modules=("onnxruntime",),
             packages=("onnxruntime", "onnx", "numpy"),
             module="quantization.onnxruntime_engine",
-            precisions=(Precision.FP32, Precision.INT8),
-            proves=True,
-            reads=frozenset({Format.ONNX}),
+            precisions=(InferencePrecision.FP32, InferencePrecision.INT8),
+            has_proof=True,
+            formats=frozenset({Format.ONNX}),
         ),
         Engine(
             name="bigdl",
-            needs=("onnx",),
+            modules=("onnx",),
             packages=("onnx", "numpy"),
             module="quantization.bigdl_engine",
-            precisions=(Precision.FP32, Precision.INT8),
+            precisions=(InferencePrecision.FP32, InferencePrecision.INT8),
             fp32_builder="quantization.bigdl_export:build",
-            own="quantization_bigdl.txt",
-            own_python="3.11",  # the last for which its NumPy was built
-            unable=frozenset({"ssd300"}),
+            own_requirements="quantization_bigdl.txt",
+            own_python="3.11",  # the newest that its NumPy is built for
+            unsupported_networks=frozenset({"ssd300"}),
             programs={"java": "sudo apt-get install -qy openjdk-17-jre-headless"},
         ),
         Engine(
             name="pytorch",
-            needs=("torch", "torchao", "onnx"),
+            modules=("torch", "torchao", "onnx"),
             packages=("torch", "torchao", "onnx", "numpy"),
             module="quantization.pytorch_engine",
-            precisions=(Precision.FP32, Precision.FP32_EAGER, Precision.BF16, Precision.INT8),
+            precisions=(
+                InferencePrecision.FP32,
+                InferencePrecision.FP32_EAGER,
+                InferencePrecision.BF16,
+                InferencePrecision.INT8,
+            ),
             gpu_precisions=(
-                Precision.FP32,
-                Precision.FP32_EAGER,
-                Precision.BF16,
-                Precision.FP16,
-                Precision.INT8,
+                InferencePrecision.FP32,
+                InferencePrecision.FP32_EAGER,
+                InferencePrecision.BF16,
+                InferencePrecision.FP16,
+                InferencePrecision.INT8,
             ),
             fp32_builder="quantization.pytorch_engine:build_fp32",
-            reads=frozenset({Format.ONNX, Format.PT2, Format.KERAS}),
-            caps={
-                isa: {**cap, "ATEN_CPU_CAPABILITY": kind, "MKL_ENABLE_INSTRUCTIONS": kind.upper()}
-                for (isa, cap), kind in zip(ONEDNN_CAPS.items(), ("avx512", "avx2"), strict=True)
+            formats=frozenset({Format.ONNX, Format.PT2, Format.KERAS}),
+            isa_variables={
+                isa: {**variables, "ATEN_CPU_CAPABILITY": level, "MKL_ENABLE_INSTRUCTIONS": level.upper()}
+                for (isa, variables), level in zip(ONEDNN_VARIABLES.items(), ("avx512", "avx2"), strict=True)
             },
-            compiles=frozenset({Precision.FP32, Precision.BF16, Precision.INT8}),
+            compiled=frozenset({InferencePrecision.FP32, InferencePrecision.BF16, InferencePrecision.INT8}),
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""Tell the formats of model files apart, by their names alone: the launcher asks, too."""
+"""Tell the formats of model files apart by their names, and read descriptions of the user's models."""
 
 import json
 from enum import Enum
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Format(Enum):
-    """What a model file is; the value is what people call it."""
+    """The format of a model file; the value is its usual name."""
 
     ONNX = "ONNX"
     PT2 = "torch.export"
@@ -15,17 +15,17 @@ class Format(Enum):
     SAVED_MODEL = "TensorFlow SavedModel"
 
 
-DESCRIBED = ".described.json"
-"""End of the name of a file that describes a user's model, in the place of a network's name."""
+DESCRIPTION_SUFFIX = ".described.json"
+"""End of the name of a file that describes a user's model; its path stands in for a network's name."""
 
 SUFFIXES = {".onnx": Format.ONNX, ".pt2": Format.PT2, ".keras": Format.KERAS, "": Format.SAVED_MODEL}
 
 
-def format_of(path: Path) -> Format:
+def detect_format(path: Path) -> Format:
     """Return the format of a model file.
 
     Raises:
-        ValueError: The name is that of none.
+        ValueError: The suffix is unknown.
     """
     try:
         return SUFFIXES[path.suffix]
@@ -35,38 +35,34 @@ def format_of(path: Path) -> Format:
         ) from None
 
 
-def fault_of(path: Path) -> str | None:
-    """Say what is wrong with where a model should lie; None where it lies there."""
-    if (fault := absent(path)) is not None:
-        return fault
-    if format_of(path) is Format.SAVED_MODEL and not (path / "saved_model.pb").is_file():
+def explain_missing(path: Path) -> str | None:
+    """Return why nothing is at a path; None if something is."""
+    return None if path.exists() else f"{path} does not exist"
+
+
+def explain_missing_model(path: Path) -> str | None:
+    """Return why no model is at a path; None if one is."""
+    if (reason := explain_missing(path)) is not None:
+        return reason
+    if detect_format(path) is Format.SAVED_MODEL and not (path / "saved_model.pb").is_file():
         return f"{path} is no TensorFlow SavedModel: it holds no saved_model.pb"
     return None
 
 
-def absent(path: Path) -> str | None:
-    """Say that a path does not exist; None where it does."""
-    return None if path.exists() else f"{path} does not exist"
+def is_user_model(network: str) -> bool:
+    """True if a network is a description's path, False if it is the name of one of the benchmark's own."""
+    return network.endswith(DESCRIPTION_SUFFIX)
 
 
-def title_of(network: str) -> str:
-    """Return what people call a network, or the user's model: the name of its file."""
-    if not network.endswith(DESCRIBED):
-        return network
-    return Path(_described(network)["source"]).name
+def read_description(network: str) -> dict[str, Any] | None:
+    """Return the description of the user's model; None for a network of the benchmark's own."""
+    if not is_user_model(network):
+        return None
+    description: dict[str, Any] = json.loads(Path(network).read_text(encoding="utf-8"))
+    return description
 
 
-def only_batch(network: str) -> int | None:
-    """Return the only batch that a model takes; None where it takes any."""
-    only: int | None = _described(network)["batch"] if network.endswith(DESCRIBED) else None
-    return only
-
-
-def format_described(network: str) -> Format | None:
-    """Return the format of the user's model; None where it is a network of the benchmark's own."""
-    return format_of(Path(_described(network)["source"])) if network.endswith(DESCRIBED) else None
-
-
-def _described(network: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(Path(network).read_text(encoding="utf-8"))
-    return values
+def read_title(network: str) -> str:
+    """Return the network's name, or the name of the user's file."""
+    description = read_description(network)
+    return network if description is None else Path(description["source"]).name

@@ -1,35 +1,39 @@
-"""Measure what int8 is worth: the same network in fp32 and quantized, on the same engine, side by side."""
+"""Compare a network in fp32 with its quantized form on the same engine."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 
 from ..harness import program
 from .arguments import ENTRY, parse
-from .cases import cases_of
-from .engines import ENGINES
-from .formats import absent, fault_of
+from .cases import make_cases
+from .engines import ENGINES, Engine
+from .formats import explain_missing, explain_missing_model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit status."""
     arguments = parse(argv)
-    faults = [fault_of(arguments.model)] if arguments.model else []
-    faults += [absent(arguments.data)] if arguments.data else []
-    for fault in filter(None, faults):
-        sys.stderr.write(f"{fault}\n")
-        return program.FAILED
+    reasons = [explain_missing_model(arguments.model)] if arguments.model else []
+    reasons += [explain_missing(arguments.data)] if arguments.data else []
     engines = [ENGINES[name] for name in arguments.engine]
-    for missing in filter(None, (engine.missing() for engine in engines)):
-        asked = ["--engine", *arguments.engine, "--network", *arguments.network]
-        asked += ["--model", str(arguments.model)] if arguments.model else []
-        requirements = ENTRY.requirements_for(asked)
-        sys.stderr.write(f"{missing} is not installed: pip install -r {requirements}\n")
+    reasons += [_explain_missing_module(engine, arguments) for engine in engines]
+    if (reason := next(filter(None, reasons), None)) is not None:
+        sys.stderr.write(f"{reason}\n")
         return program.FAILED
-    limits = program.limits_from(arguments)
     return program.run(
         ENTRY,
         arguments,
-        limits=limits,
+        limits=program.limits_from(arguments),
         packages=dict.fromkeys(package for engine in engines for package in engine.packages),
-        cases=lambda recorder: cases_of(arguments, recorder),
+        cases=lambda recorder: make_cases(arguments, recorder),
     )
+
+
+def _explain_missing_module(engine: Engine, arguments: argparse.Namespace) -> str | None:
+    """Return which module an engine lacks, and the requirements to install; None if it can run."""
+    if (missing := engine.missing_module()) is None:
+        return None
+    options = ["--engine", *arguments.engine, "--network", *arguments.network]
+    options += ["--model", str(arguments.model)] if arguments.model else []
+    return f"{missing} is not installed: pip install -r {ENTRY.requirements_for(options)}"

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,20 +27,9 @@ from onnxruntime.quantization import (
 )
 
 from ..harness import hardware
-from .cache import ModelCache
-from .models import (
-    Built,
-    Inference,
-    Run,
-    built,
-    feed_of,
-    fp32_model,
-    model_bytes,
-    parts_of,
-    quantized,
-    stem_of,
-    weights_of,
-)
+from ..harness.workload import UntimedWorkload
+from .inference import Inference, InferenceJob, Run
+from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
 
 # With these the product of an unsigned and a signed byte is summed without passing through 16 bits, where the
 # sum of two products can saturate. Without them a bit of the weights is given up instead.
@@ -50,65 +40,51 @@ WEIGHTED = {
     **dict.fromkeys(("QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "ConvInteger"), "int8"),
     **dict.fromkeys(("Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"), "fp32"),
 }
-"""What the operators that do the work compute in, as ONNX Runtime names them in the graph that it runs."""
+"""The precision of the operators that do the work, as ONNX Runtime names them in the graph that it runs."""
+
+PROVIDERS = ["CPUExecutionProvider"]
 
 QUIET = 3
 """ONNX Runtime's log level for errors only."""
 
 
-def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) -> Built:
+def build_int8(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
     """Make sure that the int8 model is in the cache, quantized from the fp32 one."""
-    models = ModelCache(Path(cache))
-    source = fp32_model(network, seed, models)
+    job = BuildJob(**arguments)
     narrow = not EXACT_FLAGS & set(hardware.cpu_flags())
-    kind = f"int8-minmax{calibration_images}-{'s7' if narrow else 's8'}-ort{onnxruntime.__version__}"
-    name = f"{stem_of(source, network)}-{kind}.onnx"
-    quantize = partial(_quantize, narrow=narrow)
-    quantize_all = partial(quantized, network=network, seed=seed, count=calibration_images, quantize=quantize)
-    path = models.get(name, lambda target: quantize_all(source, target))
-    return built(path, network, seed)
+    kind = f"{'s7' if narrow else 's8'}-ort{onnxruntime.__version__}.onnx"
+    return build_quantized(job, fp32_model(job), kind, partial(_quantize, narrow=narrow))
 
 
-def infer_fp32(*, model: str, network: str, batch: int, threads: int, seed: int) -> Inference:
-    """Load the fp32 model for timing."""
-    return _infer(Path(model), network, batch, threads, seed)
-
-
-def infer_int8(*, model: str, network: str, batch: int, threads: int, seed: int) -> Inference:
-    """Load the int8 model for timing."""
-    return _infer(Path(model), network, batch, threads, seed)
-
-
-def prove(*, model: str, network: str, precision: str, threads: int, seed: int) -> Built:
-    """Say by what operators a model's layers with weights are computed, from a profile of one run."""
-    del precision  # the file tells
-    part = parts_of(Path(model), network, seed)[0]
-    with tempfile.TemporaryDirectory() as folder:
-        options = _options(threads)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder, "profile"))
-        session = onnxruntime.InferenceSession(str(part.model), options, providers=["CPUExecutionProvider"])
-        session.run(None, {session.get_inputs()[0].name: part.images[:1]})
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    names = [event.get("args", {}).get("op_name") for event in events if event["cat"] == "Node"]
-    return Built(
-        facts={"layers_computed_in": dict(Counter(WEIGHTED[name] for name in names if name in WEIGHTED))}
+def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJob
+    """Load a model for timing."""
+    job = InferenceJob(**arguments)
+    parts = load_parts(job.path, job.network, job.seed)
+    return Inference(
+        parts=parts,
+        runs=[_make_run(part.model, job.threads) for part in parts],
+        feed=draw_feed(parts, job),
+        facts=job.facts(f"ONNX Runtime {onnxruntime.__version__}", model_bytes(job.path)),
     )
 
 
-def _infer(model: Path, network: str, batch: int, threads: int, seed: int) -> Inference:
-    parts = parts_of(model, network, seed)
-    facts = {
-        "model_bytes": model_bytes(model),
-        "weights": weights_of(network),
-        "engine": f"ONNX Runtime {onnxruntime.__version__}",
-        "threads": threads,
-    }
-    runs = [_run(part.model, threads) for part in parts]
-    return Inference(parts=parts, runs=runs, feed=feed_of(parts, network, batch, seed), facts=facts)
+def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of InferenceJob
+    """Report the operators that compute a model's layers with weights, from a profile of one run."""
+    job = InferenceJob(**arguments)
+    part = load_parts(job.path, job.network, job.seed)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        options = _session_options(job.threads)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder, "profile"))
+        session = onnxruntime.InferenceSession(str(part.model), options, providers=PROVIDERS)
+        session.run(None, {session.get_inputs()[0].name: part.images[:1]})
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    names = [event.get("args", {}).get("op_name") for event in events if event["cat"] == "Node"]
+    precisions = Counter(WEIGHTED[name] for name in names if name in WEIGHTED)
+    return UntimedWorkload(facts={"layers_computed_in": dict(precisions)})
 
 
-def _options(threads: int) -> onnxruntime.SessionOptions:
+def _session_options(threads: int) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -117,10 +93,8 @@ def _options(threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def _run(model: Path, threads: int) -> Run:
-    providers = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(str(model), _options(threads), providers=providers)
-
+def _make_run(model: Path, threads: int) -> Run:
+    session = onnxruntime.InferenceSession(str(model), _session_options(threads), providers=PROVIDERS)
     name = session.get_inputs()[0].name
 
     def run(images: np.ndarray) -> list[np.ndarray]:
@@ -143,11 +117,10 @@ class _Images(CalibrationDataReader):  # type: ignore[misc]  # it ships no types
         return None if image is None else {self._name: image[None]}
 
 
-def _input_of(model: Path) -> str:
-    """Return the name of a model's input."""
+def _read_input_name(model: Path) -> str:
     graph = onnx.load(model, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
-    name: str = next(each.name for each in graph.input if each.name not in weights)
+    name: str = next(value.name for value in graph.input if value.name not in weights)
     return name
 
 
@@ -160,7 +133,7 @@ def _quantize(source: Path, target: Path, calibration: np.ndarray, *, narrow: bo
     quantize_static(
         str(source),
         str(target),
-        _Images(_input_of(source), calibration),
+        _Images(_read_input_name(source), calibration),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,

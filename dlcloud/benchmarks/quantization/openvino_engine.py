@@ -6,29 +6,19 @@ on digits where the full range lost none; its quick correction of biases lost 0.
 """
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino  # type: ignore[import-not-found]  # lies only in the benchmark's own environment
+import openvino  # type: ignore[import-not-found]  # only in the benchmark's own environment
 
-from .cache import ModelCache
-from .kernels import told_by_onednn
-from .models import (
-    Built,
-    Inference,
-    Run,
-    built,
-    feed_of,
-    fp32_model,
-    model_bytes,
-    parts_of,
-    quantized,
-    stem_of,
-    weights_of,
-)
-from .user_model import described
+from ..harness.kernels import capture_stdout, summarize_onednn_log
+from ..harness.workload import UntimedWorkload
+from .formats import is_user_model
+from .inference import Inference, InferenceJob, Run
+from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
+
+VERSION = openvino.__version__.partition("-")[0]
 
 GRAPH = "model.xml"
 """The graph of a cached model; its weights lie beside it, in a file of the same stem."""
@@ -37,94 +27,76 @@ WEIGHTED = {"Convolution", "FullyConnected", "MatMul"}
 """The layers that do the work, as OpenVINO names them in the graph that it runs."""
 
 
-def build_fp32(*, network: str, seed: int, cache: str) -> Built:
+PRECISIONS = {"fp32": ("f32", {"f32"}), "bf16": ("bf16", {"bf16"}), "int8": ("f32", {"i8", "u8"})}
+"""By precision, OpenVINO's hint and the types that layers may be computed in."""
+
+
+def build_fp32(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
     """Make sure that the fp32 model is there, in a form that OpenVINO reads at once."""
-    return built(_readable(network, seed, ModelCache(Path(cache))), network, seed)
+    job = BuildJob(**arguments)
+    return job.report(_readable_model(job))
 
 
-def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) -> Built:
+def build_int8(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
     """Make sure that the int8 model is in the cache, quantized from the fp32 one."""
     import nncf  # type: ignore[import-not-found]  # noqa: PLC0415 - heavy, and only builders need it
 
-    models = ModelCache(Path(cache))
-    source = _readable(network, seed, models)
-    version = openvino.__version__.partition("-")[0]
-    name = f"{stem_of(source, network)}-int8-minmax{calibration_images}-ov{version}-nncf{nncf.__version__}"
-    quantize_all = partial(
-        quantized, network=network, seed=seed, count=calibration_images, quantize=_quantize
-    )
-    path = models.get(name, lambda target: quantize_all(source, target))
-    return built(path, network, seed)
+    job = BuildJob(**arguments)
+    return build_quantized(job, _readable_model(job), f"ov{VERSION}-nncf{nncf.__version__}", _quantize)
 
 
-def infer_fp32(*, model: str, network: str, batch: int, threads: int, seed: int) -> Inference:
-    """Load the fp32 model for timing in fp32."""
-    return _infer(model, network, batch, threads, seed, "f32", computed_in={"f32"})
+def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of InferenceJob
+    """Report the instructions and kernels that compute a model; for a process with ONEDNN_VERBOSE."""
+    job = InferenceJob(**arguments)
+    part = load_parts(job.path, job.network, job.seed)[0]
+    with capture_stdout() as log:
+        _make_run(_compile(part.model, (1, *part.images.shape[1:]), job))(part.images[:1])
+    return UntimedWorkload(facts=summarize_onednn_log(log))
 
 
-def infer_bf16(*, model: str, network: str, batch: int, threads: int, seed: int) -> Inference:
-    """Load the fp32 model for timing in bf16."""
-    return _infer(model, network, batch, threads, seed, "bf16", computed_in={"bf16"})
-
-
-def infer_int8(*, model: str, network: str, batch: int, threads: int, seed: int) -> Inference:
-    """Load the int8 model for timing."""
-    return _infer(model, network, batch, threads, seed, "f32", computed_in={"i8", "u8"})
-
-
-def prove(*, model: str, network: str, precision: str, threads: int, seed: int) -> Built:
-    """Say by what instructions and kernels a model is computed; for a process with ONEDNN_VERBOSE."""
-    part = parts_of(Path(model), network, seed)[0]
-    image = part.images[:1]
-    hint = "bf16" if precision == "bf16" else "f32"
-    return Built(facts=told_by_onednn(lambda: _run(_compiled(part.model, image.shape, threads, hint))(image)))
-
-
-def _infer(  # noqa: PLR0917 - what the three above pass on
-    model: str, network: str, batch: int, threads: int, seed: int, precision: str, *, computed_in: set[str]
-) -> Inference:
-    """Load a model and make sure that its layers are computed in what they are timed as.
+def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJob
+    """Load a model for timing and check that its layers are computed in its precision.
 
     Raises:
         ValueError: A layer is not.
     """
-    parts = parts_of(Path(model), network, seed)
-    feed = feed_of(parts, network, batch, seed)
-    compiled = [_compiled(part.model, feed.shape, threads, precision) for part in parts]
-    actual = _computed_in(compiled[0].get_runtime_model())
-    if not actual or set(actual) - computed_in:
-        raise ValueError(f"layers are computed in {actual}, not in {' or '.join(sorted(computed_in))}")
-    facts = {
-        "model_bytes": model_bytes(Path(model)),
-        "weights": weights_of(network),
-        "engine": f"OpenVINO {openvino.__version__.partition('-')[0]}",
-        "threads": compiled[0].get_property("INFERENCE_NUM_THREADS"),
-        "layers_computed_in": actual,
-    }
-    return Inference(parts=parts, runs=[_run(each) for each in compiled], feed=feed, facts=facts)
+    job = InferenceJob(**arguments)
+    parts = load_parts(job.path, job.network, job.seed)
+    feed = draw_feed(parts, job)
+    models = [_compile(part.model, feed.shape, job) for part in parts]
+    types = _count_types(models[0].get_runtime_model())
+    expected = PRECISIONS[job.precision][1]
+    if not types or set(types) - expected:
+        raise ValueError(f"layers are computed in {types}, not in {' or '.join(sorted(expected))}")
+    threads = models[0].get_property("INFERENCE_NUM_THREADS")
+    facts = job.facts(f"OpenVINO {VERSION}", model_bytes(job.path), threads)
+    return Inference(
+        parts=parts,
+        runs=[_make_run(model) for model in models],
+        feed=feed,
+        facts={**facts, "layers_computed_in": types},
+    )
 
 
-def _compiled(model: Path, shape: tuple[int, ...], threads: int, precision: str) -> Any:  # noqa: ANN401 - no types
+def _compile(model: Path, shape: tuple[int, ...], job: InferenceJob) -> Any:  # noqa: ANN401 - no types
     """Compile a model, an ONNX file or a folder with an OpenVINO graph, for images of one shape."""
-    core = openvino.Core()
     graph = _read(model)
     graph.reshape(shape)
     # Without the first, OpenVINO takes bf16 for fp32 wherever the processor has it.
-    settings = {
-        "INFERENCE_PRECISION_HINT": precision,
+    properties = {
+        "INFERENCE_PRECISION_HINT": PRECISIONS[job.precision][0],
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_NUM_THREADS": job.threads,
     }
-    return core.compile_model(graph, "CPU", settings)
+    return openvino.Core().compile_model(graph, "CPU", properties)
 
 
-def _readable(network: str, seed: int, models: ModelCache) -> Path:
-    """Return the fp32 model, an ONNX file; of the user's, what is none is converted."""
-    source = fp32_model(network, seed, models)
-    if described(network) is None or source.suffix == ".onnx":
+def _readable_model(job: BuildJob) -> Path:
+    """Return the fp32 model, an ONNX file; the user's is converted if it is none."""
+    source = fp32_model(job)
+    if not is_user_model(job.network) or source.suffix == ".onnx":
         return source
-    version = openvino.__version__.partition("-")[0]
-    return models.get(f"{stem_of(source, network)}-ov{version}", lambda target: _convert(source, target))
+    return job.models.get(f"{job.stem(source)}-ov{VERSION}", lambda target: _convert(source, target))
 
 
 def _convert(source: Path, target: Path) -> None:
@@ -143,8 +115,8 @@ def _read(model: Path) -> Any:  # noqa: ANN401 - no types
     return openvino.Core().read_model(model / GRAPH if model.is_dir() else model)
 
 
-def _run(compiled: Any) -> Run:  # noqa: ANN401 - no types
-    request = compiled.create_infer_request()
+def _make_run(model: Any) -> Run:  # noqa: ANN401 - no types
+    request = model.create_infer_request()
 
     def run(images: np.ndarray) -> list[np.ndarray]:
         return list(request.infer({0: images}, share_inputs=True, share_outputs=True).values())
@@ -152,7 +124,7 @@ def _run(compiled: Any) -> Run:  # noqa: ANN401 - no types
     return run
 
 
-def _computed_in(graph: Any) -> dict[str, int]:  # noqa: ANN401 - it ships no types that mypy sees here
+def _count_types(graph: Any) -> dict[str, int]:  # noqa: ANN401 - no types
     """Count the layers with weights by the type that they are computed in, in the graph as it runs."""
     notes = [operation.get_rt_info() for operation in graph.get_ops()]
     return dict(

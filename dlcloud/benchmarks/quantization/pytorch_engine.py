@@ -6,10 +6,9 @@ On a GPU PyTorch has int8 kernels for linear layers only: there int8 means those
 """
 
 import os
-import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,22 +19,11 @@ import torch
 import torch._inductor.config as inductor
 
 from ..harness import hardware
-from . import torch_graph
-from .cache import ModelCache
-from .kernels import told_by_onednn
-from .models import (
-    Built,
-    Inference,
-    Run,
-    built,
-    feed_of,
-    fp32_model,
-    model_bytes,
-    parts_of,
-    quantized,
-    stem_of,
-    weights_of,
-)
+from ..harness.kernels import capture_stdout, summarize_onednn_log, uses_tensor_cores
+from ..harness.workload import UntimedWorkload
+from .inference import Inference, InferenceJob, Run
+from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
+from .torch_programs import export, export_onnx
 
 # Reduced ranges where a product of bytes is summed through 16 bits, as torchao advises without VNNI.
 EXACT_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8"}
@@ -43,115 +31,84 @@ EXACT_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8"}
 TENSOR_CORES = (7, 0)
 """First compute capability with them. Source: NVIDIA Volta architecture whitepaper, 2017."""
 
-TENSOR_CORE_KERNEL = re.compile(
-    r"\d(?:884|816|1688|16816|16832)|[hi]mma|gmma|tensorop|bf16gemm_.*tn|h884|s16816"
-)
-"""How the names of kernels that use tensor cores look, in cuDNN, cuBLAS and CUTLASS."""
+AUTOCAST: Mapping[str, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""By precision, what layers are computed in under autocast; fp16 for GPUs."""
 
 
-def build_fp32(*, network: str, seed: int, cache: str) -> Built:
+def build_fp32(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
     """Make sure that the exported fp32 program is in the cache."""
-    return built(_program(network, seed, ModelCache(Path(cache))), network, seed)
+    job = BuildJob(**arguments)
+    return job.report(_fp32_program(job))
 
 
-def build_int8(*, network: str, seed: int, cache: str, calibration_images: int) -> Built:
+def build_int8(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
     """Make sure that the int8 program is in the cache, quantized from the fp32 one."""
     import torchao  # noqa: PLC0415 - heavy, and only builders need it
 
-    models = ModelCache(Path(cache))
-    source = _program(network, seed, models)
+    job = BuildJob(**arguments)
+    source = _fp32_program(job)
     narrow = not EXACT_FLAGS & set(hardware.cpu_flags()) or "ONEDNN_MAX_CPU_ISA" in os.environ
-    kind = f"int8-minmax{calibration_images}-{'u7' if narrow else 'u8'}-torchao{torchao.__version__}"
-    name = f"{stem_of(source, network)}-{kind}{source.suffix}"
-    quantize_all = partial(
-        quantized,
-        network=network,
-        seed=seed,
-        count=calibration_images,
-        quantize=partial(_quantize, narrow=narrow),
-    )
-    return built(models.get(name, lambda target: quantize_all(source, target)), network, seed)
+    suffix = "" if source.is_dir() else source.suffix
+    kind = f"{'u7' if narrow else 'u8'}-torchao{torchao.__version__}{suffix}"
+    return build_quantized(job, source, kind, partial(_quantize, narrow=narrow))
 
 
-def infer_fp32(**arguments: Any) -> Inference:  # noqa: ANN401 - handed on
-    """Load the fp32 program for timing, compiled."""
-    return _infer(**arguments, prepare=_compiled)
+def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJob
+    """Load a program, compile it unless the precision is eager, and see which kernels run it."""
+    job = InferenceJob(**arguments)
+    torch.set_num_threads(job.threads)
+    on_gpu = job.device == "cuda"
+    if on_gpu:
+        # Or fp32 convolutions would be computed in TF32.
+        torch.backends.cudnn.allow_tf32 = False
+    parts = load_parts(job.path, job.network, job.seed)
+    feed = draw_feed(parts, job)
+    prepare = _choose_preparation(job)
+    runs = [_make_run(prepare(_load(part.model, job.device)), job) for part in parts]
+    began = time.perf_counter()
+    runs[0](feed)
+    first_s = time.perf_counter() - began
+    facts = {
+        **job.facts(f"PyTorch {torch.__version__}", model_bytes(job.path), torch.get_num_threads()),
+        "device": job.device,
+        "first_run_s": round(first_s, 3),
+        **(_cuda_facts if on_gpu else _cpu_facts)(lambda: runs[0](feed)),
+    }
+    return Inference(parts=parts, runs=runs, feed=feed, facts=facts)
 
 
-def infer_fp32_eager(**arguments: Any) -> Inference:  # noqa: ANN401 - handed on
-    """Load the fp32 program for timing as it is."""
-    return _infer(**arguments, prepare=lambda module: module)
+def _choose_preparation(job: InferenceJob) -> Callable[[Any], Any]:
+    """Return how a program is made ready for the job's precision."""
+    if job.precision == "fp32-eager":
+        return lambda module: module
+    if job.precision == "int8" and job.device == "cuda":
+        return _quantize_linear_layers
+    if job.precision == "int8":
+        _register_int8_kernels()
+    return _compile
 
 
-def infer_bf16(**arguments: Any) -> Inference:  # noqa: ANN401 - handed on
-    """Load the fp32 program for timing under bf16 autocast, compiled."""
-    return _infer(**arguments, prepare=_compiled, autocast=torch.bfloat16)
-
-
-def infer_fp16(**arguments: Any) -> Inference:  # noqa: ANN401 - handed on
-    """Load the fp32 program for timing under fp16 autocast, compiled; for GPUs."""
-    return _infer(**arguments, prepare=_compiled, autocast=torch.float16)
-
-
-def infer_int8(*, device: str = "cpu", **arguments: Any) -> Inference:  # noqa: ANN401 - handed on
-    """Load the int8 program for timing, compiled; on a GPU, the fp32 one with its linear layers in int8."""
-    if device == "cuda":
-        return _infer(**arguments, device=device, prepare=_linear_in_int8, autocast=torch.float16)
-    # Registers the quantized operators that the program holds, and how Inductor turns them into kernels.
+def _register_int8_kernels() -> None:
+    """Register the quantized operators that a program holds, and how Inductor turns them into kernels."""
     from torchao.quantization.pt2e import quantize_pt2e  # noqa: F401, PLC0415
     from torchao.quantization.pt2e.inductor_passes import x86  # noqa: PLC0415
 
     x86._register_quantization_weight_pack_pass()  # noqa: SLF001 - torchao's own tests call it; no other way
     inductor.pre_grad_custom_pass = x86.quant_lift_up
-    return _infer(**arguments, prepare=_compiled)
 
 
-def _infer(
-    *,
-    model: str,
-    network: str,
-    batch: int,
-    threads: int,
-    seed: int,
-    prepare: Callable[[Any], Any],
-    autocast: Any = None,  # noqa: ANN401 - PyTorch's own
-    device: str = "cpu",
-) -> Inference:
-    """Load a program, compile it where asked to, and see by what kernels it runs."""
-    torch.set_num_threads(threads)
-    if device == "cuda":
-        # Or fp32 convolutions would be computed in TF32.
-        torch.backends.cudnn.allow_tf32 = False
-    parts = parts_of(Path(model), network, seed)
-    feed = feed_of(parts, network, batch, seed)
-    runs = [_run(prepare(_loaded(part.model, device)), device, autocast) for part in parts]
-    began = time.perf_counter()
-    runs[0](feed)
-    first_s = time.perf_counter() - began
-    facts = {
-        "model_bytes": model_bytes(Path(model)),
-        "weights": weights_of(network),
-        "engine": f"PyTorch {torch.__version__}",
-        "threads": torch.get_num_threads(),
-        "device": device,
-        "first_run_s": round(first_s, 3),
-        **(_cuda_facts if device == "cuda" else _cpu_facts)(lambda: runs[0](feed)),
-    }
-    return Inference(parts=parts, runs=runs, feed=feed, facts=facts)
-
-
-def _loaded(program: Path, device: str) -> Any:  # noqa: ANN401 - PyTorch's own
+def _load(program: Path, device: str) -> Any:  # noqa: ANN401 - PyTorch's own
     return torch.export.load(program).module().to(device)
 
 
-def _compiled(module: Any) -> Any:  # noqa: ANN401 - PyTorch's own
+def _compile(module: Any) -> Any:  # noqa: ANN401 - PyTorch's own
     """Compile with weights frozen in, which lets Inductor lay them out for oneDNN ahead of time."""
     inductor.freezing = True
     return torch.compile(module, dynamic=False)
 
 
-def _linear_in_int8(module: Any) -> Any:  # noqa: ANN401 - PyTorch's own
-    """Make layers of a program's linear operations, quantize those, and compile; for GPUs.
+def _quantize_linear_layers(module: Any) -> Any:  # noqa: ANN401 - PyTorch's own
+    """Turn a program's linear operations into layers, quantize these, and compile; for GPUs.
 
     Raises:
         ValueError: There is no linear layer.
@@ -162,15 +119,15 @@ def _linear_in_int8(module: Any) -> Any:  # noqa: ANN401 - PyTorch's own
     if not nodes:
         raise ValueError("no linear layer, and PyTorch has no int8 convolutions on GPUs")
     for number, node in enumerate(nodes):
-        _make_layer(module, node, f"int8_linear_{number}")
+        _replace_by_layer(module, node, f"int8_linear_{number}")
     quantize_(module, Int8DynamicActivationInt8WeightConfig())
     return torch.compile(module, dynamic=False)
 
 
-def _make_layer(module: Any, node: Any, name: str) -> None:  # noqa: ANN401 - PyTorch's own
-    """Put a linear layer in the place of a linear operation, with its weights in fp16."""
+def _replace_by_layer(module: Any, node: Any, name: str) -> None:  # noqa: ANN401 - PyTorch's own
+    """Replace a linear operation by a linear layer with its weights in fp16."""
     source, *weights = node.args
-    weight, bias = [*(module.get_parameter(each.target) for each in weights), None][:2]
+    weight, bias = [*(module.get_parameter(value.target) for value in weights), None][:2]
     layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     layer.weight = torch.nn.Parameter(weight.half(), requires_grad=False)
     if bias is not None:
@@ -183,33 +140,35 @@ def _make_layer(module: Any, node: Any, name: str) -> None:  # noqa: ANN401 - Py
     module.recompile()
 
 
-def _run(module: Any, device: str, autocast: Any) -> Run:  # noqa: ANN401 - PyTorch's own
+def _make_run(module: Any, job: InferenceJob) -> Run:  # noqa: ANN401 - PyTorch's own
     """Return how to run a module; on a GPU that takes the images there and the outputs back."""
-    mixed = {"dtype": autocast or torch.bfloat16, "enabled": autocast is not None}
+    # On a GPU, layers that have no int8 kernels are computed in fp16.
+    precision = "fp16" if job.precision == "int8" and job.device == "cuda" else job.precision
+    mixed = {"dtype": AUTOCAST.get(precision, torch.bfloat16), "enabled": precision in AUTOCAST}
 
     def run(images: np.ndarray) -> list[np.ndarray]:
-        with torch.no_grad(), torch.autocast(device, **mixed):
-            outputs = module(torch.from_numpy(images).to(device))
-        return [each.float().cpu().numpy() for each in _tensors(outputs)]
+        with torch.no_grad(), torch.autocast(job.device, **mixed):
+            outputs = module(torch.from_numpy(images).to(job.device))
+        return [output.float().cpu().numpy() for output in _list_tensors(outputs)]
 
     return run
 
 
-def _tensors(outputs: Any) -> Sequence[Any]:  # noqa: ANN401 - PyTorch's own
+def _list_tensors(outputs: Any) -> Sequence[Any]:  # noqa: ANN401 - PyTorch's own
     if isinstance(outputs, dict):
         outputs = tuple(outputs.values())
     return outputs if isinstance(outputs, tuple | list) else [outputs]
 
 
 def _cpu_facts(run: Callable[[], object]) -> dict[str, Any]:
-    """Say by what kernels of oneDNN it runs; linear layers in fp32 go through MKL, which tells nothing."""
-    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
-        told = told_by_onednn(run)
-    return {"isa": torch.backends.cpu.get_cpu_capability(), **told}
+    """Return the kernels of oneDNN that run; linear layers in fp32 go through MKL, which logs nothing."""
+    with capture_stdout() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        run()
+    return {"isa": torch.backends.cpu.get_cpu_capability(), **summarize_onednn_log(log)}
 
 
 def _cuda_facts(run: Callable[[], object]) -> dict[str, Any]:
-    """Say which GPU it is, and whether kernels that use its tensor cores ran."""
+    """Return which GPU it is, and the kernels that ran on its tensor cores."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         run()
@@ -219,38 +178,29 @@ def _cuda_facts(run: Callable[[], object]) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(),
         "compute_capability": ".".join(map(str, capability)),
         "has_tensor_cores": capability >= TENSOR_CORES,
-        "tensor_core_kernels": [name for name in kernels if TENSOR_CORE_KERNEL.search(name)][:20],
+        "tensor_core_kernels": [name for name in kernels if uses_tensor_cores(name)][:20],
     }
 
 
-def _program(network: str, seed: int, models: ModelCache) -> Path:
+def _fp32_program(job: BuildJob) -> Path:
     """Return the path of the exported fp32 program, or of a folder of them."""
-    source = fp32_model(network, seed, models)
+    source = fp32_model(job)
     if source.suffix == ".pt2":
         return source
     version = torch.__version__.partition("+")[0]
-    shape = parts_of(source, network, seed)[0].images.shape[1:]
-    name = f"{stem_of(source, network)}-torch{version}" + ("" if source.is_dir() else ".pt2")
-    return models.get(name, lambda target: _export_all(source, target, shape))
+    shape = load_parts(source, job.network, job.seed)[0].images.shape[1:]
+    name = f"{job.stem(source)}-torch{version}" + ("" if source.is_dir() else ".pt2")
+    return job.models.get(name, lambda target: _export_all(source, target, shape))
 
 
 def _export_all(source: Path, target: Path, shape: tuple[int, ...]) -> None:
     """Export an ONNX file, or each in a folder."""
     if not source.is_dir():
-        _export(torch_graph.read(source), target, shape)
+        export_onnx(source, target, shape)
         return
     target.mkdir()
     for file in source.iterdir():
-        _export(torch_graph.read(file), target / f"{file.stem}.pt2", shape)
-
-
-def _export(module: Any, target: Path, shape: tuple[int, ...]) -> None:  # noqa: ANN401 - PyTorch's own
-    """Export a module whose batch is left open into the file `target`."""
-    # An export from a batch of one would take the one for a constant.
-    example = torch.zeros(2, *shape)
-    batch = torch.export.Dim("batch")
-    program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
-    torch.export.save(program, target)
+        export_onnx(file, target / f"{file.stem}.pt2", shape)
 
 
 def _quantize(source: Path, target: Path, calibration: np.ndarray, *, narrow: bool) -> None:
@@ -272,11 +222,11 @@ def _quantize(source: Path, target: Path, calibration: np.ndarray, *, narrow: bo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         converted = convert_pt2e(prepared)
-    _export(converted, target, calibration.shape[1:])
+    export(converted, target, calibration.shape[1:])
 
 
 def _name_sources(module: Any) -> None:  # noqa: ANN401 - PyTorch's own
-    """Note of which layer each operation is: the quantizer finds them by that, and files do not keep it."""
+    """Record the layer of each operation: the quantizer finds operations by it, and files do not keep it."""
     aten, layers = torch.ops.aten, torch.nn
     sources = {
         aten.conv2d.default: layers.Conv2d,
@@ -295,10 +245,10 @@ def _name_sources(module: Any) -> None:  # noqa: ANN401 - PyTorch's own
 
 
 def _full_range(quantizers: Any, *, narrow: bool) -> Any:  # noqa: ANN401 - PyTorch's own
-    """Return the quantizer's own settings, with the range of activations from smallest to largest value."""
+    """Return the quantizer's default configuration, but with the full range of activations."""
     from torchao.quantization.pt2e import MinMaxObserver  # noqa: PLC0415 - as above
 
-    settings = quantizers.get_default_x86_inductor_quantization_config(reduce_range=narrow)
+    config = quantizers.get_default_x86_inductor_quantization_config(reduce_range=narrow)
     observer = MinMaxObserver.with_args(eps=2**-12)
-    activation = replace(settings.input_activation, observer_or_fake_quant_ctr=observer)
-    return replace(settings, input_activation=activation, output_activation=activation)
+    activation = replace(config.input_activation, observer_or_fake_quant_ctr=observer)
+    return replace(config, input_activation=activation, output_activation=activation)

@@ -1,7 +1,7 @@
-"""The user's own model file: what it takes, and what it is calibrated and judged by.
+"""The user's own model file: its input, and the data that it is calibrated and judged by.
 
-`describe` runs once, in a worker; what it finds goes into a small file, the description, whose path stands
-for the model wherever the benchmark's own networks have a name.
+`describe` runs once, in a worker, and writes a small file, the description. Its path stands in for the model
+wherever the benchmark's own networks have a name.
 """
 
 import hashlib
@@ -9,17 +9,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 
+from ..harness.workload import UntimedWorkload
 from . import images
 from .cache import ModelCache
-from .formats import DESCRIBED, Format, format_of
+from .formats import DESCRIPTION_SUFFIX, Format, detect_format, read_description
 
 SYNTHETIC_IMAGES = 16
-CHANNELS = {1, 3, 4}
-"""How many an image may have; what else the input's shape may mean, synthetic images do not suit it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +28,10 @@ class UserModel:
     Attributes:
         name: For cached files: the file's name with a digest of its content.
         source: The user's own path.
-        file: Which engines read: the same, or what a Keras file was exported to.
+        file: The file that engines read: the source, or the program that a Keras file was exported to.
         shape: Of one input, without the batch.
-        batch: The only batch that the model takes, or None where it takes any.
-        data: The `.npz` that calibration and judging draw on, or None: synthetic images.
+        batch: The only batch that the model takes; None if it takes any.
+        data: The `.npz` for calibration and judging; None for synthetic images.
     """
 
     name: str
@@ -42,22 +41,30 @@ class UserModel:
     batch: int | None
     data: str | None
 
+    @classmethod
+    def read(cls, network: str) -> Self | None:
+        """Return the model of a description's path; None for the name of a network."""
+        description = read_description(network)
+        if description is None:
+            return None
+        return cls(**{**description, "shape": tuple(description["shape"])})
+
     def calibration(self, count: int, seed: int) -> np.ndarray:
-        """Return inputs to take scales from: at most half of the user's, or synthetic ones."""
+        """Return inputs to take scales from: at most half of the user's, or synthetic images."""
         if self.data is None:
-            return synthetic(self.shape, count, seed)
+            return images.draw_shape(self.shape, count, seed)
         inputs = self._inputs()
         return inputs[: max(1, min(count, len(inputs) // 2))]
 
     def judged(self, seed: int) -> np.ndarray:
-        """Return inputs to judge by: the second half of the user's, or synthetic ones."""
+        """Return inputs to judge by: the second half of the user's, or synthetic images."""
         if self.data is None:
-            return synthetic(self.shape, SYNTHETIC_IMAGES, seed)
+            return images.draw_shape(self.shape, SYNTHETIC_IMAGES, seed)
         inputs = self._inputs()
         return inputs[len(inputs) // 2 :]
 
     def labels(self) -> list[int] | None:
-        """Return the labels of the inputs that are judged by, where the user gave any."""
+        """Return the labels of the inputs to judge by, if the user gave any."""
         if self.data is None:
             return None
         with np.load(self.data) as data:
@@ -73,105 +80,69 @@ class UserModel:
         return inputs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """What `describe` reports: nothing to time, only facts."""
-
-    facts: Mapping[str, Any]
-    items_per_step: int = 0
-
-    def step(self) -> None:
-        """Do nothing."""
-
-    def outputs(self) -> list[list[float]]:
-        """Return nothing."""
-        return []
-
-
-def described(network: str) -> UserModel | None:
-    """Return the user's model that a description's path stands for; None for the name of a network."""
-    if not network.endswith(DESCRIBED):
-        return None
-    values = json.loads(Path(network).read_text(encoding="utf-8"))
-    return UserModel(**{**values, "shape": tuple(values["shape"])})
-
-
-def describe(*, file: str, data: str | None, shape: Sequence[int] | None, cache: str) -> Described:
-    """Read what the model takes, check the data against it, and write the description.
+def describe(*, file: str, data: str | None, shape: Sequence[int] | None, cache: str) -> UntimedWorkload:
+    """Read the model's input, check the data against it, and write the description.
 
     Raises:
         ValueError: The model or the data cannot be used; the message says why.
     """
     path = Path(file)
     models = ModelCache(Path(cache))
-    name = f"{path.stem}-{_digest(path)}"
-    if format_of(path) is Format.KERAS:
+    name = f"{path.stem}-{_digest_files(path)}"
+    if detect_format(path) is Format.KERAS:
         path = models.get(f"{name}.pt2", lambda target: _export_keras(Path(file), target))
-    batch, *told = READERS[format_of(path)](path)
-    sizes = _sizes(told, shape)
-    inputs = None if data is None else _data(Path(data), sizes)
-    kept = None if inputs is None else str(_kept(inputs, name, models))
-    if inputs is None:
-        synthetic(sizes, 1, 0)
-    model = UserModel(name=name, source=file, file=str(path.resolve()), shape=sizes, batch=batch, data=kept)
-    key = hashlib.sha256(json.dumps(asdict(model)).encode()).hexdigest()[:12]
+    batch, *own_shape = READERS[detect_format(path)](path)
+    shape = _resolve_shape(own_shape, shape)
+    if data is None:
+        images.draw_shape(shape, 1, 0)
+        kept = None
+    else:
+        kept = str(_keep_data(_read_data(Path(data), shape), name, models))
+    model = UserModel(name=name, source=file, file=str(path.resolve()), shape=shape, batch=batch, data=kept)
     text = json.dumps(asdict(model))
-    written = models.get(f"{name}-{key}{DESCRIBED}", lambda target: _write(target, text))
-    return Described(facts={"description": str(written), "name": Path(file).name, "batch": batch})
+    description = models.get(
+        f"{name}-{_digest(text.encode())}{DESCRIPTION_SUFFIX}",
+        lambda target: target.write_text(text, encoding="utf-8"),
+    )
+    return UntimedWorkload(facts={"description": str(description), "name": Path(file).name, "batch": batch})
 
 
-def synthetic(shape: tuple[int, ...], count: int, seed: int) -> np.ndarray:
-    """Draw synthetic images of a shape, channels first or last: (count, *shape) float32.
-
-    Raises:
-        ValueError: The shape is not that of an image.
-    """
-    if len(shape) == 3 and shape[0] in CHANNELS:  # noqa: PLR2004 - channels and two sides
-        return np.ascontiguousarray(_drawn(shape[0], shape[1:], count, seed))
-    if len(shape) == 3 and shape[2] in CHANNELS:  # noqa: PLR2004 - as above
-        return np.ascontiguousarray(_drawn(shape[2], shape[:2], count, seed).transpose(0, 2, 3, 1))
-    raise ValueError(f"an input of shape {list(shape)} is not an image: give --data")
-
-
-def _drawn(channels: int, sides: tuple[int, ...], count: int, seed: int) -> np.ndarray:
-    drawn = images.draw(count, max(sides), seed)
-    return drawn[:, np.arange(channels) % drawn.shape[1], : sides[0], : sides[1]]
-
-
-def _sizes(told: Sequence[int | None], given: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the shape of one input, as given where the model leaves it open.
+def _resolve_shape(own: Sequence[int | None], given: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the shape of one input: the given one, or the model's own.
 
     Raises:
         ValueError: It stays open, or the two contradict each other.
     """
-    sizes = list(given) if given is not None else list(told)
+    sizes = list(own) if given is None else list(given)
     if None in sizes:
-        raise ValueError(f"the model leaves its input's shape open, {list(told)}: give --input-shape")
-    fits = len(sizes) == len(told) and all(
-        ours in (None, theirs) for ours, theirs in zip(told, sizes, strict=False)
+        raise ValueError(f"the model leaves its input's shape open, {list(own)}: give --input-shape")
+    fits = len(sizes) == len(own) and all(
+        size in (None, other) for size, other in zip(own, sizes, strict=False)
     )
-    if told and not fits:
-        raise ValueError(f"the model takes inputs of shape {list(told)}, not {sizes}")
+    if own and not fits:
+        raise ValueError(f"the model takes inputs of shape {list(own)}, not {sizes}")
     return tuple(int(size) for size in sizes if size is not None)
 
 
-def _data(path: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+def _read_data(path: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Read inputs, and labels where there are any.
 
     Raises:
-        ValueError: They are not what the model takes.
+        ValueError: They do not suit the model.
     """
-    arrays = _arrays(path)
+    arrays = _read_arrays(path)
     labels = arrays.pop("labels", None)
     if len(arrays) != 1:
-        raise ValueError(f"{path} holds {sorted(arrays)} beside labels, where one array of inputs is wanted")
+        raise ValueError(
+            f"{path} holds {sorted(arrays)} beside labels, where one array of inputs is expected"
+        )
     (inputs,) = arrays.values()
     if inputs.shape[1:] != shape:
         raise ValueError(f"{path} holds {list(inputs.shape[1:])} as inputs; the model takes {list(shape)}")
 
     if len(inputs) < 2:  # noqa: PLR2004 - one for the scales, one to judge by
         raise ValueError(
-            f"{path} holds {len(inputs)} inputs; at least 2 are wanted, to calibrate and to judge"
+            f"{path} holds {len(inputs)} inputs; at least 2 are needed, to calibrate and to judge"
         )
     if labels is None:
         return {"inputs": inputs.astype(np.float32)}
@@ -180,7 +151,7 @@ def _data(path: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     return {"inputs": inputs.astype(np.float32), "labels": labels.astype(np.int64)}
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read an `.npz`, an `.npy`, or a folder of `.npy` files, one input each and perhaps `labels.npy`."""
     try:
         if path.is_dir():
@@ -194,18 +165,22 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} cannot be read as arrays of NumPy: {error}") from None
 
 
-def _kept(arrays: Mapping[str, np.ndarray], name: str, models: ModelCache) -> Path:
-    """Keep the data beside the models, so that the user's may change without changing what was measured."""
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays.values())).hexdigest()[:12]
+def _keep_data(arrays: Mapping[str, np.ndarray], name: str, models: ModelCache) -> Path:
+    """Copy the data beside the models, so that a later change of the user's leaves the figures valid."""
 
     def write(target: Path) -> None:
         with target.open("wb") as stream:
             np.savez(stream, **arrays)
 
+    digest = _digest(b"".join(array.tobytes() for array in arrays.values()))
     return models.get(f"{name}-data-{digest}.npz", write)
 
 
-def _digest(path: Path) -> str:
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _digest_files(path: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
@@ -214,25 +189,21 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _write(target: Path, text: str) -> None:
-    target.write_text(text, encoding="utf-8")
-
-
-def _onnx_input(path: Path) -> list[int | None]:
+def _read_onnx_shape(path: Path) -> list[int | None]:
     """Return the shape of an ONNX file's input, the batch first; None where it is open."""
     import onnx  # noqa: PLC0415 - one format's
 
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
-    inputs = [each for each in graph.input if each.name not in weights]
+    inputs = [value for value in graph.input if value.name not in weights]
     _expect_one(len(inputs))
-    kind = inputs[0].type.tensor_type
-    if kind.elem_type != onnx.TensorProto.FLOAT:
-        raise ValueError(f"its input is {onnx.TensorProto.DataType.Name(kind.elem_type)}, not FLOAT")
-    return [dim.dim_value or None for dim in kind.shape.dim]
+    tensor = inputs[0].type.tensor_type
+    if tensor.elem_type != onnx.TensorProto.FLOAT:
+        raise ValueError(f"its input is {onnx.TensorProto.DataType.Name(tensor.elem_type)}, not FLOAT")
+    return [dim.dim_value or None for dim in tensor.shape.dim]
 
 
-def _program_input(path: Path) -> list[int | None]:
+def _read_program_shape(path: Path) -> list[int | None]:
     """Return the shape of an exported program's input."""
     import torch  # noqa: PLC0415 - one format's
 
@@ -245,7 +216,7 @@ def _program_input(path: Path) -> list[int | None]:
     return [size if isinstance(size, int) else None for size in value.shape]
 
 
-def _saved_model_input(path: Path) -> list[int | None]:
+def _read_saved_model_shape(path: Path) -> list[int | None]:
     """Return the shape of a TensorFlow SavedModel's input, as OpenVINO reads it."""
     import openvino  # type: ignore[import-not-found]  # noqa: PLC0415 - one format's
 
@@ -255,7 +226,7 @@ def _saved_model_input(path: Path) -> list[int | None]:
         raise ValueError(f"its input is {inputs[0].element_type}, not f32")
     shape = inputs[0].partial_shape
     if shape.rank.is_dynamic:
-        raise ValueError("the model does not say the shape of its input")
+        raise ValueError("the model leaves the rank of its input open")
     return [None if size.is_dynamic else size.get_length() for size in shape]
 
 
@@ -265,14 +236,14 @@ def _expect_one(inputs: int) -> None:
 
 
 READERS: Mapping[Format, Callable[[Path], list[int | None]]] = {
-    Format.ONNX: _onnx_input,
-    Format.PT2: _program_input,
-    Format.SAVED_MODEL: _saved_model_input,
+    Format.ONNX: _read_onnx_shape,
+    Format.PT2: _read_program_shape,
+    Format.SAVED_MODEL: _read_saved_model_shape,
 }
 
 
 def _export_keras(source: Path, target: Path) -> None:
-    """Export a Keras file as a program of PyTorch, its batch left open; the engines read that."""
-    from .keras_export import export  # noqa: PLC0415 - one format's
+    """Export a Keras file as a program of PyTorch, which engines read."""
+    from .torch_programs import export_keras  # noqa: PLC0415 - one format's
 
-    export(source, target)
+    export_keras(source, target)

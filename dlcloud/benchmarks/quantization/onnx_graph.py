@@ -16,7 +16,7 @@ IR_VERSION = 10
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """An ONNX graph under construction, every layer of it with random weights from one seed."""
+    """An ONNX graph under construction, its layers with random weights from one seed."""
 
     generator: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -33,7 +33,7 @@ class GraphBuilder:
         dilation: int = 1,
         gain: float = 1.0,
     ) -> str:
-        """Add a convolution from channels[0] to channels[1] with bias, padded by kernel // 2 unless given."""
+        """Add a convolution from channels[0] to channels[1] with bias, padded by kernel // 2 by default."""
         inputs, outputs = channels
         pad = kernel // 2 if pad is None else pad
         weight = self._normal((outputs, inputs, kernel, kernel), fan_in=inputs * kernel * kernel, gain=gain)
@@ -58,7 +58,7 @@ class GraphBuilder:
     def max_pool(
         self, source: str, *, kernel: int = 2, stride: int = 2, pad: int = 0, ceil: bool = False
     ) -> str:
-        """Add a maximum pooling; `ceil` keeps what is left over at the border."""
+        """Add a maximum pooling; `ceil` keeps an incomplete window at the border."""
         attributes = {"kernel_shape": [kernel, kernel], "strides": [stride, stride], "pads": [pad] * 4}
         return self.node("MaxPool", [source], **attributes, **({"ceil_mode": 1} if ceil else {}))
 
@@ -87,7 +87,7 @@ class GraphBuilder:
         return name
 
 
-def model_of(
+def make_model(
     builder: GraphBuilder, outputs: Mapping[str, tuple[int, ...]], *, name: str, shape: tuple[int, int, int]
 ) -> onnx.ModelProto:
     """Make a model of a graph whose batch is left open.

@@ -1,5 +1,6 @@
-"""Run an ONNX graph as a PyTorch module, so that PyTorch gets the same networks as the other engines."""
+"""Make PyTorch programs of ONNX and Keras files, so that PyTorch gets the same networks as other engines."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,23 +15,63 @@ Operator = Callable[..., Any]
 
 
 class UnreadableError(ValueError):
-    """A graph holds what this module cannot turn into PyTorch; the message says what."""
+    """A graph has a part that cannot be converted to PyTorch; the message names it."""
 
 
-def read(path: Path) -> torch.nn.Module:
-    """Return the network of an ONNX file, ready for inference.
+def export_onnx(source: Path, target: Path, shape: Sequence[int]) -> None:
+    """Export the network of an ONNX file, of inputs of a shape, into the file `target`.
 
     Raises:
-        UnreadableError: It has an operator or an attribute that is not known here.
+        UnreadableError: The graph has an unsupported operator or attribute.
     """
-    return Graph(onnx.load(path).graph).eval()
+    export(Graph(onnx.load(source).graph).eval(), target, shape)
+
+
+def export_keras(source: Path, target: Path) -> None:
+    """Export a Keras file into the file `target`.
+
+    Raises:
+        ValueError: The model has several inputs, or leaves their shape open.
+    """
+    os.environ["KERAS_BACKEND"] = "torch"
+    import keras  # noqa: PLC0415 - one format's
+
+    model = keras.saving.load_model(source, compile=False).eval()
+    if len(model.inputs) != 1:
+        raise ValueError(f"the model has {len(model.inputs)} inputs; only models of one can be measured")
+    shape = model.inputs[0].shape[1:]
+    if None in shape:
+        raise ValueError(f"the model leaves its input's shape open, {list(shape)}")
+    with torch.no_grad():
+        export(KerasModel(model).eval(), target, shape)
+
+
+def export(module: Any, target: Path, shape: Sequence[int]) -> None:  # noqa: ANN401 - PyTorch's own
+    """Export a module, its batch left open, into the file `target`."""
+    # An export from a batch of one would take the one for a constant.
+    example = torch.zeros(2, *shape)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
+    torch.export.save(program, target)
+
+
+class KerasModel(torch.nn.Module):
+    """A Keras model whose only argument has a name, as export requires."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Compute the output."""
+        return self.model(images)
 
 
 class Graph(torch.nn.Module):
     """An ONNX graph of one input, its weights held as parameters.
 
     Raises:
-        UnreadableError: As `read`.
+        UnreadableError: It has an unsupported operator or attribute.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -39,43 +80,40 @@ class Graph(torch.nn.Module):
         if unknown:
             raise UnreadableError(f"operators that are not read into PyTorch: {', '.join(unknown)}")
         self._constants: dict[str, np.ndarray] = {}
+        # By name of a weight, the parameter that holds it; None for shapes and the like, which are constants.
+        self._attributes: dict[str, str | None] = {}
         for tensor in graph.initializer:
             self._keep(tensor.name, numpy_helper.to_array(tensor))
-        inputs = [each.name for each in graph.input if each.name not in self._known]
+        inputs = [value.name for value in graph.input if value.name not in self._attributes]
         if len(inputs) != 1:
             raise UnreadableError(f"{len(inputs)} inputs; only graphs of one are read into PyTorch")
         self._input = inputs[0]
-        self._outputs = [each.name for each in graph.output]
+        self._outputs = [value.name for value in graph.output]
         self._steps = [
-            (node.op_type, list(node.input), node.output[0], _attributes(node)) for node in graph.node
+            (node.op_type, list(node.input), node.output[0], _read_attributes(node)) for node in graph.node
         ]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Compute the outputs: the one there is, or all of them."""
         values: dict[str, Any] = {self._input: images}
-        for name, safe in self._known.items():
-            values[name] = self._constants[name] if safe is None else getattr(self, safe)
+        for name, attribute in self._attributes.items():
+            values[name] = self._constants[name] if attribute is None else getattr(self, attribute)
         for operator, inputs, output, attributes in self._steps:
             values[output] = OPERATORS[operator](*(values[name] for name in inputs if name), **attributes)
         outputs = tuple(values[name] for name in self._outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    @property
-    def _known(self) -> dict[str, str | None]:
-        """Return the names of weights, with the attribute that holds each; None for shapes and the like."""
-        return self.__dict__.setdefault("_names", {})  # type: ignore[no-any-return]
-
     def _keep(self, name: str, values: np.ndarray) -> None:
         if values.dtype.kind != "f":
             self._constants[name] = values
-            self._known[name] = None
+            self._attributes[name] = None
             return
-        self._known[name] = safe = f"weight{len(self._known)}"
+        self._attributes[name] = attribute = f"weight{len(self._attributes)}"
         parameter = torch.nn.Parameter(torch.from_numpy(values.copy()), requires_grad=False)
-        self.register_parameter(safe, parameter)
+        self.register_parameter(attribute, parameter)
 
 
-ONLY: Mapping[str, object] = {
+REQUIRED: Mapping[str, object] = {
     "auto_pad": "NOTSET",
     "transA": 0,
     "storage_order": 0,
@@ -83,27 +121,27 @@ ONLY: Mapping[str, object] = {
     "allowzero": 0,
     "beta": 1.0,
 }
-"""Attributes of which one value is known, and goes without saying; others must not pass unnoticed."""
+"""Attributes of which only this value is supported."""
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+def _read_attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Return a node's attributes.
 
     Raises:
-        UnreadableError: One has a value that is not known here.
+        UnreadableError: One has an unsupported value.
     """
-    values = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     values = {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
-    only = {**ONLY, **({"alpha": 1.0} if node.op_type == "Gemm" else {})}
+    required = {**REQUIRED, **({"alpha": 1.0} if node.op_type == "Gemm" else {})}
     if node.op_type == "HardSigmoid":
-        only.pop("beta")
+        required.pop("beta")
     for name, value in values.items():
-        if value != only.get(name, value):
+        if value != required.get(name, value):
             raise UnreadableError(f"{node.op_type} with {name} = {value} is not read into PyTorch")
-    return {name: value for name, value in values.items() if name not in only}
+    return {name: value for name, value in values.items() if name not in required}
 
 
-def _even(pads: Sequence[int]) -> list[int]:
+def _symmetric(pads: Sequence[int]) -> list[int]:
     """Return the padding of each axis, which must be the same at both ends.
 
     Raises:
@@ -126,7 +164,7 @@ def _conv(
     group: int = 1,
     **_: object,
 ) -> torch.Tensor:
-    padding = _even(pads)
+    padding = _symmetric(pads)
     return functional.conv2d(source, weight, bias, list(strides), padding, list(dilations), group)
 
 
@@ -146,7 +184,7 @@ def _max_pool(
     **_: object,
 ) -> torch.Tensor:
     return functional.max_pool2d(
-        source, list(kernel_shape), list(strides), _even(pads), ceil_mode=bool(ceil_mode)
+        source, list(kernel_shape), list(strides), _symmetric(pads), ceil_mode=bool(ceil_mode)
     )
 
 
@@ -161,11 +199,11 @@ def _average_pool(
     **_: object,
 ) -> torch.Tensor:
     return functional.avg_pool2d(
-        source, list(kernel_shape), list(strides), _even(pads), bool(ceil_mode), bool(count_include_pad)
+        source, list(kernel_shape), list(strides), _symmetric(pads), bool(ceil_mode), bool(count_include_pad)
     )
 
 
-def _normalised(
+def _batch_norm(
     source: torch.Tensor,
     scale: torch.Tensor,
     bias: torch.Tensor,
@@ -194,7 +232,7 @@ def _clip(
 OPERATORS: Mapping[str, Operator] = {
     "Add": torch.add,
     "AveragePool": _average_pool,
-    "BatchNormalization": _normalised,
+    "BatchNormalization": _batch_norm,
     "Clip": _clip,
     "Concat": lambda *sources, axis: torch.cat(sources, dim=axis),
     "Conv": _conv,
@@ -219,4 +257,4 @@ OPERATORS: Mapping[str, Operator] = {
     "Tanh": torch.tanh,
     "Transpose": lambda source, perm: source.permute(perm),
 }
-"""What is known, by ONNX's names; the shapes are those of images, (batch, channels, height, width)."""
+"""The supported operators by ONNX's names; images are (batch, channels, height, width)."""

@@ -1,0 +1,201 @@
+"""Prepare an engine's models: which precisions run here, the interpreter, the files, the proof of kernels."""
+
+import argparse
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..harness import environment, hardware, program
+from ..harness.process import VariantError
+from ..harness.records import Recorder, Skip
+from ..harness.variant import WorkerVariant
+from .arguments import ENTRY
+from .engines import Engine, InferencePrecision, Isa
+from .formats import detect_format, read_description, read_title
+
+LOG_CREATION = "profile_create"
+"""Makes oneDNN log the primitives that it creates, but not each run: OpenVINO 2026.4 then fails at times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineModel:
+    """An engine in a precision, with the model that it runs and the facts known before it runs."""
+
+    network: str
+    engine: Engine
+    precision: InferencePrecision
+    isa: Isa
+    model: str
+    size_bytes: int
+    labels: list[int] | None
+    proof: Mapping[str, Any]
+    python: str
+
+
+def build_engine_models(
+    network: str, engine: Engine, isa: Isa, arguments: argparse.Namespace, recorder: Recorder
+) -> list[EngineModel]:
+    """Build an engine's models in every precision that it can run in here; record the others as skipped.
+
+    Raises:
+        VariantError: A model cannot be built.
+    """
+    if (reason := _explain_unsupported_network(network, engine)) is not None:
+        recorder.skip(Skip(case=read_title(network), setting=engine.name, reason=reason))
+        return []
+    if arguments.precision is not None:
+        engine = restrict_precisions(engine, arguments.precision)
+    if arguments.device == "cuda":
+        precisions = select_gpu_precisions(network, engine, recorder, hardware.gpus())
+    else:
+        precisions = select_cpu_precisions(network, engine, isa, recorder, hardware.cpu_flags())
+    if not precisions:
+        return []
+    builder = _Builder(
+        network=network,
+        engine=engine,
+        isa=isa,
+        arguments=arguments,
+        python=_prepare_interpreter(engine, recorder),
+    )
+    return [builder.build(precision) for precision in precisions]
+
+
+def _explain_unsupported_network(network: str, engine: Engine) -> str | None:
+    """Return why an engine cannot run a network, or the user's model; None if it can."""
+    if network in engine.unsupported_networks:
+        return f"{engine.name} has no form of it"
+    if (description := read_description(network)) is None:
+        return None
+    format_ = detect_format(Path(description["source"]))
+    return None if format_ in engine.formats else f"{engine.name} does not read {format_.value} files here"
+
+
+def restrict_precisions(engine: Engine, names: Collection[str]) -> Engine:
+    """Return the engine with its baseline and the named precisions only."""
+
+    def restrict(precisions: tuple[InferencePrecision, ...]) -> tuple[InferencePrecision, ...]:
+        return (*precisions[:1], *(precision for precision in precisions[1:] if precision.value in names))
+
+    return replace(
+        engine, precisions=restrict(engine.precisions), gpu_precisions=restrict(engine.gpu_precisions)
+    )
+
+
+def _prepare_interpreter(engine: Engine, recorder: Recorder) -> str:
+    """Return the Python that runs an engine's workers; an environment of its own is built if missing.
+
+    Raises:
+        VariantError: It cannot be built, or a program is missing.
+    """
+    if (reason := engine.explain_missing_program()) is not None:
+        raise VariantError(reason)
+    if not engine.own_requirements:
+        return sys.executable
+    requirements = ENTRY.requirements_path.with_name(engine.own_requirements)
+    tell = partial(recorder.progress, done=0, total=1)
+    return environment.build_environment(requirements, version=engine.own_python, tell=tell)
+
+
+def select_cpu_precisions(
+    network: str, engine: Engine, isa: Isa, recorder: Recorder, flags: Collection[str]
+) -> list[InferencePrecision]:
+    """Return the precisions that the processor can compute in, and record the others as skipped."""
+    precisions = []
+    for precision in engine.precisions:
+        reason = engine.explain_unsupported(precision, isa, flags)
+        if reason is None:
+            precisions.append(precision)
+        else:
+            setting = f"{engine.name} {precision.value}"
+            recorder.skip(Skip(case=read_title(network), setting=setting, reason=reason))
+    return precisions
+
+
+def select_gpu_precisions(
+    network: str, engine: Engine, recorder: Recorder, gpus: Sequence[Mapping[str, Any]]
+) -> list[InferencePrecision]:
+    """Return the precisions that the engine computes in on a GPU; without one, record it as skipped."""
+    if engine.gpu_precisions and gpus:
+        return list(engine.gpu_precisions)
+    runs_on_gpus = bool(engine.gpu_precisions)
+    reason = "this machine has no NVIDIA GPU" if runs_on_gpus else f"{engine.name} runs on CPUs only here"
+    recorder.skip(Skip(case=read_title(network), setting=engine.name, reason=reason))
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    """Builds the models of one network for one engine."""
+
+    network: str
+    engine: Engine
+    isa: Isa
+    arguments: argparse.Namespace
+    python: str
+
+    def build(self, precision: InferencePrecision) -> EngineModel:
+        """Make sure that the model is in the cache, and prove which kernels compute it."""
+        facts = self._build_files(precision)
+        return EngineModel(
+            network=self.network,
+            engine=self.engine,
+            precision=precision,
+            isa=self.isa,
+            model=facts["model"],
+            size_bytes=facts["model_bytes"],
+            labels=facts["labels"],
+            proof=self._prove(facts["model"], precision) if self.engine.has_proof else {},
+            python=self.python,
+        )
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        # The training's products are too small to share among threads, and alone it sums in one order.
+        return {**self.engine.environment_for(self.isa), "OPENBLAS_NUM_THREADS": "1"}
+
+    def _build_files(self, precision: InferencePrecision) -> Mapping[str, Any]:
+        arguments = self.arguments
+        # On a GPU weights are quantized as they are loaded, and activations as they come.
+        quantized = precision is InferencePrecision.INT8 and arguments.device == "cpu"
+        job = {"network": self.network, "seed": arguments.seed, "cache": str(arguments.cache)}
+        calibration = {"calibration_images": arguments.calibration_images} if quantized else {}
+        factory = self.engine.build_factory(precision if quantized else InferencePrecision.FP32)
+        facts = read_facts(factory, {**job, **calibration}, self._variables)
+        if not self.engine.own_requirements:
+            return facts
+        factory = f"{self.engine.module}:build_{precision.value}"
+        job = {"source": facts["model"], "threads": arguments.threads}
+        return {**facts, **read_facts(factory, job, self._variables, self.python)}
+
+    def _prove(self, model: str, precision: InferencePrecision) -> Mapping[str, Any]:
+        job = {
+            "model": model,
+            "network": self.network,
+            "precision": precision.value,
+            "threads": self.arguments.threads,
+            "seed": self.arguments.seed,
+        }
+        variables = {**self._variables, "ONEDNN_VERBOSE": LOG_CREATION}
+        return read_facts(f"{self.engine.module}:prove", job, variables)
+
+
+def read_facts(
+    factory: str, arguments: Mapping[str, Any], variables: Mapping[str, str], python: str = sys.executable
+) -> Mapping[str, Any]:
+    """Return the facts of a factory's workload, made in a process that gives its memory back."""
+    variant = WorkerVariant(
+        name=factory,
+        unit="",
+        factory=factory,
+        arguments=arguments,
+        environment=program.environment(dict(variables)),
+        python=python,
+    )
+    try:
+        return variant.start()
+    finally:
+        variant.close()

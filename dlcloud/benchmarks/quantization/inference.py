@@ -1,0 +1,129 @@
+"""Run a model on images: what a worker times, and the outputs that settings are compared by.
+
+Imports no engine and no format of models: BigDL's old Python, too, runs it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .formats import is_user_model
+
+DIGITS = "digits"
+"""The one of the benchmark's own networks that is trained."""
+
+OUTPUT_VALUES = 1 << 14
+"""Most values of an image's outputs that are compared; SSD300 has 218,300."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceJob:
+    """What a worker runs.
+
+    Attributes:
+        model: Path of the model, a file or a folder.
+        network: Name of the network, or path of the description of the user's model.
+        precision: What it is computed in, such as int8.
+        batch: Images a step.
+        threads: Of the engine.
+        seed: Of the images.
+        device: cpu or cuda.
+    """
+
+    model: str
+    network: str
+    precision: str
+    threads: int
+    seed: int
+    batch: int = 1
+    device: str = "cpu"
+
+    @property
+    def path(self) -> Path:
+        """The model's path."""
+        return Path(self.model)
+
+    @property
+    def weights(self) -> str:
+        """Where the network's weights come from."""
+        if is_user_model(self.network):
+            return "the user's"
+        return "trained" if self.network == DIGITS else "random"
+
+    def facts(self, engine: str, size_bytes: int, threads: int | None = None) -> dict[str, Any]:
+        """Return the facts that all engines report; `threads` where the engine runs on others than asked."""
+        return {
+            "model_bytes": size_bytes,
+            "weights": self.weights,
+            "engine": engine,
+            "threads": self.threads if threads is None else threads,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A model file with images to judge it by: (n, channels, size, size) float32."""
+
+    model: Path
+    images: np.ndarray
+
+
+Run = Callable[[np.ndarray], np.ndarray | Sequence[np.ndarray]]
+"""Returns the outputs of a batch, each (batch, ...) float32; the next run may overwrite them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """A network ready to run.
+
+    Attributes:
+        parts: The models, the first of which is timed, with the images that each is judged by.
+        runs: How to run each of them.
+        feed: The batch that is timed.
+        facts: What is known before it runs.
+    """
+
+    parts: Sequence[Part]
+    runs: Sequence[Run]
+    feed: np.ndarray
+    facts: Mapping[str, Any]
+
+    @property
+    def items_per_step(self) -> int:
+        """The images a step."""
+        return len(self.feed)
+
+    def step(self) -> None:
+        """Run one batch."""
+        self.runs[0](self.feed)
+
+    def outputs(self) -> list[list[float]]:
+        """Return the logits of every part's images; of a model with many more outputs, a sample of these."""
+        batch = len(self.feed)
+        rows = [_run_all(run, part.images, batch) for run, part in zip(self.runs, self.parts, strict=True)]
+        outputs: list[list[float]] = np.concatenate(rows).astype(float).tolist()
+        return outputs
+
+
+def repeat_images(images: np.ndarray, count: int) -> np.ndarray:
+    """Return `count` images, the given ones over and over."""
+    return np.resize(images, (count, *images.shape[1:]))
+
+
+def _run_all(run: Run, images: np.ndarray, batch: int) -> np.ndarray:
+    """Return the outputs of images, a row each; they are run in batches of which the last is filled up."""
+    batches = -(-len(images) // batch)
+    filled = repeat_images(images, batches * batch)
+    return np.concatenate([_flatten(run(part)) for part in np.split(filled, batches)])[: len(images)]
+
+
+def _flatten(outputs: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    """Return a batch's outputs side by side; of many more values than logits have, some at even distances."""
+    arrays = [outputs] if isinstance(outputs, np.ndarray) else outputs
+    if len(arrays) == 1 and arrays[0].ndim == 2:  # noqa: PLR2004 - images and classes
+        return arrays[0].copy()
+    row = np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
+    return row[:, :: -(-row.shape[1] // OUTPUT_VALUES)].copy()
