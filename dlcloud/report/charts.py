@@ -8,7 +8,7 @@ from dlcloud.core.cost import money
 from dlcloud.core.instance import Market
 from dlcloud.core.ranking import Group, group_rows, pareto_front
 from dlcloud.core.result_row import ResultRow
-from dlcloud.report.cost import number, speed_up
+from dlcloud.report.cost_columns import digits, speed_up
 
 Spec = dict[str, Any]
 
@@ -140,7 +140,7 @@ def _pareto_value(line: ResultRow, market: Market, *, front: bool) -> dict[str, 
         (throughput.low, throughput.high) if line.has_interval else (throughput.value, throughput.value)
     )
     marks = ("*" if line.rehearsal else "") + ("" if line.result.stable else " ~")
-    told = number(throughput) + marks + (f" ({low:.4g}–{high:.4g})" if line.has_interval else "")
+    told = digits(throughput.value) + marks + (f" ({low:.4g}–{high:.4g})" if line.has_interval else "")
     usd_told = money(usd) + ("*" if line.rehearsal else "")
     usd_told += f" ({money(bounds[0])}–{money(bounds[1])})" if line.has_interval else ""
     name = f"{line.run.instance_type} {line.result.setting}{marks}"

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from dlcloud.core.compare import Difference, Pair
 from dlcloud.core.cost import rounded
-from dlcloud.report.cost import number, ratio
+from dlcloud.core.result_row import ResultRow
+from dlcloud.report.cost_columns import digits, ratio
 from dlcloud.report.table import Cell, Report, Section, fitted
 
 
@@ -76,12 +77,16 @@ def _figures(pair: Pair) -> tuple[str, ...]:
     first, second = pair.first, pair.second
     cost = pair.usd_ratio
     return (
-        number(first.throughput),
-        number(second.throughput),
+        _value(first),
+        _value(second),
         told_ratio(pair),
         pair.ratio.verdict,
         "" if cost is None else f"{ratio(float(cost))}x",
     )
+
+
+def _value(row: ResultRow) -> str:
+    return digits(row.throughput.value) if row.throughput else ""
 
 
 def told_ratio(pair: Pair) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.core.errors import RecipeError
+from dlcloud.report.cost_columns import RECORD
 from dlcloud.report.table import Cell
 from dlcloud.system.files import replace_file
 
@@ -49,18 +50,11 @@ HINT = "pip install 'dlcloud[parquet]'"
 
 
 # What a column without any value would hold, so that files of different stores have the same types.
-_TEXTS = frozenset(
-    {"unit", "verdict", "best_baseline", "over_best_verdict", "spot_zone", "on_demand_source", "spot_source"}
-)
+_KINDS = {column.key: column.kind for column in RECORD}
 
 
 def _kinds(name: str, values: Sequence[Cell]) -> set[type]:
-    kinds = {type(value) for value in values if value is not None}
-    if kinds:
-        return kinds
-    if name in _TEXTS:
-        return {str}
-    return {datetime} if name.endswith("_as_of") else {bool} if name == "bill_final" else {float}
+    return {type(value) for value in values if value is not None} or {_KINDS.get(name, float)}
 
 
 def _column(name: str, values: Sequence[Cell]) -> Any:  # noqa: ANN401  an array of a library that may be missing
