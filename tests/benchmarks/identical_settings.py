@@ -14,9 +14,9 @@ from pathlib import Path
 
 from benchmarks.harness import program
 from benchmarks.harness.case import Case, Limits, Session
-from benchmarks.harness.load import ProcLoad
 from benchmarks.harness.protocol import measure
 from benchmarks.harness.records import Recorder, RecordsFile
+from benchmarks.harness.usage import ProcCpuClock
 from benchmarks.harness.variant import WorkerVariant
 
 ALLOWED = 0.07
@@ -34,7 +34,9 @@ def compared(number, limits, output):
         for name in ("a", "same")
     ]
     recorder = Recorder(output=output, messages=io.StringIO())
-    session = Session(limits=limits, recorder=recorder, load=ProcLoad(), generator=random.Random(number))
+    session = Session(
+        limits=limits, recorder=recorder, cpu_clock=ProcCpuClock(), generator=random.Random(number)
+    )
     measure([Case(name="identical", variants=variants)], session)
     return recorder
 

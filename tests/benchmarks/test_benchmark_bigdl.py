@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlcloud.benchmarks.harness import environment
-from dlcloud.benchmarks.harness.process import VariantError
+from dlcloud.benchmarks.harness.variant import VariantError
 
 CACHE = Path("~/.cache/dlcloud-tests").expanduser()
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--warm-up-seconds", "1"]

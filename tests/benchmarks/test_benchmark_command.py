@@ -13,7 +13,7 @@ from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import JsonField, Pattern, after_warm_up
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
 from dlcloud.benchmarks.harness import redaction
-from dlcloud.benchmarks.harness.process import VariantError
+from dlcloud.benchmarks.harness.variant import VariantError
 
 JOB = """
 import json, os, sys

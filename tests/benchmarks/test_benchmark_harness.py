@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dlcloud.benchmarks.harness import memory
+from dlcloud.benchmarks.harness import usage
 from dlcloud.benchmarks.harness.case import Case, Limits, Session
-from dlcloud.benchmarks.harness.load import CpuTimes, ProcLoad, disturbance
-from dlcloud.benchmarks.harness.process import VariantError
 from dlcloud.benchmarks.harness.protocol import measure
 from dlcloud.benchmarks.harness.records import Metric, Recorder
 from dlcloud.benchmarks.harness.table import render
-from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
+from dlcloud.benchmarks.harness.usage import CpuTimes, ProcCpuClock, disturbance
+from dlcloud.benchmarks.harness.variant import Finish, Slice, VariantError, WarmUp
 
 
 @dataclass
@@ -114,7 +113,7 @@ class Bench:
         session = Session(
             limits=self.limits,
             recorder=recorder,
-            load=self.machine,
+            cpu_clock=self.machine,
             generator=random.Random(0),
             own_cpu_s=lambda: 0.0,
             free_bytes=self.machine.free,
@@ -257,25 +256,25 @@ def test_an_engine_whose_baseline_waits_waits_with_it(bench, machine):
 def test_memory_of_a_running_setting_corrects_the_estimate_of_the_next(machine):
     small, large = FakeVariant("a", 1.0, machine, **ROOM), FakeVariant("b", 1.0, machine, peak=3 * GIB)
     unknown = FakeVariant("c", 1.0, machine)
-    assert memory.estimate_bytes(small, []) == GIB
-    assert memory.estimate_bytes(small, [dataclasses.replace(small, peak=2 * GIB)]) == 2 * GIB
-    assert memory.estimate_bytes(unknown, [small, large]) == 3 * GIB
-    assert memory.estimate_bytes(unknown, []) == 0
-    assert memory.shortage(small, [], None) is None
+    assert usage.estimate_bytes(small, []) == GIB
+    assert usage.estimate_bytes(small, [dataclasses.replace(small, peak=2 * GIB)]) == 2 * GIB
+    assert usage.estimate_bytes(unknown, [small, large]) == 3 * GIB
+    assert usage.estimate_bytes(unknown, []) == 0
+    assert usage.shortage(small, [], None) is None
 
 
 def test_free_memory_is_that_of_the_machine_or_of_the_control_group(tmp_path):
-    assert memory.free_bytes(tmp_path) is None
+    assert usage.free_bytes(tmp_path) is None
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 4096 kB\nMemAvailable:    2048 kB\n")
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.max").write_text("max\n")
     (group / "memory.current").write_text("900000\n")
-    assert memory.free_bytes(tmp_path) == 2048 * 1024
+    assert usage.free_bytes(tmp_path) == 2048 * 1024
     (group / "memory.max").write_text("1000000\n")
     (group / "memory.stat").write_text("anon 3\ninactive_file 50000\n")
-    assert memory.free_bytes(tmp_path) == 150_000
+    assert usage.free_bytes(tmp_path) == 150_000
 
 
 def test_a_disturbed_slice_is_run_again(machine):
@@ -430,8 +429,8 @@ def test_disturbance_leaves_out_what_the_benchmark_used_itself():
 def test_proc_stat_is_read_and_may_be_missing(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu  100 10 20 1000 5 1 2 7 50 0\ncpu0 1 2 3\n")
-    reading = ProcLoad(stat).read()
+    reading = ProcCpuClock(stat).read()
     assert reading.busy / reading.stolen == pytest.approx(133 / 7)
     assert reading.total / reading.stolen == pytest.approx(1145 / 7)
-    nothing = ProcLoad(tmp_path / "none").read()
+    nothing = ProcCpuClock(tmp_path / "none").read()
     assert disturbance(nothing, nothing, own=1.0).share == 0

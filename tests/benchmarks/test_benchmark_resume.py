@@ -16,9 +16,9 @@ import pytest
 
 from dlcloud.benchmarks.harness import resume
 from dlcloud.benchmarks.harness.case import Case, Limits, Session
-from dlcloud.benchmarks.harness.load import ProcLoad
 from dlcloud.benchmarks.harness.protocol import measure
 from dlcloud.benchmarks.harness.records import Metric, Recorder
+from dlcloud.benchmarks.harness.usage import ProcCpuClock
 from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 
 START = {
@@ -270,7 +270,7 @@ def estimates(*, earlier):
     session = Session(
         limits=Limits(rounds=2, max_s=100.0, fixed=True),
         recorder=Recorder(output=output, messages=io.StringIO()),
-        load=ProcLoad(Path("/none")),
+        cpu_clock=ProcCpuClock(Path("/none")),
         generator=random.Random(0),
         earlier=known,
         clock=lambda: time_s[0],

@@ -13,8 +13,8 @@ import pytest
 
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness.case import Limits, Session
-from dlcloud.benchmarks.harness.load import CpuTimes
 from dlcloud.benchmarks.harness.records import Metric, Recorder
+from dlcloud.benchmarks.harness.usage import CpuTimes
 from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 from dlcloud.benchmarks.tensorflow_cpu import experiment, main
 from dlcloud.benchmarks.tensorflow_cpu.knobs import (
@@ -108,7 +108,7 @@ class Laboratory:
     def search(self):
         self.recorder = Recorder(output=io.StringIO(), messages=self.messages)
         session = Session(
-            limits=Limits(), recorder=self.recorder, load=self, generator=random.Random(0),
+            limits=Limits(), recorder=self.recorder, cpu_clock=self, generator=random.Random(0),
             own_cpu_s=lambda: 0.0, clock=lambda: self.clock[0],
         )  # fmt: skip
         self.all_knobs = knobs_of("cpu", self.machine)
@@ -276,7 +276,7 @@ def test_losses_fall_likewise_or_not(reference, other, likewise):
 def test_a_batch_that_does_not_fit_is_skipped_with_its_reason():
     output = io.StringIO()
     recorder = Recorder(output=None, messages=output)
-    session = Session(limits=Limits(), recorder=recorder, load=None, generator=random.Random(0))
+    session = Session(limits=Limits(), recorder=recorder, cpu_clock=None, generator=random.Random(0))
     small = dataclasses.replace(BIG, free_gib=8.0)
     experiments = experiment.Experiments(
         arguments=main.parse(["--network", "resnet152", "--batch", "1", "128"]),

@@ -11,8 +11,8 @@ import pytest
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness import hardware
 from dlcloud.benchmarks.harness.kernels import uses_tensor_cores
-from dlcloud.benchmarks.harness.process import VariantError
 from dlcloud.benchmarks.harness.records import Recorder
+from dlcloud.benchmarks.harness.variant import VariantError
 from dlcloud.benchmarks.mixed_precision import main as program
 from dlcloud.benchmarks.mixed_precision import proof, settings
 from dlcloud.benchmarks.mixed_precision.cases import compare_training, sign_test

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from ..harness import statistics
-from ..harness.process import VariantError
+from ..harness.variant import VariantError
 
 
 class ThroughputReader(Protocol):

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..harness import redaction
-from ..harness.process import VariantError, ending
 from ..harness.records import Measurement, Metric
-from ..harness.variant import Finish, Slice, WarmUp
+from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
 from .output import Reported, ThroughputReader, after_warm_up
 
@@ -185,7 +184,7 @@ class CommandVariant:
         self.close()
         if status:
             said = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
-            raise VariantError(f"the command {ending(status)}{said}")
+            raise VariantError(f"the command {describe_exit(status)}{said}")
         return _Run(seconds=seconds, values=values)
 
     def _started(self, variables: Mapping[str, str]) -> subprocess.Popen[str]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import memory, statistics
-from .load import Disturbance, Load
+from . import statistics, usage
 from .records import Recorder
 from .resume import MeasuredCase
+from .usage import CpuClock, Disturbance
 from .variant import Finish, Slice, Variant, WarmUp
 
 
@@ -78,12 +78,12 @@ class Session:
 
     limits: Limits
     recorder: Recorder
-    load: Load
+    cpu_clock: CpuClock
     generator: random.Random
     earlier: Mapping[tuple[str, tuple[str, ...]], MeasuredCase] = field(default_factory=dict)
     record_earlier: bool = True
     own_cpu_s: Callable[[], float] = time.process_time
-    free_bytes: Callable[[], int | None] = memory.free_bytes
+    free_bytes: Callable[[], int | None] = usage.free_bytes
     clock: Callable[[], float] = time.monotonic
     took_s: list[float] = field(default_factory=list)
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .process import VariantError
+from .variant import VariantError
 
 TAIL = 500
 

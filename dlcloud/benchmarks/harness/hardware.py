@@ -35,6 +35,18 @@ STEERING = (
 )  # fmt: skip
 """How the variables begin that change how fast frameworks run."""
 
+NOT_GLIBC = "only glibc's allocator can be told to keep freed memory"
+
+# The C library keeps freed memory, in huge pages, for the next step. Otherwise every large tensor goes back
+# to the kernel when it is freed, and is filled with zeros anew a step later.
+# Source: mallopt(3), M_MMAP_MAX and the others; glibc manual, "Memory Allocation Tunables", hugetlb (2.35).
+HEAP_VARIABLES = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+
 GIB = 1 << 30
 CPUS = Path("/sys/devices/system/cpu")
 
@@ -127,6 +139,11 @@ def _ranges(numbers: Sequence[int]) -> str:
 def memory_bytes() -> int:
     """Return the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def is_glibc() -> bool:
+    """True if the C library is glibc, whose allocator has HEAP_VARIABLES."""
+    return platform.libc_ver()[0] == "glibc"
 
 
 def gpus() -> list[dict[str, Any]]:

@@ -15,9 +15,9 @@ from typing import Any
 from . import hardware, protocol, resume, table
 from .benchmark import OUTPUT_ITSELF, Benchmark
 from .case import Case, Limits, Session
-from .load import ProcLoad
-from .process import VariantError
 from .records import Failure, Recorder, RecordsFile
+from .usage import ProcCpuClock
+from .variant import VariantError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -95,7 +95,7 @@ def run_work(
         session = Session(
             limits=limits,
             recorder=recorder,
-            load=ProcLoad(),
+            cpu_clock=ProcCpuClock(),
             generator=generator,
             earlier=earlier.cases,
             record_earlier=arguments.resume != OUTPUT_ITSELF,

@@ -13,12 +13,12 @@ stay. A setting for which there is still none is skipped.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from . import memory, statistics, verdicts
+from . import statistics, usage, verdicts
 from .case import AcceptedSlice, Case, Session, VariantResult
-from .load import disturbance
-from .process import VariantError
 from .records import Failure, Skip
 from .resume import MeasuredCase
+from .usage import disturbance
+from .variant import VariantError
 
 REDONE_PER_SLICE = 2
 REDONE_PER_CASE = 10
@@ -152,7 +152,7 @@ class CaseRun:
 
     def _shortage(self, result: VariantResult) -> str | None:
         running = [other.variant for other in self.running]
-        return memory.shortage(result.variant, running, self.session.free_bytes())
+        return usage.shortage(result.variant, running, self.session.free_bytes())
 
     def _skip(self, result: VariantResult) -> None:
         """Record that there is no memory for a setting."""
@@ -230,9 +230,9 @@ class CaseRun:
 
     def _measure_once(self, result: VariantResult) -> AcceptedSlice:
         session = self.session
-        before, own_before = session.load.read(), result.variant.cpu_s() + session.own_cpu_s()
+        before, own_before = session.cpu_clock.read(), result.variant.cpu_s() + session.own_cpu_s()
         measured = result.variant.measure(session.limits.slice_s)
-        own_after, after = result.variant.cpu_s() + session.own_cpu_s(), session.load.read()
+        own_after, after = result.variant.cpu_s() + session.own_cpu_s(), session.cpu_clock.read()
         taken = disturbance(before, after, own_after - own_before)
         return AcceptedSlice(round=self.rounds, slice=measured, disturbance=taken)
 

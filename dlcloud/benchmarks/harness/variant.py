@@ -1,13 +1,22 @@
 """A variant is one setting of an experiment, as the harness measures it; most are a worker process each."""
 
+import json
+import os
+import select
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, Self
 
-from . import memory, statistics
-from .process import VariantError, WorkerProcess
+from . import statistics, usage
 from .records import Measurement, Metric
+
+PIECE_BYTES = 1 << 16
 
 PREPARE_TIMEOUT_S = 3600.0
 
@@ -20,6 +29,19 @@ PROCESS_SPREAD = 0.02
 The cause is where their memory lies. Two equal workers on an otherwise quiet machine differed by up to 3 %,
 mostly by less than 2, in every slice; no number of slices shows that, so intervals are widened by it.
 """
+
+
+class VariantError(Exception):
+    """A setting cannot be measured; the message says why.
+
+    Args:
+        message: One sentence.
+        missing: The module that is not installed, where that is the reason.
+    """
+
+    def __init__(self, message: str, missing: str | None = None) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +133,98 @@ class Variant(Protocol):
         """End all its processes; allowed even if `start` failed or was never called."""
 
 
+@dataclass(slots=True)
+class WorkerProcess:
+    """A running worker; between requests it is frozen so that it cannot disturb the others.
+
+    Processes that it starts itself, such as a Java machine, are ended with it, but not frozen: a frozen
+    process would outlive a coordinator that is killed.
+
+    Args:
+        environment: The whole environment of the process.
+        python: The interpreter.
+    """
+
+    environment: Mapping[str, str]
+    python: str = sys.executable
+    _process: subprocess.Popen[bytes] = field(init=False)
+    _unread: bytes = field(init=False, default=b"")
+
+    def __post_init__(self) -> None:
+        """Start the process."""
+        package = __package__ or "benchmarks.harness"
+        root = Path(__file__).resolve().parents[package.count(".") + 1]
+        path = os.pathsep.join(part for part in (str(root), self.environment.get("PYTHONPATH", "")) if part)
+        self._process = subprocess.Popen(
+            [self.python, "-m", f"{package}.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**self.environment, "PYTHONPATH": path},
+        )
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Send a request, wait for its reply, and freeze the process again.
+
+        Raises:
+            VariantError: The worker refused, died, or did not answer in time.
+        """
+        try:
+            self._process.send_signal(signal.SIGCONT)
+            assert self._process.stdin is not None  # noqa: S101 - requested as a pipe above
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise VariantError(self._death()) from None
+        reply: dict[str, Any] = json.loads(self._read_line(request["do"], timeout_s))
+        if "error" in reply:
+            raise VariantError(reply["error"], reply["missing"])
+        self._process.send_signal(signal.SIGSTOP)
+        return reply
+
+    def close(self) -> None:
+        """Kill the process and its descendants, frozen or not, and wait until it is gone."""
+        if self._process.poll() is None:
+            for pid in usage.process_tree(self.pid):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):  # what is still buffered for a dead process
+                assert pipe is not None  # noqa: S101 - requested as a pipe above
+                pipe.close()
+
+    def _read_line(self, request: str, timeout_s: float) -> bytes:
+        assert self._process.stdout is not None  # noqa: S101 - requested as a pipe above
+        stream = self._process.stdout.fileno()
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise VariantError(f"no answer to {request} within {timeout_s:.0f} s")
+            piece = os.read(stream, PIECE_BYTES)
+            if not piece:
+                raise VariantError(self._death())
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _death(self) -> str:
+        return f"the worker process {describe_exit(self._process.wait())}"
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended, from its exit status as subprocess gives it."""
+    if status >= 0:
+        return f"ended with status {status}"
+    name = signal.Signals(-status).name
+    return f"was ended by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+
+
 @dataclass(slots=True, kw_only=True)
 class WorkerVariant:
     """A variant in a fresh worker process with an environment of its own.
@@ -162,10 +276,10 @@ class WorkerVariant:
         )
 
     def cpu_s(self) -> float:
-        return self._running.cpu_s()
+        return usage.process_cpu_s(self._running.pid)
 
     def peak_bytes(self) -> int:
-        return memory.peak_bytes(self._running.pid)
+        return usage.memory_of(self._running.pid, "VmHWM")
 
     def finish(self) -> Finish:
         """Return memory, outputs and what threads ran."""

@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
-from . import load, statistics
+from . import statistics, usage
 from .workload import Workload
 
 PR_SET_PDEATHSIG = 1
@@ -121,25 +121,13 @@ def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[
 def _memory() -> dict[str, float]:
     """Return the resident memory now and at its peak, with that of processes it started, in MiB.
 
-    Source: proc_pid_status(5), VmRSS and VmHWM; elsewhere getrusage(2), which knows only the peak.
+    Without `/proc` both are the peak, from getrusage(2).
     """
-    status = [_kib_of(pid) for pid in load.family(os.getpid())]
-    if not status[0]:
-        unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / (1 << 20)
-        return {"resident_mib": peak, "peak_mib": peak}
-    resident, peak = (sum(each.get(key, 0) for each in status) / 1024 for key in ("VmRSS", "VmHWM"))
-    return {"resident_mib": resident, "peak_mib": peak}
-
-
-def _kib_of(pid: int) -> dict[str, int]:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return {}
-    return {
-        line.partition(":")[0]: int(line.split()[1]) for line in status.splitlines() if line.endswith(" kB")
-    }
+    resident, peak = (usage.memory_of(os.getpid(), field) for field in ("VmRSS", "VmHWM"))
+    if not resident:
+        unit = 1 if sys.platform == "darwin" else 1 << 10
+        resident = peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"resident_mib": resident / usage.MIB, "peak_mib": peak / usage.MIB}
 
 
 def _threads() -> dict[str, Any]:
@@ -147,9 +135,9 @@ def _threads() -> dict[str, Any]:
 
     Source: proc_pid_status(5), Cpus_allowed_list.
     """
-    files = [file for pid in load.family(os.getpid()) for file in Path(f"/proc/{pid}/task").glob("*/status")]
+    tasks = [Path(f"/proc/{pid}/task") for pid in usage.process_tree(os.getpid())]
     pinned: Counter[str] = Counter()
-    for file in files:
+    for file in (file for task in tasks for file in task.glob("*/status")):
         with suppress(OSError):
             status = file.read_text(encoding="ascii", errors="replace")
             pinned.update(re.findall(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE))
@@ -173,9 +161,8 @@ def _die_with_parent() -> None:
 def main() -> None:
     """Keep stdout for replies, send everything else that is printed to stderr, and serve."""
     _die_with_parent()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the coordinator ends workers
+    # Ctrl-C reaches the whole group; the coordinator ends workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(sys.stdin, replies)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..harness.kernels import read_primitives, uses_tensor_cores
-from ..harness.process import VariantError
 from ..harness.records import Failure, Recorder, Skip
-from ..harness.variant import WorkerVariant
+from ..harness.variant import VariantError, WorkerVariant
 from .settings import Optimization, TrainingPrecision, TrainingSetting
 
 RECORDED_KERNELS = 12

@@ -11,8 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
-from ..harness import hardware, memory
-from ..harness.memory import HEAP_VARIABLES, NOT_GLIBC, is_glibc
+from ..harness import hardware, usage
+from ..harness.hardware import HEAP_VARIABLES, NOT_GLIBC, is_glibc
 
 # Height and width in pixels. Source: the papers in torch_networks.py; for EfficientNet the authors' program.
 IMAGE_SIZES = {
@@ -191,7 +191,7 @@ class DeviceCapabilities:
         gpu: Name of the GPU that is used; None on a CPU.
         compute_capability: Of the GPU.
         has_compiler: Whether torch.compile finds a C++ compiler and Python's headers.
-        has_glibc: Whether the C library is glibc, whose allocator has the variables of memory.py.
+        has_glibc: Whether the C library is glibc, whose allocator has the variables of hardware.py.
     """
 
     cpu_flags: frozenset[str] = frozenset()
@@ -257,8 +257,8 @@ def available_mib(capabilities: DeviceCapabilities) -> float:
     """Return the memory that settings may share: the GPU's, or what processes can still take."""
     if capabilities.gpu:
         return float(hardware.gpus()[0]["memory_mib"])
-    free = memory.free_bytes()
-    return (hardware.memory_bytes() if free is None else free) / memory.MIB
+    free = usage.free_bytes()
+    return (hardware.memory_bytes() if free is None else free) / usage.MIB
 
 
 def default_settings(

@@ -10,9 +10,8 @@ from typing import Any
 
 from ..harness import program
 from ..harness.case import Case
-from ..harness.process import VariantError
 from ..harness.records import Failure, Recorder, Skip
-from ..harness.variant import WorkerVariant
+from ..harness.variant import VariantError, WorkerVariant
 from .engine_models import EngineModel, build_engine_models, read_facts
 from .engines import DEFAULT, ENGINES, Isa
 from .formats import read_description, read_title

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..harness import environment, hardware, program
-from ..harness.process import VariantError
 from ..harness.records import Recorder, Skip
-from ..harness.variant import WorkerVariant
+from ..harness.variant import VariantError, WorkerVariant
 from .arguments import ENTRY
 from .engines import Engine, InferencePrecision, Isa
 from .formats import detect_format, read_description, read_title

@@ -7,9 +7,8 @@ from typing import Any
 
 from ..harness import program
 from ..harness.case import Case, Limits, Session
-from ..harness.process import VariantError
 from ..harness.records import Failure, Skip
-from ..harness.variant import WorkerVariant
+from ..harness.variant import VariantError, WorkerVariant
 from .arguments import ARTICLE, STOCK, TODAY
 from .knobs import (
     Configuration,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..harness.memory import HEAP_VARIABLES, NOT_GLIBC
+from ..harness.hardware import HEAP_VARIABLES, NOT_GLIBC
 from .machine import ALLOCATORS, Machine
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})

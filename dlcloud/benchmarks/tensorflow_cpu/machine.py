@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..harness import hardware, memory
+from ..harness import hardware, usage
 from .sizes import GIB
 
 ALLOCATORS: Mapping[str, str] = {"tcmalloc": "libtcmalloc*.so.4", "jemalloc": "libjemalloc.so.2"}
@@ -62,8 +62,8 @@ def inspect_machine(device: str) -> Machine:
         logical=len(hardware.usable_cpus()),
         flags=hardware.cpu_flags(),
         allocators=_allocators(),
-        glibc=memory.is_glibc(),
-        free_gib=memory_gib if name else (memory.free_bytes() or hardware.memory_bytes()) / GIB,
+        glibc=hardware.is_glibc(),
+        free_gib=memory_gib if name else (usage.free_bytes() or hardware.memory_bytes()) / GIB,
         gpu=name,
         compute_capability=capability,
     )
