@@ -8,7 +8,7 @@ from dlcloud.core.cost import money
 from dlcloud.core.instance import Market
 from dlcloud.core.ranking import Group, group_rows, pareto_front
 from dlcloud.core.result_row import ResultRow
-from dlcloud.report.cost_columns import digits, speed_up
+from dlcloud.report.cells import digits, speed_up
 
 Spec = dict[str, Any]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dlcloud.core.compare import Difference, Pair
 from dlcloud.core.cost import rounded
 from dlcloud.core.result_row import ResultRow
-from dlcloud.report.cost_columns import digits, ratio
+from dlcloud.report.cells import digits, ratio
 from dlcloud.report.table import Cell, Report, Section, fitted
 
 

@@ -7,6 +7,7 @@ from dlcloud.core.instance import Market
 from dlcloud.core.ranking import Best, By, Group, best_of, group_rows, natural_group, rank
 from dlcloud.core.result import NO_DIFFERENCE
 from dlcloud.core.result_row import ResultRow
+from dlcloud.report import cells
 from dlcloud.report import cost_columns as columns
 from dlcloud.report.cost_columns import Column, record_of, table_of, wide_table_of
 from dlcloud.report.cost_details import metric_sections, price_section, run_cost_section
@@ -153,7 +154,7 @@ def _verdict(best: Best, superlative: str) -> str:
     """Name the best, or say why none is named."""
     if best.row is None:
         return f"no {superlative} is named: {best.reason}"
-    return f"{superlative}: {best.row.run.instance_type} {columns.setting(best.row)}; {best.reason}"
+    return f"{superlative}: {best.row.run.instance_type} {cells.setting(best.row)}; {best.reason}"
 
 
 def _warnings(rows: Sequence[ResultRow]) -> list[str]:

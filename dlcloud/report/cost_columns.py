@@ -6,16 +6,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dlcloud.core.cost import exact, money, rounded
+from dlcloud.core.cost import rounded
 from dlcloud.core.instance import Market
-from dlcloud.core.result import Metric
 from dlcloud.core.result_row import ResultRow
+from dlcloud.report import cells
 from dlcloud.report.table import Cell, Section, fitted
 
-REHEARSED = "*"
-UNSTABLE = " ~"
-NO_WINNER = "≈ "
-_BYTES_PER_MB = 1e6
 _DIGITS = 6
 """Amounts are rounded to a millionth of a dollar for programs."""
 
@@ -47,7 +43,7 @@ class Column:
         return self.kind in {int, float, Decimal}
 
     def cell(self, row: ResultRow) -> str:
-        return text_of(self.value(row)) if self.text is None else self.text(row)
+        return cells.text_of(self.value(row)) if self.text is None else self.text(row)
 
 
 def record_of(row: ResultRow) -> dict[str, Cell]:
@@ -65,7 +61,7 @@ def table_of(
     rows: Sequence[ResultRow], columns: Sequence[Column], heading: str, notes: Sequence[str]
 ) -> Section:
     """Return a table of some columns, wrapped to the width of a terminal where they allow it."""
-    mark = REHEARSED if rows[0].rehearsal else ""
+    mark = cells.REHEARSED if rows[0].rehearsal else ""
     section = Section(
         heading=heading,
         titles=[column.title + (mark if column.marked else "") for column in columns],
@@ -83,7 +79,7 @@ def wide_table_of(rows: Sequence[ResultRow], heading: str, notes: Sequence[str])
     columns = [
         column for column in WIDE if column.title and any(column.value(row) not in {None, ""} for row in rows)
     ]
-    mark = REHEARSED if rows[0].rehearsal else ""
+    mark = cells.REHEARSED if rows[0].rehearsal else ""
     return Section(
         heading=heading,
         titles=[column.title + (mark if column.marked else "") for column in columns],
@@ -97,76 +93,8 @@ def wide_table_of(rows: Sequence[ResultRow], heading: str, notes: Sequence[str])
 def _wide_cell(row: ResultRow, column: Column) -> str:
     if column.value(row) is None:
         return ""
-    mark = REHEARSED if column.marked and row.rehearsal else ""
-    return column.cell(row).removesuffix(REHEARSED) + mark
-
-
-def text_of(value: Cell) -> str:
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d}"
-    if isinstance(value, float):
-        return digits(value)
-    return "" if value is None else str(value)
-
-
-def digits(value: float) -> str:
-    """Format a figure with four significant digits, without an exponent."""
-    return f"{value:.4g}" if value < 10000 else f"{value:.0f}"  # noqa: PLR2004  more digits than four
-
-
-def ratio(value: float) -> str:
-    """Format a ratio with three digits."""
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}"  # noqa: PLR2004  three digits are enough
-
-
-def interval(metric: Metric | None) -> str:
-    """Format an interval as `low–high`; empty if there is none."""
-    bounds = metric.interval if metric else None
-    return f"{digits(bounds[0])}–{digits(bounds[1])}" if bounds else ""
-
-
-def setting(row: ResultRow) -> str:
-    """Format a setting, marked if its figure did not settle."""
-    return row.result.setting + ("" if row.result.stable else UNSTABLE)
-
-
-def speed_up(row: ResultRow) -> str:
-    """Format a comparison with its interval; a winner is named only if the interval excludes 1."""
-    comparison = row.comparison
-    if comparison is None:
-        return "baseline" if row.result.baseline else ""
-    mark = "" if comparison.is_decided else NO_WINNER
-    return f"{mark}{ratio(comparison.ratio)}x ({ratio(comparison.low)}–{ratio(comparison.high)})"
-
-
-def over_best(row: ResultRow) -> str:
-    """Format the speed-up over the best baseline of the case; its interval has no room here."""
-    if row.overall is None:
-        return "best" if row.best else ""
-    return f"{'' if row.overall.is_decided else NO_WINNER}{ratio(row.overall.ratio)}x"
-
-
-def _usd_text(market: Market) -> Callable[[ResultRow], str]:
-    def text(row: ResultRow) -> str:
-        amount = row.usd_per_million(market)
-        return "unknown" if amount is None else money(amount) + (REHEARSED if row.rehearsal else "")
-
-    return text
-
-
-def run_usd(row: ResultRow) -> str:
-    """Format the cost of the run; `+` if its instance is still up."""
-    if row.cost is None or row.cost.usd is None:
-        return "unknown"
-    return money(row.cost.usd) + ("" if row.cost.final else "+") + (REHEARSED if row.rehearsal else "")
-
-
-def _price_text(market: Market) -> Callable[[ResultRow], str]:
-    def text(row: ResultRow) -> str:
-        hourly_usd = row.prices.hourly_usd(market)
-        return "unknown" if hourly_usd is None else exact(hourly_usd)
-
-    return text
+    mark = cells.REHEARSED if column.marked and row.rehearsal else ""
+    return column.cell(row).removesuffix(cells.REHEARSED) + mark
 
 
 def _path(path: str) -> Callable[[ResultRow], Any]:
@@ -215,15 +143,6 @@ def _fact(name: str) -> Callable[[ResultRow], Cell]:
     return lambda row: row.result.facts.get(name)
 
 
-def _megabytes(row: ResultRow) -> str:
-    size = row.result.facts.get("model_bytes")
-    return f"{size / _BYTES_PER_MB:.1f}" if isinstance(size, int | float) else text_of(size)
-
-
-def _tflops_text(row: ResultRow) -> str:
-    return "" if row.tflops_per_usd is None else f"{row.tflops_per_usd:.1f}"
-
-
 def _best_baseline(row: ResultRow) -> Cell:
     if row.overall is not None:
         return row.overall.baseline
@@ -241,7 +160,7 @@ def _comparison(prefix: str, path: str, title: str) -> tuple[Column, ...]:
 def _price(prefix: str, market: Market, title: str) -> tuple[Column, ...]:
     path = f"prices.{prefix}"
     return (
-        Column(key=f"{prefix}_usd", title=title, value=_path(f"{path}.hourly_usd"), text=_price_text(market)),
+        Column(key=f"{prefix}_usd", title=title, value=_path(f"{path}.hourly_usd"), text=cells.price(market)),
         Column(key=f"{prefix}_as_of", title="as of", value=_path(f"{path}.as_of"), kind=datetime),
         Column(key=f"{prefix}_source", title="source", value=_path(f"{path}.source"), kind=str),
     )
@@ -252,34 +171,34 @@ BENCHMARK = Column(key="workload", title="benchmark", value=_path("run.workload"
 TYPE = Column(key="instance_type", title="type", value=_path("run.instance_type"), kind=str, least=8)
 CASE = Column(key="case", title="case", value=_path("result.case"), kind=str, least=9)
 SETTING = Column(
-    key="setting", title="setting", value=_path("result.setting"), kind=str, text=setting, least=8
+    key="setting", title="setting", value=_path("result.setting"), kind=str, text=cells.setting, least=8
 )
 THROUGHPUT = Column(key="throughput", title="throughput", value=_path("throughput.value"), marked=True)
-INTERVAL = Column(title="interval", text=lambda row: interval(row.throughput))
-SPEED_UP = Column(title="speed-up", kind=str, text=speed_up, least=13)
-OVER_BEST = Column(title="over best", text=over_best)
+INTERVAL = Column(title="interval", text=lambda row: cells.interval(row.throughput))
+SPEED_UP = Column(title="speed-up", kind=str, text=cells.speed_up, least=13)
+OVER_BEST = Column(title="over best", text=cells.over_best)
 USD_PER_MILLION = Column(
     key="usd_per_million",
     title="USD/M",
     value=_per_million(Market.ON_DEMAND),
-    text=_usd_text(Market.ON_DEMAND),
+    text=cells.usd(Market.ON_DEMAND),
     marked=True,
 )
 SPOT_USD_PER_MILLION = Column(
     key="spot_usd_per_million",
     title="spot USD/M",
     value=_per_million(Market.SPOT),
-    text=_usd_text(Market.SPOT),
+    text=cells.usd(Market.SPOT),
     marked=True,
 )
 TFLOPS_PER_USD = Column(
     key="tflops_per_usd",
     title="TFLOPS/USD",
     value=_rounded("tflops_per_usd", 3),
-    text=_tflops_text,
+    text=cells.tflops_per_usd,
     least=6,
 )
-RUN_USD = Column(key="run_usd", title="run USD", value=_rounded("cost.usd"), text=run_usd, marked=True)
+RUN_USD = Column(key="run_usd", title="run USD", value=_rounded("cost.usd"), text=cells.run_usd, marked=True)
 LATENCY = (
     Column(title="p50 ms", value=_metric("latency_p50"), marked=True),
     Column(title="p99 ms", value=_metric("latency_p99"), marked=True),
@@ -287,7 +206,7 @@ LATENCY = (
 METRICS = (
     *LATENCY,
     Column(title="peak MiB", value=_metric("peak_memory"), marked=True),
-    Column(title="model MB", value=_fact("model_bytes"), text=_megabytes),
+    Column(title="model MB", value=_fact("model_bytes"), text=cells.megabytes),
     Column(title="cosine", value=_fact("cosine_similarity")),
 )
 SECONDS = (

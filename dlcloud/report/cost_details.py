@@ -8,6 +8,7 @@ from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.cost import Reconciliation, billed_seconds, member_usd, money, rounded, total_usd
 from dlcloud.core.instance import Market
 from dlcloud.core.result_row import ResultRow
+from dlcloud.report import cells
 from dlcloud.report import cost_columns as columns
 from dlcloud.report.cost_columns import Column, table_of
 from dlcloud.report.table import Cell, Section, fitted
@@ -74,7 +75,7 @@ def run_cost_section(rows: Iterable[ResultRow], *, whole: bool) -> list[Section]
         replace(columns.RUN, least=12),
         replace(columns.TYPE, text=_type_and_market),
         *columns.SECONDS,
-        Column(title="USD", text=columns.run_usd),
+        Column(title="USD", text=cells.run_usd),
     )
     return [table_of(shown, shown_columns, "what the runs cost", notes)]
 

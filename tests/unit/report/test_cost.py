@@ -9,8 +9,8 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.core.result import Hardware
+from dlcloud.report.cells import interval
 from dlcloud.report.cost import View, cost_report
-from dlcloud.report.cost_columns import interval
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import run
 from tests.unit.report.conftest import BILL, comparison, lines, metric, quote, result

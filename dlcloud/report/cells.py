@@ -1,0 +1,92 @@
+"""The texts of cells: figures with their digits, intervals, and marks."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from dlcloud.core.cost import exact, money
+from dlcloud.core.instance import Market
+from dlcloud.core.result import Metric
+from dlcloud.core.result_row import ResultRow
+from dlcloud.report.table import Cell
+
+REHEARSED = "*"
+UNSTABLE = " ~"
+NO_WINNER = "≈ "
+_BYTES_PER_MB = 1e6
+
+
+def text_of(value: Cell) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d}"
+    if isinstance(value, float):
+        return digits(value)
+    return "" if value is None else str(value)
+
+
+def digits(value: float) -> str:
+    """Format a figure with four significant digits, without an exponent."""
+    return f"{value:.4g}" if value < 10000 else f"{value:.0f}"  # noqa: PLR2004  more digits than four
+
+
+def ratio(value: float) -> str:
+    """Format a ratio with three digits."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"  # noqa: PLR2004  three digits are enough
+
+
+def interval(metric: Metric | None) -> str:
+    """Format an interval as `low–high`; empty if there is none."""
+    bounds = metric.interval if metric else None
+    return f"{digits(bounds[0])}–{digits(bounds[1])}" if bounds else ""
+
+
+def setting(row: ResultRow) -> str:
+    """Format a setting, marked if its figure did not settle."""
+    return row.result.setting + ("" if row.result.stable else UNSTABLE)
+
+
+def speed_up(row: ResultRow) -> str:
+    """Format a comparison with its interval; a winner is named only if the interval excludes 1."""
+    comparison = row.comparison
+    if comparison is None:
+        return "baseline" if row.result.baseline else ""
+    mark = "" if comparison.is_decided else NO_WINNER
+    return f"{mark}{ratio(comparison.ratio)}x ({ratio(comparison.low)}–{ratio(comparison.high)})"
+
+
+def over_best(row: ResultRow) -> str:
+    """Format the speed-up over the best baseline of the case; its interval has no room here."""
+    if row.overall is None:
+        return "best" if row.best else ""
+    return f"{'' if row.overall.is_decided else NO_WINNER}{ratio(row.overall.ratio)}x"
+
+
+def usd(market: Market) -> Callable[[ResultRow], str]:
+    def text(row: ResultRow) -> str:
+        amount = row.usd_per_million(market)
+        return "unknown" if amount is None else money(amount) + (REHEARSED if row.rehearsal else "")
+
+    return text
+
+
+def run_usd(row: ResultRow) -> str:
+    """Format the cost of the run; `+` if its instance is still up."""
+    if row.cost is None or row.cost.usd is None:
+        return "unknown"
+    return money(row.cost.usd) + ("" if row.cost.final else "+") + (REHEARSED if row.rehearsal else "")
+
+
+def price(market: Market) -> Callable[[ResultRow], str]:
+    def text(row: ResultRow) -> str:
+        hourly_usd = row.prices.hourly_usd(market)
+        return "unknown" if hourly_usd is None else exact(hourly_usd)
+
+    return text
+
+
+def megabytes(row: ResultRow) -> str:
+    size = row.result.facts.get("model_bytes")
+    return f"{size / _BYTES_PER_MB:.1f}" if isinstance(size, int | float) else text_of(size)
+
+
+def tflops_per_usd(row: ResultRow) -> str:
+    return "" if row.tflops_per_usd is None else f"{row.tflops_per_usd:.1f}"
