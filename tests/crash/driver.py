@@ -105,7 +105,7 @@ def warm_up():
     botocore.session.create_loader = lambda *_: loader
     clients = Clients(region="us-east-1", endpoint_url="http://127.0.0.1:9")
     for service in SERVICES:
-        clients.read(service)
+        clients.get(service)
     clients.get_without_retries()
 
 
