@@ -23,8 +23,7 @@ from dlcloud.core.remote import Connection, Dial
 from dlcloud.launch.installed import CONTROL, install
 from dlcloud.launch.remote_jobs import LOG_TAIL_LINES
 from dlcloud.launch.setup import FOLDER, JOB
-from dlcloud.ssh.hostproof import fingerprint
-from dlcloud.ssh.known_hosts import KnownHosts
+from dlcloud.ssh.host_keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.paths import Paths
 

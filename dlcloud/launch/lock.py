@@ -13,7 +13,7 @@ from dlcloud.core.errors import RecipeError, StoreError
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import user_data
-from dlcloud.ssh.hostproof import new_secret
+from dlcloud.ssh.host_keys import new_secret
 from dlcloud.ssh.keys import create_key, public_key
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.paths import Paths

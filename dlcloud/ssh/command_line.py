@@ -1,4 +1,4 @@
-"""The command line of the system's ssh for an instance, held to the same pinned key as our connections."""
+"""The command line of the system's ssh for an instance, with the pinned host key of our connections."""
 
 from pathlib import Path
 
@@ -10,23 +10,23 @@ def ssh_command(
 ) -> list[str]:
     """Return the arguments that start `ssh` on an instance whose host key is pinned.
 
-    The user's own ssh configuration is left out: a control socket or proxy set there for an address that
-    was another machine's before would go around the pinned key.
+    The user's own ssh configuration is ignored: a control socket or proxy set there for an address that was
+    another machine's before would bypass the pinned key.
 
     Args:
         endpoint: The instance.
         key_path: The cluster's private key.
         known_hosts: The file that `KnownHosts` writes.
-        remote_command: What the instance's shell runs; None opens a terminal session.
+        remote_command: A command of the instance's shell; None opens a terminal session.
     """
     options = {
         "HostKeyAlias": endpoint.instance_id,
-        "UserKnownHostsFile": _quoted(known_hosts),
+        "UserKnownHostsFile": _quote(known_hosts),
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "HostKeyAlgorithms": "ssh-ed25519",
         "UpdateHostKeys": "no",
-        "IdentityFile": _quoted(key_path),
+        "IdentityFile": _quote(key_path),
         "IdentitiesOnly": "yes",
         "IdentityAgent": "none",
         "PreferredAuthentications": "publickey",
@@ -41,7 +41,7 @@ def ssh_command(
     return command if remote_command is None else [*command, remote_command]
 
 
-def _quoted(path: Path) -> str:
-    """Write a path as ssh reads it in an option: % begins a token, blanks end a name."""
+def _quote(path: Path) -> str:
+    """Quote a path for an ssh option: % begins a token, blanks end a name."""
     text = str(path.absolute()).replace("%", "%%")
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -14,7 +14,7 @@ from dlcloud.core.remote import Completed, Endpoint
 from dlcloud.ssh import copy
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
 
-# sshd takes 10 sessions per connection (MaxSessions); two are left for what it counts late.
+# sshd allows 10 sessions per connection (MaxSessions); it may still count two that have just ended.
 _CHANNELS = 8
 _STDERR_TAIL = 1 << 14
 _SHOWN_STDERR = 2000
@@ -22,7 +22,7 @@ _SHOWN_COMMAND = 80
 
 
 class SshConnection:
-    """Runs commands and copies files over one logged-in transport; implements `core.remote.Connection`."""
+    """One logged-in transport; implements `core.remote.Connection`, which documents the methods."""
 
     def __init__(self, *, endpoint: Endpoint, transport: Transport) -> None:
         self.endpoint = endpoint
@@ -31,81 +31,73 @@ class SshConnection:
         self._compress = not is_loopback(endpoint.host)
 
     @property
-    def alive(self) -> bool:
-        """Whether the session is still open, as far as is known without asking the instance."""
+    def is_open(self) -> bool:
+        """True until the session is known to have ended; the instance is not asked."""
         return self._transport.is_active()
 
     def run(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> Completed:
-        """Run a shell command to its end; see `core.remote.Connection`."""
         with self._process(command, stdin=stdin, timeout_s=timeout_s) as process:
-            stdout = b"".join(process.pieces())
-            status = process.status()
+            stdout = b"".join(process.read_stdout())
+            status = process.wait()
             return Completed(exit_status=status, stdout=stdout, stderr=bytes(process.stderr))
 
     def check(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> bytes:
-        """Run a shell command and return its standard output; see `core.remote.Connection`."""
         completed = self.run(command, stdin=stdin, timeout_s=timeout_s)
         if completed.exit_status:
-            raise self.failure(command, completed.exit_status, completed.stderr)
+            raise self.command_error(command, completed.exit_status, completed.stderr)
         return completed.stdout
 
     def stream(self, command: str) -> Iterator[bytes]:
-        """Yield a shell command's standard output as it arrives; see `core.remote.Connection`."""
         with self._process(command, stderr_limit=_STDERR_TAIL) as process:
-            yield from process.pieces()
-            if status := process.status():
-                raise self.failure(command, status, bytes(process.stderr))
+            yield from process.read_stdout()
+            if status := process.wait():
+                raise self.command_error(command, status, bytes(process.stderr))
 
     def relay(self, command: str, *, out: Write, err: Write) -> int:
-        """Run a shell command, handing on both of its streams; see `core.remote.Connection`."""
         with self._process(command, on_stderr=err) as process:
-            for piece in process.pieces():
+            for piece in process.read_stdout():
                 out(piece)
-            return process.status()
+            return process.wait()
 
     def send_tree(self, source: Path, target: str, *, only: Callable[[Path], bool] | None = None) -> None:
-        """Copy a file or a folder's content to the folder `target`; see `core.remote.Connection`."""
         copy.send_tree(self, source, target, only=only, compress=self._compress)
 
     def send_bytes(self, content: bytes, target: str, *, mode: int = 0o644) -> None:
-        """Write a file on the instance, whole or not at all; see `core.remote.Connection`."""
         copy.send_bytes(self, content, target, mode=mode)
 
     def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
-        """Bring home the files below `folder` that match; see `core.remote.Connection`."""
         return copy.fetch_files(self, folder, patterns, target, compress=self._compress)
 
     def close(self) -> None:
-        """End the session; a program left running on the instance goes on."""
         self._transport.close()
 
     def feed(self, command: str, feed: Feed) -> None:
-        """Run a command on input that is made while it is sent.
+        """Run a command on input that is produced while it is sent.
 
         Raises:
-            RemoteCommandError: It ended with a status other than 0.
+            RemoteCommandError: The command ended with a status other than 0.
             UnreachableError: The connection broke.
         """
         with self._process(command, stdin=feed, stderr_limit=_STDERR_TAIL) as process:
-            for _ in process.pieces():
+            for _ in process.read_stdout():
                 pass
-            if status := process.status():
-                raise self.failure(command, status, bytes(process.stderr))
+            if status := process.wait():
+                raise self.command_error(command, status, bytes(process.stderr))
 
     @contextmanager
-    def drain(self, command: str, *, stdin: bytes) -> Iterator[RemoteProcess]:
-        """Start a command whose output the caller reads piece by piece."""
+    def start(self, command: str, *, stdin: bytes) -> Iterator[RemoteProcess]:
+        """Start a command whose output the caller reads in pieces."""
         with self._process(command, stdin=stdin, stderr_limit=_STDERR_TAIL) as process:
             yield process
 
-    def failure(self, command: str, status: int, stderr: bytes) -> RemoteCommandError:
-        """Say which command ended how, with the end of what it wrote to stderr."""
+    def command_error(self, command: str, status: int, stderr: bytes) -> RemoteCommandError:
+        """Return the error of a command that failed, with the end of its stderr."""
         first = command.strip().partition("\n")[0]
         shown = first if len(first) <= _SHOWN_COMMAND else f"{first[:_SHOWN_COMMAND]}..."
-        how = "was ended by a signal" if status < 0 else f"ended with status {status}"
-        said = stderr.decode(errors="replace").strip()[-_SHOWN_STDERR:]
+        how = "was killed by a signal" if status < 0 else f"ended with status {status}"
+        output = stderr.decode(errors="replace").strip()[-_SHOWN_STDERR:]
         message = f"{self.endpoint.instance_id}: `{shown}` {how}"
-        return RemoteCommandError(f"{message}:\n{said}" if said else message)
+        return RemoteCommandError(f"{message}:\n{output}" if output else message)
 
     @contextmanager
     def _process(
@@ -142,7 +134,7 @@ class SshConnection:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether `host` is an address of this machine alone; a name is none, as it may mean any address."""
+    """True if `host` is a loopback address; a name is not, as it may resolve to any address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

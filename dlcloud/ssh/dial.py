@@ -5,17 +5,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from paramiko import AuthenticationException, Ed25519Key, SSHException
 
 from dlcloud.core.errors import HostKeyError, UnreachableError
+from dlcloud.core.protocols import Clock
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh.connection import SshConnection, is_loopback
-from dlcloud.ssh.handshake import log_in, read_key, shake_hands
-from dlcloud.ssh.hostproof import PROOF_COMMAND, fingerprint, proves
-from dlcloud.ssh.known_hosts import KnownHosts
-from dlcloud.ssh.process import named, reason
+from dlcloud.ssh.handshake import exchange_keys, log_in, read_key
+from dlcloud.ssh.host_keys import PROOF_COMMAND, KnownHosts, fingerprint, is_proof
+from dlcloud.ssh.process import explain, label
 
 log = logging.getLogger(__name__)
 
@@ -23,16 +22,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 _PAUSE_GROWTH = 1.5
 _PROOF_ANSWER_S = 15.0
-
-
-class Clock(Protocol):
-    """The part of `core.ports.Clock` that waiting needs."""
-
-    def monotonic(self) -> float:
-        """Return seconds on a clock that is never set."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
+OTHER_KEY_HINT = "another machine may answer at this address, or intercept the connection"
 
 
 @dataclass(slots=True)
@@ -49,9 +39,9 @@ class Dialer:
     Args:
         key_path: The cluster's private key.
         known_hosts: The file of its pinned host keys.
-        secret: Gives an instance's one-time secret, or None where only a pinned key may be accepted.
+        secret: Returns an instance's one-time secret, or None to accept a pinned key only.
         clock: Waits between attempts.
-        fingerprint: Of the host key of the one instance that is dialled, where one was proven before.
+        fingerprint: The host key of the one instance that is dialled, if it was proven before.
         loopback_only: Refuse every address but this machine's own, before connecting (the local EC2).
         connect_timeout_s: Seconds for one TCP connection; short, as a lost SYN is repeated ever more rarely.
     """
@@ -83,21 +73,21 @@ class Dialer:
         """Return an open connection, a pooled one where there is one; see `core.remote.Dial`."""
         if self._loopback_only and not is_loopback(endpoint.host):
             raise UnreachableError(
-                f"{named(endpoint)}: the local EC2 has loopback addresses only; not connecting"
+                f"{label(endpoint)}: the local EC2 has loopback addresses only; not connecting"
             )
         started = self._clock.monotonic()  # before the wait for another thread that dials the same instance
         with self._lock:
             slot = self._slots.setdefault(endpoint, _Slot())
         with slot.lock:
-            if slot.connection is None or not slot.connection.alive:
+            if slot.connection is None or not slot.connection.is_open:
                 slot.connection = self._open(endpoint, _Wait(self._clock, started, wait_s))
             if self._closed:
                 slot.connection.close()
-                raise _is_closed(endpoint)
+                raise _closed_error(endpoint)
             return slot.connection
 
     def close(self) -> None:
-        """Close every pooled connection; dials under way give up at their next attempt."""
+        """Close every pooled connection; running dials give up at their next attempt."""
         self._closed = True
         with self._lock:
             slots = list(self._slots.values())
@@ -106,31 +96,31 @@ class Dialer:
                 slot.connection.close()
 
     def _open(self, endpoint: Endpoint, wait: "_Wait") -> SshConnection:
-        """Try until the deadline; a wrong host key ends it at once."""
+        """Try until the deadline; a wrong host key ends the attempts."""
         cause: Exception
         while True:
             if self._closed:
-                raise _is_closed(endpoint)
+                raise _closed_error(endpoint)
             try:
                 return self._attempt(endpoint, wait)
             except _NoProofYetError as e:
                 # Not a wrong proof: the instance is still in its first boot, and may be dialled again.
                 raise UnreachableError(
-                    f"{named(endpoint)} has not proven its host key{wait.told()}: no proof written",
+                    f"{label(endpoint)} has not proven its host key{wait.duration()}: no proof written",
                     hint="user data still runs, or failed: see /var/log/cloud-init-output.log there",
                 ) from e
             except AuthenticationException as e:
-                failed, cause = f"{named(endpoint)}: login refused for user {endpoint.user}", e
+                failed, cause = f"{label(endpoint)}: login refused for user {endpoint.user}", e
             except (OSError, EOFError, SSHException, UnreachableError) as e:
-                failed, cause = f"{named(endpoint)}: no SSH connection: {reason(e)}", e
+                failed, cause = f"{label(endpoint)}: no SSH connection: {explain(e)}", e
             log.debug("%s", failed)
             if not wait.pause():
-                raise UnreachableError(f"{failed}{wait.told()}") from cause
+                raise UnreachableError(f"{failed}{wait.duration()}") from cause
 
     def _attempt(self, endpoint: Endpoint, wait: "_Wait") -> SshConnection:
-        transport, host_key = shake_hands(endpoint, connect_timeout_s=self._connect_timeout_s)
+        transport, host_key = exchange_keys(endpoint, connect_timeout_s=self._connect_timeout_s)
         try:
-            secret = self._may_log_in(endpoint, host_key)
+            secret = self._secret_to_prove(endpoint, host_key)
             log_in(transport, endpoint.user, self._login_key())
             connection = SshConnection(endpoint=endpoint, transport=transport)
             if secret is not None:
@@ -141,44 +131,44 @@ class Dialer:
             raise
         return connection
 
-    def _may_log_in(self, endpoint: Endpoint, host_key: str) -> str | None:
-        """Return None where the host key is the pinned one, else the secret that must still prove it."""
+    def _secret_to_prove(self, endpoint: Endpoint, host_key: str) -> str | None:
+        """Return None for the pinned host key, else the secret by which the instance must prove its key."""
         pinned = self._pins.pinned(endpoint.instance_id)
         if pinned == host_key:
             return None
         if pinned is not None:
             raise HostKeyError(
-                f"{named(endpoint)} shows another host key than the one pinned for it; nothing was sent",
-                hint="another machine answers at this address, or someone stands in between",
+                f"{label(endpoint)} has another host key than the pinned one; nothing was sent",
+                hint=OTHER_KEY_HINT,
             )
         if self._fingerprint:
             if fingerprint(host_key) == self._fingerprint:
                 self._pins.pin(endpoint.instance_id, host_key)
                 return None
             raise HostKeyError(
-                f"{named(endpoint)} shows another host key than the one its tag tells of; nothing was sent",
-                hint="another machine answers at this address, or someone stands in between",
+                f"{label(endpoint)} has another host key than its tag says; nothing was sent",
+                hint=OTHER_KEY_HINT,
             )
         secret = self._secret(endpoint.instance_id)
         if secret is None:
-            raise HostKeyError(f"{named(endpoint)}: its host key is not pinned, and nothing can prove it")
+            raise HostKeyError(f"{label(endpoint)}: its host key is not pinned, and no secret can prove it")
         return secret
 
     def _prove(self, connection: SshConnection, host_key: str, secret: str, wait: "_Wait") -> None:
         """Read the proof, which first boot may not have written yet, and compare it."""
         endpoint = connection.endpoint
         while True:
-            shown = connection.run(PROOF_COMMAND, timeout_s=_PROOF_ANSWER_S)
-            if shown.exit_status == 0 and shown.stdout.strip():
+            answer = connection.run(PROOF_COMMAND, timeout_s=_PROOF_ANSWER_S)
+            if answer.exit_status == 0 and answer.stdout.strip():
                 break
             if self._closed:
-                raise _is_closed(endpoint)
+                raise _closed_error(endpoint)
             if not wait.pause():
                 raise _NoProofYetError
-        if not proves(shown.stdout, secret, endpoint.instance_id, host_key):
+        if not is_proof(answer.stdout, secret, endpoint.instance_id, host_key):
             raise HostKeyError(
-                f"{named(endpoint)} shows a wrong proof of its host key; nothing was sent",
-                hint="someone may stand between here and the instance",
+                f"{label(endpoint)} gave a wrong proof of its host key; nothing was sent",
+                hint=OTHER_KEY_HINT,
             )
 
     def _login_key(self) -> Ed25519Key:
@@ -189,7 +179,7 @@ class Dialer:
 
 
 class _NoProofYetError(Exception):
-    """The deadline has passed before first boot wrote the proof."""
+    """The deadline passed before first boot wrote the proof."""
 
 
 class _Wait:
@@ -202,7 +192,7 @@ class _Wait:
         self._next_s = _FIRST_PAUSE_S
 
     def pause(self) -> bool:
-        """Wait a little; return False, at once, when the deadline has passed."""
+        """Wait a little; return False, without waiting, after the deadline."""
         left = self._started + self._wait_s - self._clock.monotonic()
         if left <= 0:
             return False
@@ -210,10 +200,10 @@ class _Wait:
         self._next_s = min(self._next_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
         return True
 
-    def told(self) -> str:
-        """Say how long it took, where it was meant to take long."""
+    def duration(self) -> str:
+        """Return how long it took, if a wait was asked for."""
         return f", after {self._clock.monotonic() - self._started:.0f} s" if self._wait_s else ""
 
 
-def _is_closed(endpoint: Endpoint) -> UnreachableError:
-    return UnreachableError(f"{named(endpoint)}: given up, as the connections were closed")
+def _closed_error(endpoint: Endpoint) -> UnreachableError:
+    return UnreachableError(f"{label(endpoint)}: abandoned, as the connections were closed")

@@ -1,4 +1,4 @@
-"""From an address to a logged-in transport: the socket, the host key, the login. Nothing else is sent."""
+"""From an address to a logged-in transport: the socket, the host key, the login."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from paramiko import Ed25519Key, SSHException, Transport
 
 from dlcloud.core.errors import StoreError
 from dlcloud.core.remote import Endpoint
-from dlcloud.ssh.known_hosts import KEY_TYPE
+from dlcloud.ssh.host_keys import KEY_TYPE
 
 KEEPALIVE_S = 15
 # Sealed in one go, GCM carries 1.5 times what paramiko's own first choice, CTR with a separate HMAC, does.
@@ -20,10 +20,10 @@ _LOG_NAME = "dlcloud.ssh.transport"
 
 
 def read_key(path: Path) -> Ed25519Key:
-    """Read the private key that logs in.
+    """Read the private key for the login.
 
     Raises:
-        StoreError: There is none that can be read.
+        StoreError: The file cannot be read, or is not an ed25519 key.
     """
     try:
         return Ed25519Key.from_private_key_file(str(path))
@@ -31,21 +31,21 @@ def read_key(path: Path) -> Ed25519Key:
         raise StoreError(f"cannot read the login key {path}: {e}") from e
 
 
-def shake_hands(endpoint: Endpoint, *, connect_timeout_s: float) -> tuple[Transport, str]:
-    """Connect and agree on keys, up to the point where the host key is known and nobody has logged in.
+def exchange_keys(endpoint: Endpoint, *, connect_timeout_s: float) -> tuple[Transport, str]:
+    """Connect and exchange keys, without a login.
 
     Returns:
-        The transport, and the host key in base64; whose key it is remains to be proven.
+        The transport, and the host key in base64, which is not proven yet.
 
     Raises:
         OSError: No TCP connection within `connect_timeout_s`.
-        SSHException, EOFError: What answers does not speak SSH as it should.
+        SSHException, EOFError: The server does not speak SSH correctly.
     """
     connected = socket.create_connection((endpoint.host, endpoint.port), timeout=connect_timeout_s)
     transport = None
     try:
         _tune(connected)
-        # Only the plain ed25519 key is what the proof speaks of: no other kind, no certificate.
+        # The proof is of the plain ed25519 key: no other kind, no certificate.
         transport = Transport(connected, disabled_algorithms={"keys": [f"{KEY_TYPE}-cert-v01@openssh.com"]})
         transport.set_log_channel(_quiet_log())
         options = transport.get_security_options()
@@ -60,26 +60,26 @@ def shake_hands(endpoint: Endpoint, *, connect_timeout_s: float) -> tuple[Transp
         connected.close()
         if isinstance(e, (OSError, EOFError, SSHException)) or not isinstance(e, Exception):
             raise
-        # paramiko hands on whatever a server that speaks nonsense made its thread trip over.
+        # paramiko passes on any exception that a malformed answer raised in its thread.
         raise SSHException(f"not an SSH server: {type(e).__name__}") from e
     transport.set_keepalive(KEEPALIVE_S)
     return transport, key
 
 
 def log_in(transport: Transport, user: str, key: Ed25519Key) -> None:
-    """Log in by public key; the signature is bound to this session, so it is worth nothing elsewhere.
+    """Log in by public key; the signature is bound to this session, so it is of no use elsewhere.
 
     Raises:
         AuthenticationException: The key is not authorised (yet).
         SSHException, EOFError, OSError: The session broke.
     """
-    from_there = transport.auth_publickey(user, key)
-    if from_there:
-        raise SSHException(f"the server asks for more than a key: {', '.join(from_there)}")
+    missing = transport.auth_publickey(user, key)
+    if missing:
+        raise SSHException(f"the server asks for more than a key: {', '.join(missing)}")
 
 
 def _tune(connected: socket.socket) -> None:
-    """Send small packets at once, and notice a peer that is gone without a word."""
+    """Send small packets at once, and detect a peer that is gone without a packet."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:  # Linux only
@@ -88,13 +88,13 @@ def _tune(connected: socket.socket) -> None:
 
 
 def _quiet_log() -> str:
-    """Return the name of a log that takes paramiko's tracebacks as details; our errors tell the rest."""
+    """Return the name of a log that records paramiko's tracebacks as details; our errors report the rest."""
     logger = logging.getLogger(_LOG_NAME)
-    if _as_detail not in logger.filters:
-        logger.addFilter(_as_detail)
+    if _lower_to_debug not in logger.filters:
+        logger.addFilter(_lower_to_debug)
     return _LOG_NAME
 
 
-def _as_detail(record: logging.LogRecord) -> bool:
+def _lower_to_debug(record: logging.LogRecord) -> bool:
     record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
     return logging.getLogger(_LOG_NAME).isEnabledFor(logging.DEBUG)

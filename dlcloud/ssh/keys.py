@@ -1,4 +1,4 @@
-"""Make and read a cluster's login key: ed25519, in OpenSSH's own format, so that `ssh -i` takes it too."""
+"""Create and read a cluster's login key: ed25519, in OpenSSH's own format, so that `ssh -i` reads it too."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def create_key(path: Path) -> str:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_new(path, content)
     except FileExistsError as e:
-        raise StoreError(f"there is a login key at {path} already") from e
+        raise StoreError(f"the login key {path} exists already") from e
     except OSError as e:
         raise StoreError(f"cannot write the login key {path}: {e.strerror}") from e
     return _public_line(key)
@@ -50,9 +50,9 @@ def public_key(path: Path) -> str:
     except OSError as e:
         raise StoreError(f"cannot read the login key {path}: {e.strerror}") from e
     except (ValueError, TypeError, UnsupportedAlgorithm) as e:
-        raise StoreError(f"{path} holds no private key that can be read") from e
+        raise StoreError(f"cannot read the login key {path}: not a private key") from e
     if not isinstance(key, Ed25519PrivateKey):
-        raise StoreError(f"{path} holds a private key that is not ed25519")
+        raise StoreError(f"cannot use the login key {path}: not ed25519")
     return _public_line(key)
 
 
@@ -62,7 +62,7 @@ def _write_new(path: Path, content: bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
     except OSError:
-        path.unlink(missing_ok=True)  # half a key is worse than none: nobody could log in with it
+        path.unlink(missing_ok=True)  # half a key would keep a whole one from being written
         raise
 
 

@@ -1,4 +1,4 @@
-"""One command on an instance: what it is fed, what it writes on both streams, and how it ends."""
+"""A running command on an instance: its input, its two output streams and its exit status."""
 
 import contextlib
 import logging
@@ -15,50 +15,50 @@ log = logging.getLogger(__name__)
 
 Write = Callable[[bytes], None]
 Feed = Callable[[Write], None]
-"""Writes a command's standard input, piece by piece, with the function it is given."""
+"""Writes a command's standard input in pieces, by calling its argument."""
 
 SIGNALLED = -1
-"""Exit status of a command that a signal ended; OpenSSH sends no number then."""
+"""Exit status of a command that was killed by a signal, for which OpenSSH sends no number."""
 
 _PIECE = 1 << 16
 _OPEN_TIMEOUT_S = 60.0
-# A server that grants the first window (2 MiB, OpenSSH and asyncssh) takes this much without our reading.
+# Fits into the first window that servers grant (2 MiB: OpenSSH, asyncssh), so sending it cannot block.
 _SMALL = 1 << 16
-# How long a transport's thread may need to tell that it has ended, after its channels have been closed.
-_LAST_WORDS_S = 0.2
+# A transport's thread may need so long to end after its channels have been closed.
+_THREAD_END_S = 0.2
 
 
 class StdinClosedError(Exception):
-    """The command ended, or its connection did, before it was fed all of its input."""
+    """The command, or its connection, ended before it had received all of its input."""
 
 
 class _Arrival(threading.Event):
-    """Set when anything arrives on either stream.
+    """Set when data arrives on either stream.
 
-    paramiko clears the event when it has emptied one stream, which must not hide what came on the other.
+    paramiko clears the event when it has emptied one stream, which must not hide data on the other.
     """
 
     def clear(self) -> None:
-        """Leave the event set; `rearm` clears it."""
+        """Leave the event set; only `rearm` clears it."""
 
     def rearm(self) -> None:
         super().clear()
 
 
 class RemoteProcess:
-    """A command that was started over a channel of its own. Closing it does not end what it started.
+    """A command on a channel of its own. Closing the channel does not end the command's programs.
 
     Args:
-        endpoint: Where it runs, for messages.
+        endpoint: The instance, for messages.
         transport: The logged-in session.
         command: A shell command.
         stdin: All of its input, or a function that writes it.
         timeout_s: Seconds from now until the command must have ended.
         stderr_limit: Keep only this many bytes from the end of stderr.
-        on_stderr: Takes stderr as it arrives; then none of it is kept.
+        on_stderr: Called with stderr as it arrives; then none of it is kept.
 
     Raises:
-        UnreachableError: The session is broken, or the server refuses one more channel.
+        UnreachableError: The session is broken, or the server refuses another channel.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class RemoteProcess:
         self.stderr = bytearray()
         self._arrival = _Arrival()
         self._channel = self._start(command)
-        self._give(stdin)
+        self._send_stdin(stdin)
 
     @property
-    def ended(self) -> bool:
-        """Whether the command has closed both of its streams and all of them has been read."""
+    def is_drained(self) -> bool:
+        """True if the command has closed both of its streams and all output has been read."""
         channel = self._channel
         closed = channel.closed or channel.eof_received
         return bool(closed) and not (channel.recv_ready() or channel.recv_stderr_ready())
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yield standard output as it arrives, collecting stderr, until the command closes both.
+    def read_stdout(self) -> Iterator[bytes]:
+        """Yield standard output as it arrives, and collect stderr, until the command closes both.
 
         Raises:
             UnreachableError: `timeout_s` passed.
@@ -101,7 +101,7 @@ class RemoteProcess:
         channel = self._channel
         while True:
             self._arrival.rearm()
-            ended = channel.closed or channel.eof_received  # asked before draining, so nothing is missed
+            ended = channel.closed or channel.eof_received  # read before draining, so nothing is missed
             while channel.recv_ready():
                 yield channel.recv(_PIECE)
             while channel.recv_stderr_ready():
@@ -109,28 +109,28 @@ class RemoteProcess:
             if ended:
                 return
             if not self._arrival.wait(self._remaining()):
-                self._too_late()
+                raise self._timed_out()
 
-    def status(self) -> int:
-        """Wait for the end of the command and return its exit status, -1 if a signal ended it.
+    def wait(self) -> int:
+        """Wait for the end of the command and return its exit status, -1 if it was killed by a signal.
 
         Raises:
             UnreachableError: The connection broke before the status came, or `timeout_s` passed.
         """
         if not self._channel.status_event.wait(self._remaining()):
-            self._too_late()
+            raise self._timed_out()
         status = self._channel.exit_status
         self.close()
         if self._feed_error is not None:
             raise self._feed_error
         if status == SIGNALLED:
-            self._transport.join(_LAST_WORDS_S)
+            self._transport.join(_THREAD_END_S)
             if not self._transport.is_active():
                 raise self._broken(self._transport.get_exception())
         return status
 
     def close(self) -> None:
-        """Close the channel and stop feeding; the command sees its streams closed."""
+        """Close the channel and stop sending; the command sees its streams closed."""
         self._close_channel()
         if self._feeder is not None:
             self._feeder.join()
@@ -146,35 +146,35 @@ class RemoteProcess:
             raise self._broken(e) from e
         return channel
 
-    def _give(self, stdin: bytes | Feed) -> None:
-        """Feed the command: little is sent at once, much by a thread, as the command may write meanwhile."""
+    def _send_stdin(self, stdin: bytes | Feed) -> None:
+        """Send input: a little at once, more in a thread, as the command may write meanwhile."""
         if isinstance(stdin, bytes):
             content = stdin
             if len(content) <= _SMALL:
                 self._feed(lambda write: write(content))
                 return
-            stdin = _in_pieces(content)
+            stdin = _feed_of(content)
         self._feeder = threading.Thread(target=self._feed, args=(stdin,), name="dlcloud-stdin", daemon=True)
         self._feeder.start()
 
     def _feed(self, feed: Feed) -> None:
         try:
             feed(self._write)
-            with _telling_closed():
+            with _raise_if_closed():
                 self._channel.shutdown_write()
         except StdinClosedError:
             log.debug("%s: the command took no more input", self._endpoint.instance_id)
-        except Exception as e:  # noqa: BLE001 it is raised again by status(), in the caller's thread
-            # Without closing, the command would wait for the rest of its input for ever.
+        except Exception as e:  # noqa: BLE001 raised again by wait(), in the caller's thread
+            # An open channel would let the command wait for the rest of its input forever.
             self._feed_error = e
             self._close_channel()
 
     def _write(self, data: bytes) -> None:
-        with _telling_closed():
+        with _raise_if_closed():
             self._channel.sendall(data)
 
     def _close_channel(self) -> None:
-        with contextlib.suppress(OSError, EOFError, SSHException):  # there may be no one left to tell
+        with contextlib.suppress(OSError, EOFError, SSHException):  # the connection may be gone
             self._channel.close()
 
     def _keep_stderr(self, data: bytes) -> None:
@@ -188,25 +188,25 @@ class RemoteProcess:
     def _remaining(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
-    def _too_late(self) -> None:
+    def _timed_out(self) -> UnreachableError:
         self._close_channel()
-        raise UnreachableError(
+        return UnreachableError(
             f"{self._endpoint.instance_id}: a command had not ended after {self._timeout_s or 0:.1f} s",
-            hint="what it started may still be running on the instance",
+            hint="its programs may still run on the instance",
         )
 
     def _broken(self, cause: Exception | None) -> UnreachableError:
-        return UnreachableError(f"{named(self._endpoint)}: the connection broke: {reason(cause)}")
+        return UnreachableError(f"{label(self._endpoint)}: the connection broke: {explain(cause)}")
 
 
-def named(endpoint: Endpoint) -> str:
-    """Name an instance and where it was looked for."""
+def label(endpoint: Endpoint) -> str:
+    """Name an instance with its address."""
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     return f"{endpoint.instance_id} ({host}:{endpoint.port})"
 
 
-def reason(cause: BaseException | None) -> str:
-    """Say in a few words what a foreign exception means; many of paramiko's have no text."""
+def explain(cause: BaseException | None) -> str:
+    """Describe a foreign exception in a few words; many of paramiko's have no text."""
     if cause is None:
         return "it was closed"
     if isinstance(cause, EOFError):
@@ -219,14 +219,14 @@ def reason(cause: BaseException | None) -> str:
 
 
 @contextlib.contextmanager
-def _telling_closed() -> Iterator[None]:
+def _raise_if_closed() -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, SSHException) as e:
         raise StdinClosedError from e
 
 
-def _in_pieces(content: bytes) -> Feed:
+def _feed_of(content: bytes) -> Feed:
     def feed(write: Write) -> None:
         for start in range(0, len(content), _PIECE):
             write(content[start : start + _PIECE])

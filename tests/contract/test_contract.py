@@ -81,7 +81,7 @@ def test_the_network_has_a_subnet_in_a_zone_that_offers_the_type(there):
     assert set(there.account.subnet_zones()) & set(there.cloud.offered_zones([TYPE])[TYPE])
 
 
-def test_limits_and_use_are_told(there):
+def test_limits_and_usage_are_returned(there):
     if there.is_moto:
         pytest.skip("moto knows no quotas of EC2")
     code = CODES["Standard (A, C, D, H, I, M, R, T, Z)", Market.ON_DEMAND]
@@ -174,7 +174,7 @@ def test_a_role_is_made_attached_found_and_deleted(there, cluster):
     until(lambda: "iam-role" not in {each.kind for each in left(there, cluster)})
 
 
-def test_what_carries_the_tag_is_found_by_it_alone(there, cluster):
+def test_tagged_resources_are_found_by_the_tag_alone(there, cluster):
     there.cloud.create_security_group(cluster, tags(cluster))
     kinds = {each.kind for each in there.cloud.leftovers() if each.cluster_id == cluster}
     assert kinds == {"security-group"}

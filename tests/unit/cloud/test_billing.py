@@ -62,7 +62,7 @@ def test_months_and_pages_add_up_exactly(clients, explorer):
     }
 
 
-def test_what_is_not_billed_is_absent(clients, explorer):
+def test_a_cluster_without_costs_is_absent(clients, explorer):
     explorer.add_response("get_cost_and_usage", {"ResultsByTime": [month({})]}, asked("a"))
     assert ask(clients, "a") == {}
 
@@ -83,7 +83,7 @@ def test_no_more_is_asked_for_than_cost_explorer_tells_of(clients, explorer):
     ("code", "kind"),
     [("AccessDeniedException", CredentialsError), ("DataUnavailableException", CloudError)],
 )
-def test_a_refusal_is_told_with_the_permission_it_needs(clients, explorer, code, kind):
+def test_a_refusal_names_the_permission_it_needs(clients, explorer, code, kind):
     explorer.add_client_error("get_cost_and_usage", code, "not for you", http_status_code=400)
     with pytest.raises(kind, match="ce:GetCostAndUsage"):
         ask(clients, "a")

@@ -68,7 +68,7 @@ def assert_whole(iam):
 
 
 @pytest.mark.parametrize("calls", range(MADE_IN))
-def test_one_that_was_being_made_is_found_completed_and_deleted(account, iam, calls):
+def test_a_half_made_role_is_found_completed_and_deleted(account, iam, calls):
     with pytest.raises(Killed):
         put(Mortal(account, calls))
     found = [each.cluster_id for each in control_role.find_roles(account)]
@@ -80,7 +80,7 @@ def test_one_that_was_being_made_is_found_completed_and_deleted(account, iam, ca
 
 
 @pytest.mark.parametrize("calls", range(MADE_IN))
-def test_one_that_was_being_made_is_deleted(account, iam, calls):
+def test_a_half_made_role_is_deleted(account, iam, calls):
     with pytest.raises(Killed):
         put(Mortal(account, calls))
     control_role.delete_role(account, "c0ffee", pause=never)
@@ -88,7 +88,7 @@ def test_one_that_was_being_made_is_deleted(account, iam, calls):
 
 
 @pytest.mark.parametrize("calls", range(DELETED_IN))
-def test_one_that_was_being_deleted_is_found_and_deleted(account, iam, calls):
+def test_a_half_deleted_role_is_found_and_deleted(account, iam, calls):
     put(account)
     with pytest.raises(Killed):
         control_role.delete_role(Mortal(account, calls), "c0ffee", pause=never)
@@ -105,7 +105,7 @@ def test_roles_of_other_regions_and_of_others_are_not_found(account, iam):
     assert (found.kind, found.region, found.cluster_id) == ("iam-role", "eu-west-1", "c0ffee")
 
 
-def test_a_refusal_that_does_not_pass_is_told_at_once(clients, stub):
+def test_a_permanent_refusal_is_not_retried(clients, stub):
     stub(clients.get("ec2")).add_client_error("associate_iam_instance_profile", "UnauthorizedOperation")
     pauses = []
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):
@@ -113,7 +113,7 @@ def test_a_refusal_that_does_not_pass_is_told_at_once(clients, stub):
     assert not pauses
 
 
-def test_a_profile_that_ec2_never_learns_of_is_told_after_a_minute(clients, stub):
+def test_a_profile_that_ec2_never_learns_of_fails_after_a_minute(clients, stub):
     stubbed = stub(clients.get("ec2"))
     for _ in range(control_role.TRIES):
         stubbed.add_client_error("associate_iam_instance_profile", "InvalidParameterValue")
@@ -123,7 +123,7 @@ def test_a_profile_that_ec2_never_learns_of_is_told_after_a_minute(clients, stub
     assert 50 <= sum(pauses) <= 60
 
 
-def test_what_iam_does_not_know_yet_or_holds_still_is_tried_again(clients, stub):
+def test_calls_are_repeated_while_iam_is_not_consistent(clients, stub):
     iam, pauses = stub(clients.get("iam")), []
     for name in ("create_role", "create_instance_profile"):
         iam.add_client_error(name, "EntityAlreadyExists")
@@ -141,7 +141,7 @@ def test_what_iam_does_not_know_yet_or_holds_still_is_tried_again(clients, stub)
     assert len(pauses) == 5
 
 
-def test_a_role_that_somebody_holds_is_named(clients, stub):
+def test_a_role_that_is_still_in_use_is_named(clients, stub):
     iam = stub(clients.get("iam"))
     iam.add_client_error("get_instance_profile", "NoSuchEntity")
     iam.add_client_error("delete_role_policy", "NoSuchEntity")

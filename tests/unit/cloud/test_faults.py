@@ -69,7 +69,7 @@ def test_no_capacity_is_asked_for_exactly_once(refusing):
     assert b"Action=RunInstances" in refusing.asked[0]
 
 
-def test_no_credentials_are_told_with_what_to_do():
+def test_no_credentials_are_an_error_with_a_hint():
     with pytest.raises(CredentialsError) as caught:
         cloud_over(Clients(region=REGION)).identity()
     assert "there are no AWS credentials" in caught.value.message
@@ -77,7 +77,7 @@ def test_no_credentials_are_told_with_what_to_do():
     assert "aws configure" in caught.value.hint
 
 
-def test_an_unknown_profile_is_told_alike(monkeypatch):
+def test_an_unknown_profile_is_a_credentials_error(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(CredentialsError, match="nobody"):
         cloud_over(Clients(region=REGION)).identity()
@@ -93,12 +93,12 @@ def test_an_unknown_profile_is_told_alike(monkeypatch):
         boto.PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"),
     ],
 )
-def test_credentials_that_do_not_hold_are_told_to_be_so(error):
+def test_credentials_that_cannot_be_retrieved_are_not_valid(error):
     with pytest.raises(CredentialsError, match="asking"), translate_errors("asking"):
         raise error
 
 
-def test_an_endpoint_that_does_not_answer_is_told_to_be_unreachable():
+def test_an_endpoint_that_does_not_answer_is_unreachable():
     with pytest.raises(CloudError) as caught:
         cloud_over(Clients(region=REGION, endpoint_url=NOWHERE)).launch(request())
     assert "AWS cannot be reached" in caught.value.message
@@ -115,7 +115,7 @@ def test_an_endpoint_that_does_not_answer_is_told_to_be_unreachable():
         boto.SSLError(endpoint_url="x", error="y"),
     ],
 )
-def test_every_broken_connection_is_told_alike(error):
+def test_every_broken_connection_is_reported_alike(error):
     with pytest.raises(CloudError, match="cannot be reached"), translate_errors("asking"):
         raise error
 

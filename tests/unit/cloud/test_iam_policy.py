@@ -98,7 +98,7 @@ def allowed(found):
 ALL = [*statements(), *statements(DETACHING), *own_statements()]
 
 
-def test_they_allow_exactly_what_the_code_calls():
+def test_the_policies_allow_exactly_the_calls_of_the_code():
     used = actions_of(path.read_text() for path in SOURCES)
     detaching = allowed(statements(DETACHING)) - IMPLIED_BY_DETACHING
     assert len(used) > 20
@@ -106,7 +106,7 @@ def test_they_allow_exactly_what_the_code_calls():
     assert allowed(statements()) & detaching <= IMPLIED
 
 
-def test_the_controller_of_a_cluster_may_do_exactly_what_it_does():
+def test_the_controller_of_a_cluster_may_make_exactly_its_calls():
     assert all(hasattr(Ec2Cloud, name) for name in ONLY_BY_PEOPLE)
     sources = [path.read_text() for path in SOURCES if path.stem not in MODULES_OF_PEOPLE]
     used = actions_of(without(source, ONLY_BY_PEOPLE) for source in sources)
@@ -129,7 +129,7 @@ def test_the_controller_can_give_no_rights_away():
     assert iam == {"iam:CreateServiceLinkedRole"}
 
 
-def test_a_policy_fits_where_it_is_put():
+def test_a_policy_fits_into_the_quotas_of_iam():
     # Source: IAM user guide, "IAM and AWS STS quotas": of a role's own policies, and of a managed one.
     assert len("".join(control_policy("c" * 12, "ap-southeast-2").split())) <= 10_240
     assert all(len("".join(template(name).split())) <= 6_144 for name in ("iam_policy.json", DETACHING))
@@ -155,7 +155,7 @@ def is_change(action):
     return action.partition(":")[2].startswith(CHANGES)
 
 
-def test_what_changes_or_removes_is_bound_to_our_tag_or_path():
+def test_changes_and_removals_are_bound_to_our_tag_or_path():
     for statement in [*statements(), *statements(DETACHING)]:
         changing = [action for action in actions(statement) if is_change(action)]
         bound = json.dumps(statement.get("Condition", {}))
@@ -172,7 +172,7 @@ def ours_by_path(statement):
     return isinstance(listed, list) and all("/dlcloud/*" in resource for resource in listed)
 
 
-def test_every_statement_says_what_it_is_for():
+def test_every_statement_has_its_own_name():
     for found in (statements(), statements(DETACHING), own_statements()):
         assert len({statement["Sid"] for statement in found}) == len(found)
     assert all(statement["Effect"] == "Allow" for statement in ALL)

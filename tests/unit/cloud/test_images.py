@@ -55,12 +55,12 @@ def test_without_either_the_newest_by_name_is_taken(resolve):
     assert (image.image_id, image.name) == ("ami-21", "of day 21")
 
 
-def test_no_deep_learning_ami_at_all_is_told(resolve):
+def test_no_deep_learning_ami_is_an_error(resolve):
     with pytest.raises(CloudError, match="no Deep Learning AMI was found in us-east-1"):
         resolve("auto", gpu=True, names=DEEP_LEARNING, images=({"Owners": ANY, "Filters": ANY}, []))
 
 
-def test_no_ubuntu_is_told_with_what_to_write_instead(resolve):
+def test_no_ubuntu_image_is_an_error_with_a_hint(resolve):
     with pytest.raises(CloudError, match=r"Ubuntu 24\.04 was not found") as caught:
         resolve("auto", names=[UBUNTU])
     assert "instances.image" in caught.value.hint
@@ -81,22 +81,22 @@ def test_an_image_of_a_parameter_is_looked_up(resolve):
     assert (image.image_id, image.root_device) == ("ami-7", "/dev/xvda")
 
 
-def test_a_parameter_that_does_not_exist_is_told(resolve):
+def test_a_parameter_that_does_not_exist_is_an_error(resolve):
     with pytest.raises(CloudError, match="there is no SSM parameter /our/ami in us-east-1"):
         resolve("/our/ami", names=["/our/ami"])
 
 
-def test_an_image_that_does_not_exist_is_told(resolve):
+def test_an_image_that_does_not_exist_is_an_error(resolve):
     with pytest.raises(CloudError, match="ami-9 does not exist in us-east-1"):
         resolve("ami-9", images=({"ImageIds": ["ami-9"]}, []))
 
 
-def test_an_image_that_ec2_refuses_is_told(moto_cloud):
+def test_an_image_that_ec2_refuses_is_an_error(moto_cloud):
     with pytest.raises(CloudError, match="ami-0123456789abcdef0"):
         moto_cloud.resolve_image("ami-0123456789abcdef0", gpu=False)
 
 
-def test_a_refusal_of_ssm_is_one_of_credentials(clients, stub):
+def test_a_refusal_of_ssm_is_a_credentials_error(clients, stub):
     stub(clients.get("ssm")).add_client_error("get_parameters", "AccessDeniedException")
     with pytest.raises(CredentialsError, match="ssm:GetParameters"):
         cloud_over(clients).resolve_image("auto", gpu=False)

@@ -152,7 +152,7 @@ def launched(moto_cloud, ec2, **other):
     return moto_cloud.launch(request(image=what, security_group_id=group, **other))
 
 
-def test_what_is_launched_is_found_by_its_tag_with_its_volume(moto_cloud, ec2):
+def test_launched_instances_and_volumes_are_found_by_tag(moto_cloud, ec2):
     made = launched(moto_cloud, ec2, min_count=2)
     found = moto_cloud.instances("c0ffee")
     assert {each.instance_id for each in found} == {each.instance_id for each in made}
@@ -210,18 +210,18 @@ def test_instances_reach_only_each_other_until_the_rules_are_revoked(moto_cloud,
     assert moto_cloud.delete_security_groups("c0ffee") == []
 
 
-def test_a_group_of_our_name_that_is_not_ours_is_told_of(moto_cloud, ec2):
+def test_a_group_of_our_name_without_our_tags_is_an_error(moto_cloud, ec2):
     ec2.create_security_group(GroupName="dlcloud-c0ffee", Description="somebody else's")
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):
         moto_cloud.create_security_group("c0ffee", cluster().tags)
 
 
-def test_who_calls_and_from_where(moto_cloud):
+def test_identity_and_network_of_the_caller(moto_cloud):
     assert moto_cloud.identity().account == "123456789012"
     assert moto_cloud.caller_cidr() == "203.0.113.7/32"
 
 
-def test_zones_are_told_by_type_and_a_type_that_is_not_offered_is_absent(moto_cloud):
+def test_zones_by_type_without_a_type_that_is_not_offered(moto_cloud):
     zones = moto_cloud.offered_zones(["c5.xlarge", "c5.large", "p3.2xlarge", "zz9.huge"])
     assert set(zones) >= {"c5.xlarge", "c5.large"}
     assert "zz9.huge" not in zones
@@ -247,6 +247,6 @@ def test_zones_are_told_by_type_and_a_type_that_is_not_offered_is_absent(moto_cl
         ("running", "", None),
     ],
 )
-def test_when_an_instance_ended_is_read_from_why_it_did(state, reason, ended_at):
+def test_the_end_of_an_instance_is_read_from_its_reason(state, reason, ended_at):
     told = {**ANSWER["Instances"][0], "State": {"Name": state}, "StateTransitionReason": reason}
     assert read_instance(told).ended_at == ended_at

@@ -65,7 +65,7 @@ def planned(account, text=RECIPE, there=None):
     return make_plan(recipe(text), observe(recipe(text), cloud=there, account=account))
 
 
-def test_what_runs_counts_against_the_limit_of_its_family_and_market():
+def test_running_instances_count_against_their_family_and_market():
     running = [
         Usage(instance_type="m5.xlarge", market=Market.ON_DEMAND, vcpus=4),
         Usage(instance_type="c5.large", market=Market.ON_DEMAND, vcpus=2),
@@ -109,7 +109,7 @@ def test_a_small_quota_is_refused_before_launch_with_the_request_text():
     assert not there.requests
 
 
-def test_a_limit_that_was_raised_since_it_was_kept_is_asked_for_again():
+def test_a_cached_limit_that_is_too_low_is_looked_up_again():
     account = FakeAccount(kept_limit=4, true_limit=64)
     assert len(planned(account).pools) == 2
     assert account.asked_anew == [[STANDARD_CODE]]
@@ -124,7 +124,7 @@ def test_a_market_without_quota_is_left_out_and_the_other_one_used():
     assert any("spot is left out" in reason for reason in plan.reasons)
 
 
-def test_what_may_not_be_asked_is_noted_and_does_not_stop_a_launch():
+def test_a_refused_question_is_noted_and_does_not_stop_a_launch():
     plan = planned(FakeAccount(refuses=CredentialsError("not allowed to ask for limits")))
     assert plan.pools
     assert "not checked: not allowed to ask for limits" in plan.reasons
@@ -211,7 +211,7 @@ class CountingClients:
         return {"Quota": {"Value": 32.0}}
 
 
-def test_limits_are_kept_for_a_day_with_their_date():
+def test_limits_are_cached_for_a_day_with_their_date():
     clients, clock = CountingClients(), FakeClock(datetime(2026, 9, 1, tzinfo=UTC))
     account = Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=clock)
     assert account.limits([STANDARD_CODE]) == account.limits([STANDARD_CODE]) == {STANDARD_CODE: 32}
@@ -222,7 +222,7 @@ def test_limits_are_kept_for_a_day_with_their_date():
     assert len(clients.asked) == 3
 
 
-def test_the_worst_case_of_spot_is_what_ec2_may_charge_at_most():
+def test_the_worst_case_of_spot_is_the_most_ec2_may_charge():
     text = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot\n").replace(
         "[c7i.xlarge, c6i.xlarge]", "[c7i.xlarge]"
     )

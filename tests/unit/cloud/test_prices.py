@@ -106,7 +106,7 @@ def test_on_the_local_cloud_only_the_table_is_used(clients):
     ]
 
 
-def test_the_spot_price_is_told_of_each_zone_and_is_the_newest_there(clients, stub):
+def test_the_newest_spot_price_of_every_zone_is_returned(clients, stub):
     clock = FakeClock()
     then = clock.now() - timedelta(hours=3)
 

@@ -11,9 +11,8 @@ from dlcloud.core.errors import InstanceError, UnreachableError
 from dlcloud.core.resize import coordinator
 from dlcloud.launch.handover import GIVEN_UP, HandOver
 from dlcloud.launch.installed import OLDEST_PYTHON, RUNTIME
-from dlcloud.ssh.hostproof import fingerprint
+from dlcloud.ssh.host_keys import KnownHosts, fingerprint
 from dlcloud.ssh.keys import create_key
-from dlcloud.ssh.known_hosts import KnownHosts
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.handover import copy_cluster

@@ -84,7 +84,7 @@ def works(python):
     return done.stdout == b"42\n"
 
 
-def test_two_builders_at_once_build_once_and_it_is_used_again(home, wheels):
+def test_two_builders_at_once_build_one_environment(home, wheels):
     both = [begin(home, wheels, "tinysample==1.0\n") for _ in range(2)]
     first, second = (answer(process) for process in both)
     assert sorted([first["reused"], second["reused"]]) == [False, True]
@@ -108,7 +108,7 @@ def test_a_torn_environment_is_built_anew(home, wheels):
     assert works(built["python"])
 
 
-def test_what_pip_refuses_is_told_and_is_not_taken_for_built(home, wheels):
+def test_an_environment_that_pip_refuses_is_not_complete(home, wheels):
     process = begin(home, wheels, "tinysample==9.9\n", "refused")
     told, progress = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1

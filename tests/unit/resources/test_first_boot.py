@@ -10,7 +10,7 @@ import yaml
 
 from dlcloud.core.errors import RecipeError
 from dlcloud.resources.texts import recipe_names, recipe_text, template, user_data
-from dlcloud.ssh.hostproof import new_secret, proves
+from dlcloud.ssh.host_keys import is_proof, new_secret
 from dlcloud.ssh.keys import create_key
 from tests.unit.resources.conftest import INSTANCE_ID
 
@@ -32,7 +32,7 @@ def script_of(document):
     return written
 
 
-def test_it_is_a_cloud_config_of_the_one_key_and_the_timer_as_text(key):
+def test_user_data_is_a_cloud_config_of_one_key_and_the_timer(key):
     text = rendered(key[0])
     assert text.startswith("#cloud-config\n")
     document = yaml.safe_load(text)
@@ -41,7 +41,7 @@ def test_it_is_a_cloud_config_of_the_one_key_and_the_timer_as_text(key):
     assert all(isinstance(word, str) for line in document["runcmd"] for word in line)
 
 
-def test_it_is_small_and_holds_no_private_key(key):
+def test_user_data_is_small_and_holds_no_private_key(key):
     text = rendered(key[0])
     assert len(text.encode()) < LIMIT_BYTES
     assert "PRIVATE KEY" not in text
@@ -110,13 +110,13 @@ def test_the_instance_proves_its_host_key_and_no_other(key, metadata, tmp_path):
     secret = new_secret()
     proof = prove(tmp_path / "root", metadata, rendered(key[0], secret=secret))
     shown = proof.read_bytes()
-    assert proves(shown, secret, INSTANCE_ID, HOST_KEY)
-    assert not proves(shown, secret, INSTANCE_ID, HOST_KEY.replace("Fz", "Fy"))
-    assert not proves(shown, secret, "i-0123456789abcdef1", HOST_KEY)
-    assert not proves(shown, new_secret(), INSTANCE_ID, HOST_KEY)
+    assert is_proof(shown, secret, INSTANCE_ID, HOST_KEY)
+    assert not is_proof(shown, secret, INSTANCE_ID, HOST_KEY.replace("Fz", "Fy"))
+    assert not is_proof(shown, secret, "i-0123456789abcdef1", HOST_KEY)
+    assert not is_proof(shown, new_secret(), INSTANCE_ID, HOST_KEY)
 
 
-def test_the_proof_can_be_read_by_whoever_logs_in(key, metadata, tmp_path):
+def test_the_proof_can_be_read_by_the_login_user(key, metadata, tmp_path):
     proof = prove(tmp_path / "root", metadata, rendered(key[0]))
     assert stat.S_IMODE(proof.stat().st_mode) == 0o644
     assert stat.S_IMODE(proof.parent.stat().st_mode) == 0o755
@@ -131,7 +131,7 @@ def test_a_recipe_is_a_file_first_and_then_a_bundled_one(tmp_path, monkeypatch):
     assert recipe_text("quickstart") == ("mine", (tmp_path / "quickstart").relative_to(tmp_path))
 
 
-def test_an_unknown_recipe_is_told_with_those_there_are(tmp_path):
+def test_an_unknown_recipe_lists_the_bundled_ones(tmp_path):
     with pytest.raises(RecipeError) as caught:
         recipe_text(str(tmp_path / "missing.yaml"))
     assert "missing.yaml" in caught.value.message
@@ -139,7 +139,7 @@ def test_an_unknown_recipe_is_told_with_those_there_are(tmp_path):
         assert name in caught.value.hint
 
 
-def test_a_recipe_that_is_no_text_is_told(tmp_path):
+def test_a_recipe_that_is_not_text_is_an_error(tmp_path):
     (tmp_path / "r.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match="cannot be read"):
         recipe_text(str(tmp_path / "r.yaml"))

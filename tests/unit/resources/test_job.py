@@ -95,14 +95,14 @@ def test_a_second_start_does_nothing_also_when_the_job_has_ended(job):
     assert (job.job / "count").read_text() == "once\n"
 
 
-def test_it_runs_in_the_work_folder_without_input_in_its_own_session(job):
+def test_a_job_runs_in_its_folder_without_input_in_its_session(job):
     job.command("pwd; cat; ps -o sid= -p $$ 2>/dev/null || cut -d' ' -f6 /proc/$$/stat\n")("start")
     folder, session = job("follow", "log", "0").decode().split()
     assert folder == str(job.job / "work")
     assert int(session) == job.supervisor != os.getsid(0)
 
 
-def test_what_is_followed_comes_whole_from_any_byte_on(job):
+def test_a_file_is_followed_whole_from_any_byte(job):
     job.command("for i in 1 2 3 4 5 6 7 8 9; do echo line $i >> ../records.jsonl; sleep 0.03; done\n")(
         "start"
     )
@@ -163,7 +163,7 @@ def test_stop_lets_a_program_clean_up(job):
     assert job.state == {"state": "ended", "exit_status": 5}
 
 
-def test_stop_of_what_never_started_or_has_ended_does_nothing(job):
+def test_stop_of_a_job_that_is_not_running_does_nothing(job):
     job("stop")
     job.command("exit 3\n")("start")
     job("follow", "log", "0")

@@ -172,7 +172,7 @@ def test_a_run_holds_the_end_off_until_its_exit_status_is_there(made):
     assert there.minutes_left() == pytest.approx(1, abs=0.3)
 
 
-def test_a_run_whose_process_is_gone_holds_nothing_off(made):
+def test_a_run_whose_process_is_gone_does_not_delay_the_end(made):
     there = made(idle=6)
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -181,7 +181,7 @@ def test_a_run_whose_process_is_gone_holds_nothing_off(made):
     assert there.system.orders == [6]
 
 
-def test_a_second_watchdog_leaves_it_to_the_first(made):
+def test_a_second_watchdog_exits(made):
     there = made(idle=6)
     with (there.state / "watchdog.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -24,7 +24,7 @@ def test_a_failed_check_tells_instance_command_status_and_stderr(connection):
 
 def test_a_command_ended_by_a_signal_is_no_broken_connection(connection):
     assert connection.run("kill -TERM $$").exit_status == -1
-    with pytest.raises(RemoteCommandError, match="ended by a signal"):
+    with pytest.raises(RemoteCommandError, match="killed by a signal"):
         connection.check("kill -TERM $$")
     assert connection.check("echo on") == b"on\n"
 

@@ -10,8 +10,7 @@ import pytest
 
 from dlcloud.core.errors import RecipeError, RemoteCommandError, UnreachableError
 from dlcloud.ssh import copy
-from dlcloud.ssh.patterns import matches
-from dlcloud.ssh.tree import entries
+from dlcloud.ssh.tree import list_entries, matches
 
 ODD = ["a b.txt", 'it\'s "quoted" $HOME `x`.txt', "-rf", "ü/日本.txt", "back\\slash", "new\nline", "*?[x]"]
 
@@ -107,14 +106,14 @@ def test_a_link_that_leads_out_is_refused_before_anything_is_sent(connection, ho
     assert host.sent == []
 
 
-def test_what_is_no_file_stays_and_what_is_missing_is_told(tmp_path):
+def test_a_pipe_is_not_sent_and_a_missing_source_is_an_error(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert entries(tmp_path) == []
-    with pytest.raises(RecipeError, match="no file or folder"):
-        entries(tmp_path / "missing")
+    assert list_entries(tmp_path) == []
+    with pytest.raises(RecipeError, match="no such file or folder"):
+        list_entries(tmp_path / "missing")
 
 
-def test_a_file_that_goes_while_it_is_sent_is_told(connection, tmp_path):
+def test_a_file_that_vanishes_while_it_is_sent_is_an_error(connection, tmp_path):
     source = tmp_path / "going"
     source.mkdir()
     (source / "a").write_text("a")
@@ -124,7 +123,7 @@ def test_a_file_that_goes_while_it_is_sent_is_told(connection, tmp_path):
         (source / "b").unlink() if path.name == "b" else None
         return True
 
-    with pytest.raises(RecipeError, match="cannot read"):
+    with pytest.raises(RecipeError, match="cannot send"):
         connection.send_tree(source, "going", only=vanish)
     assert connection.check("echo on") == b"on\n"
 
@@ -165,7 +164,7 @@ def test_bytes_onto_a_folder_are_refused(connection, host):
     assert list((host.root / "home/folder").iterdir()) == []
 
 
-def test_fetching_takes_what_matches_and_nothing_is_no_error(connection, host, tmp_path):
+def test_matching_files_are_fetched_and_no_match_is_no_error(connection, host, tmp_path):
     for name in ["a.json", "sub/b.json", "sub/deep/c.json", "d.log"]:
         path = host.root / "home/results" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +189,7 @@ def test_a_file_with_two_names_comes_home_twice(connection, host, tmp_path):
     ] * 2
 
 
-def test_a_file_that_vanishes_between_listing_and_fetching_is_told(connection, host, tmp_path):
+def test_a_file_that_vanishes_before_it_is_fetched_is_an_error(connection, host, tmp_path):
     folder = host.root / "home/results"
     folder.mkdir()
     (folder / "a").write_text("a")
@@ -238,7 +237,7 @@ def test_a_hostile_archive_is_refused(connection, host, tmp_path, kind):
     fake.chmod(0o755)
     host.path = f"{fake.parent}:{host.path}"
     home = tmp_path / "far" / "home"
-    with pytest.raises(RemoteCommandError, match=r"not asked for|no tar archive"):
+    with pytest.raises(RemoteCommandError, match=r"not requested|not a tar archive"):
         connection.fetch_files("results", ["*"], home)
     assert set(content(tmp_path / "far")) <= {"home/wanted"}
     assert not any(path.is_symlink() for path in home.rglob("*"))
@@ -251,7 +250,7 @@ def test_a_hostile_listing_is_refused(connection, host, tmp_path):
     fake.write_text("#!/bin/sh\nprintf './ok\\0./../../evil\\0'\n")
     fake.chmod(0o755)
     host.path = f"{fake.parent}:{host.path}"
-    with pytest.raises(RemoteCommandError, match="not asked for"):
+    with pytest.raises(RemoteCommandError, match="not requested"):
         connection.fetch_files("results", ["**"], tmp_path / "home")
     assert len(host.sent) == 1
 

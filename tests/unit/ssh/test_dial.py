@@ -9,7 +9,7 @@ import pytest
 
 from dlcloud.core.errors import HostKeyError, UnreachableError
 from dlcloud.core.remote import Endpoint
-from dlcloud.ssh import hostproof
+from dlcloud.ssh import host_keys
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -21,7 +21,7 @@ def pins(key_path):
 def test_an_honest_host_is_proven_once_and_pinned(host, make_dialer, key_path):
     connection = make_dialer(host).dial(host.endpoint)
     assert connection.check("echo hello") == b"hello\n"
-    assert host.commands == [hostproof.PROOF_COMMAND, "echo hello"]
+    assert host.commands == [host_keys.PROOF_COMMAND, "echo hello"]
     assert pins(key_path) == f"i-0abc ssh-ed25519 {host.host_key}\n"
     assert stat.S_IMODE(key_path.with_name("known_hosts").stat().st_mode) == 0o600
 
@@ -49,14 +49,14 @@ def test_an_invented_proof_is_refused_at_once(host, make_dialer, key_path, proof
 
 def test_a_proof_replayed_for_another_key_is_refused(host, make_host, make_dialer, key_path):
     impostor = make_host(host.instance_id).start()
-    impostor.prove(hostproof.host_proof(host.secret, host.instance_id, host.host_key))
+    impostor.prove(host_keys.compute_proof(host.secret, host.instance_id, host.host_key))
     with pytest.raises(HostKeyError, match="wrong proof"):
         make_dialer(host).dial(impostor.endpoint, wait_s=30)
     assert (impostor.sent, pins(key_path)) == ([], "")
 
 
 def test_a_proof_made_for_another_instance_is_refused(host, make_dialer, key_path):
-    host.prove(hostproof.host_proof(host.secret, "i-0other", host.host_key))
+    host.prove(host_keys.compute_proof(host.secret, "i-0other", host.host_key))
     with pytest.raises(HostKeyError, match="wrong proof"):
         make_dialer(host).dial(host.endpoint, wait_s=30)
     assert (host.sent, pins(key_path)) == ([], "")
@@ -67,7 +67,7 @@ def test_a_changed_key_is_refused_before_login(host, make_host, make_dialer, key
     before = pins(key_path)
     other = make_host(host.instance_id).start()
     other.prove()
-    with pytest.raises(HostKeyError, match="another host key than the one pinned"):
+    with pytest.raises(HostKeyError, match="another host key than the pinned one"):
         make_dialer(other).dial(other.endpoint, wait_s=30)
     assert (other.logins, other.commands, pins(key_path)) == (0, [], before)
 
@@ -83,18 +83,18 @@ def test_a_late_proof_is_waited_for(make_host, make_dialer):
 
     host.before = first_boot
     assert make_dialer(host).dial(host.endpoint, wait_s=20).check("echo up") == b"up\n"
-    assert asked == [hostproof.PROOF_COMMAND] * 3 + ["echo up"]
+    assert asked == [host_keys.PROOF_COMMAND] * 3 + ["echo up"]
     assert host.logins == 1
 
 
-def test_an_empty_proof_file_is_one_not_written_yet(make_host, make_dialer):
+def test_an_empty_proof_file_counts_as_not_written(make_host, make_dialer):
     host = make_host().start()
     host.prove()
     path = host.root / "var/lib/dlcloud/host-proof"
     whole = path.read_text()
     path.write_text("")
     host.before = lambda _: path.write_text(whole) if len(host.commands) == 2 else None
-    assert make_dialer(host).dial(host.endpoint, wait_s=20).alive
+    assert make_dialer(host).dial(host.endpoint, wait_s=20).is_open
 
 
 def test_no_proof_until_the_deadline_is_no_connection(make_host, make_dialer, key_path):
@@ -147,7 +147,7 @@ def test_nothing_listening_names_instance_address_time_and_cause(host, make_dial
         make_dialer(host).dial(endpoint, wait_s=0.2)
 
 
-def test_what_is_no_ssh_server_is_unreachable(make_dialer, host):
+def test_a_server_of_another_protocol_is_unreachable(make_dialer, host):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -176,7 +176,7 @@ def test_a_connection_is_pooled_and_a_dead_one_replaced(host, make_dialer):
     first = dialer.dial(host.endpoint)
     assert dialer.dial(host.endpoint) is first
     host.cut()
-    while first.alive:
+    while first.is_open:
         time.sleep(0.01)
     second = dialer.dial(host.endpoint)
     assert second is not first
@@ -226,14 +226,14 @@ def test_sixty_four_hosts_at_once(make_host, make_dialer):
 
 
 def test_a_host_whose_fingerprint_is_known_is_let_in_and_pinned(host, make_dialer, key_path):
-    known = hostproof.fingerprint(host.host_key)
+    known = host_keys.fingerprint(host.host_key)
     assert make_dialer(fingerprint=known).dial(host.endpoint).check("echo known") == b"known\n"
     assert host.commands == ["echo known"]
     assert pins(key_path) == f"i-0abc ssh-ed25519 {host.host_key}\n"
 
 
 def test_a_host_with_another_fingerprint_is_refused_before_login(host, make_dialer, key_path):
-    other = hostproof.fingerprint("AAAAC3NzaC1lZDI1NTE5AAAAIA==")
-    with pytest.raises(HostKeyError, match="another host key than the one its tag tells of"):
+    other = host_keys.fingerprint("AAAAC3NzaC1lZDI1NTE5AAAAIA==")
+    with pytest.raises(HostKeyError, match="another host key than its tag says"):
         make_dialer(fingerprint=other).dial(host.endpoint, wait_s=5)
     assert (host.logins, pins(key_path)) == (0, "")

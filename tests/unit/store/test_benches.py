@@ -33,7 +33,7 @@ def test_the_runs_of_a_bench_are_those_of_its_clusters(database):
     assert [each.run_id for each in benches.runs("one")] == ["a"]
 
 
-def test_what_was_left_out_is_remembered_once(database):
+def test_a_left_out_case_is_stored_once(database):
     benches = Benches(database)
     benches.begin("one", "d", NOW)
     left = LeftOut(benchmark="mixed", setting="", reason="no GPU")

@@ -87,7 +87,7 @@ def test_another_connection_sees_nothing_of_an_open_transaction(database, cluste
     other.close()
 
 
-def test_the_store_of_a_newer_dlcloud_is_refused_and_left_as_it_is(tmp_path):
+def test_the_store_of_a_newer_dlcloud_is_left_unchanged(tmp_path):
     path = tmp_path / "store.sqlite"
     Database(path).close()
     raw = sqlite3.connect(path)
@@ -102,7 +102,7 @@ def test_the_store_of_a_newer_dlcloud_is_refused_and_left_as_it_is(tmp_path):
     raw.close()
 
 
-def test_a_file_that_is_no_store_is_told_of_and_left_as_it_is(tmp_path):
+def test_a_file_that_is_not_a_store_is_left_unchanged(tmp_path):
     path = tmp_path / "store.sqlite"
     path.write_bytes(b"not a database, however long it may be " * 100)
     with pytest.raises(StoreError, match="cannot be used"):
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_store_is_told_of_and_left_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("make", ["folder", "missing folder", "dangling link"])
-def test_a_path_that_cannot_be_a_store_is_told_of(tmp_path, make):
+def test_a_path_that_cannot_be_a_store_is_an_error(tmp_path, make):
     path = tmp_path / "store.sqlite"
     if make == "folder":
         path.mkdir()
@@ -123,7 +123,7 @@ def test_a_path_that_cannot_be_a_store_is_told_of(tmp_path, make):
         Database(path)
 
 
-def test_a_store_that_is_broken_while_it_is_open_is_told_of(database):
+def test_a_store_that_breaks_while_it_is_open_is_an_error(database):
     with pytest.raises(StoreError, match="no such table"):
         database.read("SELECT * FROM missing")
     database.close()

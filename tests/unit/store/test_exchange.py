@@ -76,7 +76,7 @@ def test_two_stores_become_alike_however_often_they_exchange(homes):
     assert one.runs.all() == two.runs.all()
 
 
-def test_what_was_measured_arrives_with_its_prices_and_what_it_was_billed(homes):
+def test_runs_arrive_with_their_prices_and_billing_periods(homes):
     one, two = homes
     clusters = Clusters(one.database)
     clusters.add(cluster())
@@ -117,7 +117,7 @@ def test_commands_variables_and_samples_are_exported_only_on_request(homes):
     assert [each["record"] for each in json.loads(line)["records"]] == ["start", "sample", "result"]
 
 
-def test_what_is_selected_is_exported_runs_without_results_too(homes):
+def test_selected_runs_are_exported_even_without_results(homes):
     one, _ = homes
     one.measure("a")
     one.runs.add(run("b", instance_type="c5.large"))
@@ -165,7 +165,7 @@ BAD_RESULT = {"record": "result", "case": "a", "setting": "b", "metrics": {"thro
         ({"instance": {"launched_at": "today"}}, "file:2: instance.launched_at: "),
     ],
 )
-def test_a_bad_line_is_told_with_its_number_and_nothing_is_imported(homes, fields, told):
+def test_a_bad_line_is_named_and_nothing_is_imported(homes, fields, told):
     one, two = homes
     one.measure("a")
     (line,) = one.lines()
@@ -176,7 +176,7 @@ def test_a_bad_line_is_told_with_its_number_and_nothing_is_imported(homes, field
     assert two.runs.all() == []
 
 
-def test_every_bad_line_is_told_at_once_up_to_a_number(homes):
+def test_bad_lines_are_reported_together_up_to_a_number(homes):
     _, two = homes
     with pytest.raises(RecipeError) as caught:
         two.take(b"x", b"", b"[1]", b"\xff", b"{}")
@@ -217,7 +217,7 @@ json_values = st.recursive(
 @given(
     key=st.sampled_from(["run_id", "prices", "instance", "records", "state", "hourly_usd"]), value=json_values
 )
-def test_whatever_a_line_holds_it_is_taken_or_refused(homes, key, value):
+def test_any_line_is_imported_or_refused(homes, key, value):
     one, two = homes
     if not one.runs.all():
         one.measure("a")

@@ -62,7 +62,7 @@ def test_newest_result_per_type_case_and_setting_real_and_rehearsed(filled):
         (Selection(settings=("'; DROP TABLE runs; --",)), ""),
     ],
 )
-def test_a_selection_takes_what_it_names(filled, selection, expected):
+def test_a_selection_returns_the_results_it_names(filled, selection, expected):
     assert "".join(sorted(filled.chosen(selection, newest=False))) == expected
 
 
@@ -115,7 +115,7 @@ def test_the_billing_period_of_an_instance_is_that_of_its_member(clusters, measu
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_store_from_before_results_were_indexed_keeps_what_it_holds(tmp_path, version):
+def test_a_store_from_before_the_index_keeps_its_results(tmp_path, version):
     path = tmp_path / "old.sqlite"
     raw = sqlite3.connect(path)
     for step in MIGRATIONS[:version]:

@@ -25,7 +25,7 @@ def test_every_folder_is_made_for_the_user_only(tmp_path):
     assert paths.made(made) == made
 
 
-def test_a_home_that_cannot_be_made_is_told_of(tmp_path):
+def test_a_home_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     paths = Paths(tmp_path / "file" / "home")
     with pytest.raises(StoreError) as caught:

@@ -75,7 +75,7 @@ def test_a_torn_line_is_read_again_when_it_is_whole(stored):
     assert lines(stored) == LINES
 
 
-def test_what_is_no_record_is_passed_over_and_counted(stored):
+def test_lines_that_are_not_records_are_skipped_and_counted(stored):
     content = b'Epoch 1\r\n\xff\xfe\n{"record": "sample"}\n{"record"\n\n{"record": "end", "ok": true}\n'
     assert [record["record"] for record in feed(stored, 0, content)] == ["sample", "end"]
     assert stored.stored_bytes("sample-1a2b-0001") == len(content)

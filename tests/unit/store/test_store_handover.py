@@ -64,7 +64,7 @@ def taken(brought, home):
     return take_home(brought, home, "c0ffee", controller="i-0001", now=LATER)
 
 
-def test_what_is_handed_over_is_this_cluster_only_and_no_hand_over_of_it(there):
+def test_only_this_cluster_is_handed_over_without_its_hand_over(there):
     assert [each.recipe_path for each in Clusters(there).all()] == ["/there/recipe.yaml"]
     assert [each.instance.instance_id for each in Clusters(there).members("c0ffee")] == ["i-0001"]
     assert [each.outcome for each in Clusters(there).intents("c0ffee", "launch")] == ["fleet-1"]
@@ -114,7 +114,7 @@ def test_brought_home_twice_is_there_once(there, home):
         ("runs", "run_id", "../../../.ssh/authorized_keys"),
     ],
 )
-def test_what_cannot_be_true_is_refused_and_nothing_of_it_is_stored(there, elsewhere, table, column, value):
+def test_implausible_content_is_refused_and_nothing_is_stored(there, elsewhere, table, column, value):
     there.write("PRAGMA foreign_keys = OFF")
     for other in ("records", "run_prices"):
         there.write(f"DELETE FROM {other}")
