@@ -5,18 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlcloud.bench.program import EARLIER, Program, travels
-from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.events import Emit, Notice, Progress, Warned, stage
-from dlcloud.core.protocols import Clock, Cloud
+from dlcloud.core.cluster import Member
+from dlcloud.core.events import Notice, Progress, Warned, stage
 from dlcloud.core.recipe import Recipe
-from dlcloud.core.remote import Connection, Dial
+from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
 from dlcloud.core.resume import finished_cases, resumable_runs
-from dlcloud.launch.quotes import PriceLookup
+from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
-from dlcloud.store.paths import Paths
-from dlcloud.store.runs import Runs
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -25,46 +23,24 @@ class Runner:
     """Runs the program of one recipe on the instances of one cluster.
 
     Args:
-        cluster: Whose instances.
-        recipe: With the set-up, and what to bring home.
+        managed: The cluster.
+        recipe: With the set-up, and the files to bring home.
         program: What to run.
         image_id: The image that the instances booted, for the record.
-        cloud: Is asked whether an instance that does not answer still lives.
-        dial: Reaches an instance again when its connection broke.
-        runs: Where runs and their records are stored.
-        paths: Where the files brought home go.
-        clock: For dates and durations.
-        emit: Is told of the progress.
         fresh: Measure everything, whatever an interrupted run had measured already.
     """
 
-    cluster: Cluster
+    managed: ManagedCluster
     recipe: Recipe
     program: Program
     image_id: str
-    cloud: Cloud
-    dial: Dial
-    runs: Runs
-    paths: Paths
-    clock: Clock
-    emit: Emit
     fresh: bool = False
-    _quotes: PriceLookup = field(init=False)
-    _detached: RemoteJobs = field(init=False)
+    _prices: PriceLookup = field(init=False)
+    _jobs: RemoteJobs = field(init=False)
 
     def __post_init__(self) -> None:
-        """Ask for prices once, for all runs."""
-        object.__setattr__(self, "_quotes", PriceLookup(self.cloud))
-        detached = RemoteJobs(
-            cluster=self.cluster,
-            cloud=self.cloud,
-            dial=self.dial,
-            runs=self.runs,
-            paths=self.paths,
-            clock=self.clock,
-            emit=self.emit,
-        )
-        object.__setattr__(self, "_detached", detached)
+        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud))
+        object.__setattr__(self, "_jobs", RemoteJobs(managed=self.managed))
 
     @property
     def workload(self) -> str:
@@ -82,28 +58,34 @@ class Runner:
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
 
     def _run(self, member: Member) -> Run:
-        detached = self._detached
-        connection = detached.connect(member)
-        run = detached.unfinished(member, self.workload) or self._send(connection, member)
-        detached.start(connection, run)
+        jobs = self._jobs
+        connection = jobs.connect(member)
+        run = jobs.find_unfinished(member, self.workload) or self._send(connection, member)
+        jobs.start(connection, run)
         # The program is at work meanwhile: nothing waits for prices.
-        self.runs.put_prices(run.run_id, self._quotes.of(run.instance_type, run.zone))
-        with stage(self.emit, self.clock, f"running {self.program.name}", instance_id=run.instance_id):
-            ended = detached.follow(member, run, lambda records: self._tell(run, records))
-        ended = detached.bring_home(member, ended, self.recipe.keep.files)
+        self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
+        with stage(
+            self.managed.emit, self.managed.clock, f"running {self.program.name}", instance_id=run.instance_id
+        ):
+            ended = jobs.follow(member, run, lambda records: self._tell(run, records))
+        ended = jobs.fetch_results(member, ended, self.recipe.keep.files)
         if ended.state is RunState.FAILED:
-            raise detached.failure(ended, self.program.name)
+            raise jobs.error_of(ended, self.program.name)
         return ended
 
     def _send(self, connection: Connection, member: Member) -> Run:
         """Set an instance up, send it the program, and remember the run that is about to start."""
-        setup_at = self.clock.now()
+        setup_at = self.managed.clock.now()
         python = prepare(
-            connection, self.recipe.setup, self.program.requirements, clock=self.clock, emit=self.emit
+            connection,
+            self.recipe.setup,
+            self.program.requirements,
+            clock=self.managed.clock,
+            emit=self.managed.emit,
         )
-        run = self._detached.new(member, self.workload, image_id=self.image_id, setup_at=setup_at)
+        run = self._jobs.new_run(member, self.workload, image_id=self.image_id, setup_at=setup_at)
         self._send_program(connection, run, python)
-        self.runs.add(run)
+        self.managed.store.runs.add(run)
         return run
 
     def _send_program(self, connection: Connection, run: Run, python: str) -> None:
@@ -121,17 +103,21 @@ class Runner:
         """Return the records of what interrupted runs had measured; the program checks what of it fits."""
         if self.fresh or not self.program.resumable:
             return b""
-        before = resumable_runs(self.runs.all(), run)
-        cases = finished_cases(line for each in before for line in self.runs.all_lines(each.run_id))
+        before = resumable_runs(self.managed.store.runs.all(), run)
+        cases = finished_cases(
+            line for each in before for line in self.managed.store.runs.all_lines(each.run_id)
+        )
         if cases:
             message = f"{len(cases)} case(s) were measured before an interruption, and are sent along"
-            self.emit(Notice(message=f"{message}; --fresh measures all anew", instance_id=run.instance_id))
+            self.managed.emit(
+                Notice(message=f"{message}; --fresh measures all anew", instance_id=run.instance_id)
+            )
         return "".join(f"{line}\n" for case in cases for line in (case.start, *case.lines)).encode()
 
     def _tell(self, run: Run, records: Sequence[dict[str, Any]]) -> None:
         for record in records:
             if record["record"] == "progress":
-                self.emit(
+                self.managed.emit(
                     Progress(
                         message=str(record.get("message", "")),
                         instance_id=run.instance_id,
@@ -143,4 +129,4 @@ class Runner:
             elif record["record"] in {"failure", "skip"}:
                 where = " ".join(str(record[key]) for key in ("case", "setting") if record.get(key))
                 told = f"{where}: {record.get('message') or record.get('reason')}"
-                self.emit(Warned(message=told, instance_id=run.instance_id))
+                self.managed.emit(Warned(message=told, instance_id=run.instance_id))

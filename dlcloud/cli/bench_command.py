@@ -68,7 +68,7 @@ def command(
     from dlcloud.bench.matrix import bundled_order, recipe_order
     from dlcloud.cli.bench_flow import Bench
     from dlcloud.cli.context import Context
-    from dlcloud.cli.up_flow import network_of
+    from dlcloud.cli.lifecycle import parse_network
     from dlcloud.core.errors import RecipeError
     from dlcloud.core.recipe import read_recipe
     from dlcloud.resources.texts import recipe_text
@@ -95,7 +95,12 @@ def command(
         order = bundled_order(types, benchmarks, options, tiny=tiny)
     with Context("bench", verbose=verbose) as context:
         flow = Bench(
-            context=context, order=order, folder=folder, network=network_of(cidr), output=output, fresh=fresh
+            context=context,
+            order=order,
+            folder=folder,
+            network=parse_network(cidr),
+            output=output,
+            fresh=fresh,
         )
         plans = flow.plan()
         if dry_run:

@@ -14,8 +14,7 @@ from dlcloud.bench.parallel import ExclusiveSlot, run_parallel
 from dlcloud.bench.program import Program, program_of
 from dlcloud.cli.bench_type import Shared, TypeRun, labelled, recipe_file
 from dlcloud.cli.context import Context
-from dlcloud.cli.lifecycle import end_unfinished
-from dlcloud.cli.up_flow import make_up_plan
+from dlcloud.cli.lifecycle import destroy_unfinished, plan_cluster
 from dlcloud.core.bench import RESUME_WINDOW, BenchmarkMatrix, TypeResult, done_before, fault_of, fits
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
 from dlcloud.core.events import Notice, stage
@@ -129,7 +128,7 @@ class Bench:
         if not waiting:
             return TypePlan(instance_type=name, fit=fit, waiting=())
         try:
-            plan = make_up_plan(self.context, recipe_file(self.order, name), name="", network=self.network)
+            plan = plan_cluster(self.context, recipe_file(self.order, name), name="", cidr=self.network)
         except CloudError as error:
             return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
@@ -138,7 +137,7 @@ class Bench:
         if yes or self.order.base.cloud == "local" or not any(each.plan for each in plans):
             return
         if not sys.stdin.isatty():
-            raise BudgetError("this spends money, and nobody can be asked", "say --yes")
+            raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
         click.confirm("Go on?", abort=True, err=True)
 
     def _begin(self) -> str:
@@ -163,18 +162,18 @@ class Bench:
             turns=ExclusiveSlot(stop, alone=self.order.base.cloud == "local"),
         )
 
-    def _measure(self, make_up_plan: TypePlan, shared: Shared) -> TypeResult:
+    def _measure(self, type_plan: TypePlan, shared: Shared) -> TypeResult:
         """Do all that is to be done on one type, and terminate its instance."""
-        name = make_up_plan.instance_type
-        done = [work for work in make_up_plan.fit.benchmarks if work not in make_up_plan.waiting]
-        context = self.context.telling(labelled(self.context.emit, name))
-        if make_up_plan.plan is None:
+        name = type_plan.instance_type
+        done = [work for work in type_plan.fit.benchmarks if work not in type_plan.waiting]
+        context = self.context.with_emit(labelled(self.context.emit, name))
+        if type_plan.plan is None:
             try:
-                end_unfinished(context, recipe_file(self.order, name))
+                destroy_unfinished(context, recipe_file(self.order, name))
             except DlcloudError as error:
                 return TypeResult(instance_type=name, done=tuple(done), failed={"its end": error.message})
-            return TypeResult(instance_type=name, done=tuple(done), refused=make_up_plan.refused)
-        run = TypeRun(shared=shared, context=context, planned=make_up_plan, plan=make_up_plan.plan, done=done)
+            return TypeResult(instance_type=name, done=tuple(done), refused=type_plan.refused)
+        run = TypeRun(shared=shared, context=context, planned=type_plan, plan=type_plan.plan, done=done)
         return run.outcome()
 
     def _print_results(self, bench_id: str, outcomes: Sequence[TypeResult], *, complete: bool) -> bool:

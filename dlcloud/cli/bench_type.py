@@ -11,16 +11,15 @@ from dlcloud.bench.probe import look
 from dlcloud.bench.program import Program
 from dlcloud.bench.run import Runner
 from dlcloud.cli.context import Context
-from dlcloud.cli.lifecycle import acquire_for_command, brought_up, taken_down_after
+from dlcloud.cli.lifecycle import acquire_for_command, destroy_at_end
 from dlcloud.core.bench import BenchmarkMatrix, Job, TypeResult, fits
-from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Event, Notice, Warned
 from dlcloud.core.plan import Plan
 from dlcloud.core.protocols import Cloud
 from dlcloud.core.remote import Dial
-from dlcloud.launch.lock import RecipeFile
-from dlcloud.launch.up import ConnectedMembers
+from dlcloud.launch.acquire import RecipeFile
+from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.report.bench import TypePlan
 
 
@@ -97,83 +96,67 @@ class TypeRun:
         return StoppableClock(self.context.clock, self.shared.stop)
 
     def outcome(self) -> TypeResult:
-        """Bring the instance up, run, terminate it, and say what became of it."""
+        """Launch the instance, run all that fits, destroy it, and return the result of the type."""
         refused: CloudError | None = None
         try:
-            self._in_charge()
+            self._measure()
         except CloudError as error:
             refused = error
         except DlcloudError as error:
-            left = [work for work in self.planned.waiting if work not in {*self.done, *self.failed}]
+            left = [name for name in self.planned.waiting if name not in {*self.done, *self.failed}]
             self.failed |= dict.fromkeys(left or ["the end"], error.message)
         if self.shared.stop.is_set():
             raise StoppedError
         return TypeResult(instance_type=self.name, done=tuple(self.done), failed=self.failed, refused=refused)
 
-    def _in_charge(self) -> None:
+    def _measure(self) -> None:
         if self.shared.stop.is_set():
             return
-        claim = acquire_for_command(self.context, recipe_file(self.shared.order, self.name))
-        try:
-            self.context.benches.add_cluster(self.shared.bench_id, claim.cluster.cluster_id)
-            with taken_down_after(self.context, claim, keep=False):
-                self._run_all(claim.cluster)
-        finally:
-            claim.lock.release()
+        context = self.context
+        with acquire_for_command(context, recipe_file(self.shared.order, self.name)) as acquired:
+            launcher = context.launcher(acquired.cluster)
+            context.benches.add_cluster(self.shared.bench_id, launcher.cluster_id)
+            self.shared.dials.append(launcher.dialer)
+            with destroy_at_end(launcher, acquired, keep=False):
+                # The end itself is neither stopped nor silenced.
+                self._run_all(replace(launcher, clock=self.clock, emit=self.emit))
 
-    def _run_all(self, cluster: Cluster) -> None:
-        dial = self.context.dialer(cluster)
-        self.shared.dials.append(dial)
-        reached = brought_up(
-            self.context,
-            cluster,
-            self.plan,
-            cloud=self.shared.cloud,
-            dial=dial,
-            clock=self.clock,
-            emit=self.emit,
-        )
-        for work in self._fitting(reached):
+    def _run_all(self, launcher: Launcher) -> None:
+        launched = launcher.launch(self.plan)
+        for job in self._fitting(launched):
             if self.shared.turns.taken:
-                self.emit(Notice(message=f"{work.name} waits: on one machine only one is measured at a time"))
+                self.emit(Notice(message=f"{job.name} waits: on one machine only one is measured at a time"))
             with self.shared.turns:
-                self._run(work, cluster, reached, dial)
+                self._run(job, launcher, launched)
 
-    def _fitting(self, reached: ConnectedMembers) -> list[Job]:
-        """Return the works that fit what the instance really has; store and tell why others do not."""
-        waiting = [work for work in self.shared.order.works if work.name in self.planned.waiting]
-        connection = next(iter(reached.connections.values()))
+    def _fitting(self, launched: LaunchedMembers) -> list[Job]:
+        """Return the jobs that fit the instance's real hardware; store and emit why others do not."""
+        waiting = [job for job in self.shared.order.works if job.name in self.planned.waiting]
+        connection = next(iter(launched.connections.values()))
         program = next(iter(self.shared.programs.values()))
         decided = fits(waiting, look(connection, program, instance_type=self.name))
         lacking = [left for left in decided.left_out if not left.setting]
         self.context.benches.put_left_out(self.shared.bench_id, self.name, lacking)
         for left in lacking:
             self.emit(Warned(message=f"{left.benchmark} is left out: {left.reason}"))
-        return [work for work in waiting if work.name in decided.benchmarks]
+        return [job for job in waiting if job.name in decided.benchmarks]
 
-    def _run(self, work: Job, cluster: Cluster, reached: ConnectedMembers, dial: Dial) -> None:
-        """Run one program; that it fails keeps no other from running."""
-        context = self.context
+    def _run(self, job: Job, launcher: Launcher, launched: LaunchedMembers) -> None:
+        """Run one program; its failure keeps no other from running."""
         runner = Runner(
-            cluster=cluster,
-            recipe=self.shared.order.of_work(self.name, work),
-            program=self.shared.programs[work.name],
+            managed=launcher,
+            recipe=self.shared.order.of_work(self.name, job),
+            program=self.shared.programs[job.name],
             image_id=self.plan.image.image_id,
-            cloud=self.shared.cloud,
-            dial=dial,
-            runs=context.runs,
-            paths=context.paths,
-            clock=self.clock,
-            emit=self.emit,
             fresh=self.shared.fresh,
         )
         try:
-            runner.run_all(reached.members)
+            runner.run_all(launched.members)
         except InstanceError as error:
-            self.failed[work.name] = error.message
-            self.emit(Warned(message=f"{work.name} failed: {error.message}"))
+            self.failed[job.name] = error.message
+            self.emit(Warned(message=f"{job.name} failed: {error.message}"))
         else:
-            self.done.append(work.name)
+            self.done.append(job.name)
 
 
 def labelled(emit: Emit, name: str) -> Emit:

@@ -5,13 +5,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self, TextIO
 
 from dlcloud.core.errors import LocalCloudError, RecipeError
 from dlcloud.store.clusters import Clusters
@@ -25,9 +26,12 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.cloud.ec2 import Ec2Cloud
     from dlcloud.core.cluster import Cluster
     from dlcloud.core.events import Emit
+    from dlcloud.detached.remote import DetachedClusters
+    from dlcloud.launch.launcher import Launcher
     from dlcloud.local.site import LocalEndpoint, LocalSite, SharedSite
     from dlcloud.ssh.dial import Dialer
     from dlcloud.store.benches import Benches
+    from dlcloud.store.home import Store
     from dlcloud.store.measurements import Measurements
     from dlcloud.store.runs import Runs
     from dlcloud.store.transfer import Exchange
@@ -84,8 +88,8 @@ class Context:
         self._open.close()
 
     @property
-    def controller(self) -> str:
-        """Return the id of the instance that this is, where it controls its own cluster; else nothing."""
+    def controller_instance_id(self) -> str:
+        """The id of the instance that this process runs on, where it controls its own cluster; else empty."""
         return os.environ.get("DLCLOUD_CONTROLLER", "")
 
     @cached_property
@@ -105,39 +109,46 @@ class Context:
     @cached_property
     def clusters(self) -> Clusters:
         """What is remembered of clusters."""
-        return Clusters(self._database)
+        return Clusters(self.database)
 
     @cached_property
     def runs(self) -> "Runs":
         """What is remembered of runs."""
         from dlcloud.store.runs import Runs
 
-        return Runs(self._database)
+        return Runs(self.database)
 
     @cached_property
     def measurements(self) -> "Measurements":
         """What was measured, as reports read it."""
         from dlcloud.store.measurements import Measurements
 
-        return Measurements(self._database)
+        return Measurements(self.database)
 
     @cached_property
     def exchange(self) -> "Exchange":
         """Runs out of this home, and into it."""
         from dlcloud.store.transfer import Exchange
 
-        return Exchange(self._database)
+        return Exchange(self.database)
 
     @cached_property
     def benches(self) -> "Benches":
         """What is remembered of benches."""
         from dlcloud.store.benches import Benches
 
-        return Benches(self._database)
+        return Benches(self.database)
 
-    def telling(self, emit: "Emit") -> Self:
-        """Return this context with another place where flows tell what they do; it has the same store."""
-        _ = self.paths, self.clusters, self.runs, self.benches
+    @cached_property
+    def store(self) -> "Store":
+        """The clusters, runs and files of this home."""
+        from dlcloud.store.home import Store
+
+        return Store(clusters=self.clusters, runs=self.runs, paths=self.paths)
+
+    def with_emit(self, emit: "Emit") -> Self:
+        """Return this context with another sink of events; it has the same store."""
+        _ = self.store, self.benches
         other = copy(self)
         vars(other)["emit"] = emit
         return other
@@ -173,7 +184,7 @@ class Context:
         local = name == "local"
         clients = self._clients(name, region)
         catalog = Catalog()
-        cache = None if local else StoredPrices(self._database)
+        cache = None if local else StoredPrices(self.database)
         return Ec2Cloud(
             clients=clients,
             catalog=catalog,
@@ -181,7 +192,7 @@ class Context:
             own_cidr=(lambda: LOCAL_CIDR) if local else _own_cidr,
             control_policy=control_policy,
             pause=self.clock.sleep,
-            inside=bool(self.controller),
+            inside=bool(self.controller_instance_id),
         )
 
     def account(self, name: str, region: str) -> "Account":
@@ -193,7 +204,7 @@ class Context:
         return Account(
             clients=self._clients(name, region),
             catalog=Catalog(),
-            cache=AnswerCache(self._database),
+            cache=AnswerCache(self.database),
             clock=self.clock,
         )
 
@@ -218,52 +229,49 @@ class Context:
         self._open.callback(dialer.close)
         return dialer
 
-    def handed_variables(self, cluster: "Cluster", *, rehearsal: bool) -> dict[str, str]:
-        """Return what the environment of an instance's own dlcloud must hold to find the cluster's cloud.
+    def launcher(self, cluster: "Cluster") -> "Launcher":
+        """Return the launcher of a cluster."""
+        from dlcloud.launch.launcher import Launcher
+
+        return Launcher(
+            cluster=cluster,
+            cloud=self.cloud(cluster.cloud, cluster.region),
+            account=self.account(cluster.cloud, cluster.region),
+            store=self.store,
+            dialer=self.dialer(cluster),
+            clock=self.clock,
+            emit=self.emit,
+        )
+
+    @cached_property
+    def detached(self) -> "DetachedClusters":
+        """The clusters that are controlled by an instance of their own."""
+        from dlcloud.detached.remote import DetachedClusters
+
+        return DetachedClusters(
+            store=self.store,
+            database=self.database,
+            cloud=self.cloud,
+            has_local_site=lambda: self.local_site.find() is not None,
+            controller_instance_id=self.controller_instance_id,
+            clock=self.clock,
+            emit=self.emit,
+        )
+
+    def forward_command(self, name: str) -> int | None:
+        """Run this very command on the instance that controls a detached cluster, relaying its output.
 
         Args:
-            cluster: Which it controls.
-            rehearsal: Whether it is to let things happen to the local EC2.
+            name: The cluster that the command is about, as it was typed; empty for the only one.
+
+        Returns:
+            Its exit status there; None where the cluster is controlled from here, or is not found.
+
+        Raises:
+            UnreachableError: The instance does not answer.
         """
-        from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
-
-        if cluster.cloud != "local":
-            return {}
-        endpoint = self.local_endpoint()
-        token = {TOKEN_VARIABLE: endpoint.control.token} if rehearsal else {}
-        return {ENDPOINT_VARIABLE: endpoint.url, **token}
-
-    def copy_store(self, path: Path, cluster: "Cluster") -> None:
-        """Write a store that knows one cluster only, as it is given."""
-        from dlcloud.store.handover import copy_cluster
-
-        database = Database(path)
-        try:
-            copy_cluster(self._database, database, cluster)
-        finally:
-            database.close()
-
-    def runs_in(self, path: Path, cluster_id: str) -> list[str]:
-        """Return the ids of a cluster's runs that a copy of another store knows."""
-        from dlcloud.store.handover import run_ids
-
-        database = Database(path)
-        try:
-            return run_ids(database, cluster_id)
-        finally:
-            database.close()
-
-    def take_store_home(self, path: Path, cluster_id: str, controller: str) -> "Cluster":
-        """Store what a copy of another store knows of a cluster, and return it as it is known here."""
-        from dlcloud.store.handover import take_home
-
-        database = Database(path)
-        try:
-            return take_home(
-                database, self._database, cluster_id, controller=controller, now=self.clock.now()
-            )
-        finally:
-            database.close()
+        out, err = _byte_writer(sys.stdout), _byte_writer(sys.stderr)
+        return self.detached.forward_command(name, sys.argv[1:], out=out, err=err)
 
     def find_cluster(self, name: str) -> "Cluster":
         """Return the active cluster of that name or id; without a name, the only one there is.
@@ -292,12 +300,12 @@ class Context:
         if (name, region) not in self._made_clients:
             url = self.local_site.start().url if name == "local" else ""
             self._made_clients[name, region] = Clients(
-                region=region, endpoint_url=url, on_instance=bool(self.controller)
+                region=region, endpoint_url=url, on_instance=bool(self.controller_instance_id)
             )
         return self._made_clients[name, region]
 
     @cached_property
-    def _database(self) -> Database:
+    def database(self) -> Database:
         database = Database(self.paths.database)
         self._open.callback(database.close)
         return database
@@ -316,6 +324,14 @@ class Context:
         # botocore and paramiko tell of requests, with headers and keys, below this level.
         for library in ("botocore", "boto3", "urllib3", "paramiko"):
             logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def _byte_writer(stream: TextIO) -> Callable[[bytes], None]:
+    def write(piece: bytes) -> None:
+        stream.buffer.write(piece)
+        stream.buffer.flush()
+
+    return write
 
 
 def _own_cidr() -> str:

@@ -30,10 +30,9 @@ def command(*, cluster: str, words: tuple[str, ...], instance: str, output: str,
     Ends with 4 if it failed everywhere, 5 if it failed somewhere.
     """
     from dlcloud.cli.context import Context
-    from dlcloud.cli.elsewhere import passed_on
 
     with Context("exec", verbose=verbose) as context:
-        status = passed_on(context, cluster)
+        status = context.forward_command(cluster)
         if status is None:
             run_everywhere(context, cluster, words, instance, output=output)
     return status

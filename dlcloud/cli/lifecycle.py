@@ -1,173 +1,189 @@
-"""Being in charge of a cluster: claim it, bring it up, and take it down whatever happens."""
+"""The life of a cluster within one command: plan it, acquire it, and destroy it whatever happens."""
 
+import ipaddress
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import click
+
 from dlcloud.bench.parallel import StoppedError
 from dlcloud.cli.context import Context
-from dlcloud.cli.ending import end_cluster
 from dlcloud.core.cluster import Cluster, ClusterState
-from dlcloud.core.errors import DlcloudError, RecipeError, StoreError
-from dlcloud.core.events import Emit, Notice, Warned
+from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError, StoreError
+from dlcloud.core.events import Notice, Warned
 from dlcloud.core.plan import Plan
-from dlcloud.core.protocols import Clock, Cloud
-from dlcloud.core.remote import Dial
-from dlcloud.launch.lock import ClusterLock, RecipeFile, acquire_cluster, first_boot, lock_existing
-from dlcloud.launch.members import reconcile_members
-from dlcloud.launch.shrink import shrink
-from dlcloud.launch.up import ConnectedMembers, bring_up
+from dlcloud.launch.acquire import (
+    ClusterLock,
+    RecipeFile,
+    acquire_cluster,
+    lock_cluster,
+    new_cluster,
+    resolve_cluster,
+)
+from dlcloud.launch.launcher import Launcher
+from dlcloud.report.cost_details import cost_of_cluster
+
+
+def plan_cluster(context: Context, file: RecipeFile, *, name: str, cidr: str) -> Plan:
+    """Ask everything that can be asked before anything is created, and decide what to launch.
+
+    Args:
+        context: The collaborators.
+        file: The recipe.
+        name: The cluster's name; empty for one derived from the recipe's.
+        cidr: The network that may reach the instances; empty for the caller's own.
+
+    Raises:
+        CloudError, BudgetError: It cannot be had.
+    """
+    cluster = resolve_cluster(file, name=name, store=context.store)
+    cluster = cluster or new_cluster(file, name=name, clock=context.clock)
+    return context.launcher(cluster).plan(file.recipe, cidr=cidr)
+
+
+def parse_network(cidr: str) -> str:
+    """Return the network that `--cidr` names, spelt as EC2 does; empty for none.
+
+    Raises:
+        RecipeError: It names none.
+    """
+    try:
+        return str(ipaddress.ip_network(cidr)) if cidr else ""
+    except ValueError as error:
+        raise RecipeError(f"--cidr: {error}", "for example 203.0.113.7/32") from error
+
+
+def confirm_spending(plan: Plan, *, yes: bool) -> None:
+    """Ask before money is spent, unless `--yes` was passed or the plan is a rehearsal.
+
+    Raises:
+        BudgetError: There is no terminal to ask on.
+    """
+    if yes or plan.rehearsal:
+        return
+    if not sys.stdin.isatty():
+        raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
+    click.confirm("Go on?", abort=True, err=True)
 
 
 def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -> ClusterLock:
-    """Take charge of a cluster; finish first what an earlier command left half taken down.
+    """Acquire a cluster; first finish what an earlier command left half terminated.
 
     Raises:
         StoreError, RecipeError: As `acquire_cluster`.
     """
-    claim = acquire_cluster(
-        file, name=name, clusters=context.clusters, paths=context.paths, clock=context.clock
-    )
-    controller = context.clusters.controller(claim.cluster.cluster_id)
+    acquired = acquire_cluster(file, name=name, store=context.store, clock=context.clock)
+    cluster = acquired.cluster
+    controller = context.clusters.controller(cluster.cluster_id)
     if controller is not None:
-        claim.lock.release()
-        raise handed_over(claim.cluster, controller)
-    if claim.cluster.state is ClusterState.STOPPING:
-        end_cluster(context, claim.cluster)
-        claim.lock.release()
+        acquired.release()
+        raise detached_error(cluster, controller)
+    if cluster.state is ClusterState.STOPPING:
+        destroy_cluster(context.launcher(cluster))
+        acquired.release()
         return acquire_for_command(context, file, name=name)
-    if claim.unfinished:
-        message = f"going on with {claim.cluster.name}, which an earlier {context.command} left unfinished"
+    if acquired.unfinished:
+        message = f"going on with {cluster.name}, which an earlier {context.command} left unfinished"
         context.emit(Notice(message=message))
-    return claim
+    return acquired
 
 
-def handed_over(cluster: Cluster, controller: str) -> RecipeError:
-    """Return the error that says that a cluster is not to be controlled from here."""
+def detached_error(cluster: Cluster, controller_instance_id: str) -> RecipeError:
+    """Return the error for a cluster that is not controlled from here."""
     return RecipeError(
-        f"{cluster.name} is controlled by its own instance {controller}",
+        f"{cluster.name} is controlled by its own instance {controller_instance_id}",
         f"dlcloud status {cluster.name}; dlcloud down {cluster.name} brings its results home and ends it",
     )
 
 
-def end_unfinished(context: Context, file: RecipeFile) -> None:
-    """Take down what a command that was killed left of a cluster on which nothing more is to be done."""
+def destroy_unfinished(context: Context, file: RecipeFile) -> None:
+    """Destroy what a killed command left of a cluster on which nothing more is to be done."""
     for cluster in context.clusters.active():
         if cluster.recipe_hash != file.recipe.hash or cluster.state is ClusterState.READY:
             continue
         try:
-            claim = lock_existing(cluster, paths=context.paths)
+            acquired = lock_cluster(cluster, paths=context.paths)
         except StoreError:
-            continue  # another command is in charge of it
-        try:
+            continue  # another command manages it
+        with acquired:
             current = context.clusters.find(cluster.cluster_id)
             if current is not None and current.state is not ClusterState.DOWN:
-                context.emit(Notice(message=f"taking {cluster.name} down, which was left unfinished"))
-                end_cluster(context, current)
-        finally:
-            claim.lock.release()
+                context.emit(Notice(message=f"terminating {cluster.name}, which was left unfinished"))
+                destroy_cluster(context.launcher(current))
 
 
-def brought_up(
-    context: Context, cluster: Cluster, plan: Plan, *, cloud: Cloud, dial: Dial, clock: Clock, emit: Emit
-) -> ConnectedMembers:
-    """Bring up what the plan says.
-
-    Args:
-        context: The collaborators that all flows share.
-        cluster: Which we are in charge of.
-        plan: What it is to be.
-        cloud: Where.
-        dial: Reaches its instances.
-        clock: For this flow; may refuse to wait once it was stopped.
-        emit: The same.
+def destroy_cluster(launcher: Launcher) -> None:
+    """Destroy a cluster that this command manages, and emit what it cost.
 
     Raises:
-        CloudError, InstanceError: As `bring_up`.
+        CloudError: Something is left of it; running it again goes on.
     """
-    reached = bring_up(
-        cluster,
-        plan,
-        first_boot=lambda minutes: first_boot(
-            cluster, life_minutes=minutes, idle_minutes=plan.idle_minutes, paths=context.paths
-        ),
-        cloud=cloud,
-        clusters=context.clusters,
-        dial=dial,
-        clock=clock,
-        emit=emit,
-    )
-    context.clusters.set_state(cluster.cluster_id, ClusterState.RUNNING)
-    return reached
+    launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, launcher.destroy())))
 
 
 @contextmanager
-def taken_down_after(context: Context, claim: ClusterLock, *, keep: bool) -> Iterator[None]:
-    """Take the cluster down when the block ends or fails; keep it only where that is wanted."""
-    cluster = claim.cluster
-    with taken_down_on_failure(context, claim):
+def destroy_at_end(launcher: Launcher, acquired: ClusterLock, *, keep: bool) -> Iterator[None]:
+    """Destroy the cluster when the block ends or fails; with `keep` only when it fails."""
+    name = launcher.cluster.name
+    with destroy_on_failure(launcher, acquired):
         yield
     if keep:
-        context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
-        context.emit(Notice(message=f"{cluster.name} is kept up: dlcloud down {cluster.name} ends it"))
+        launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+        launcher.emit(Notice(message=f"{name} is kept up: dlcloud down {name} ends it"))
     else:
-        end_cluster(context, cluster)
+        destroy_cluster(launcher)
 
 
 @contextmanager
-def taken_down_on_failure(context: Context, claim: ClusterLock) -> Iterator[None]:
-    """Take the cluster down when the block fails; one that was kept up before stays."""
-    cluster = claim.cluster
+def destroy_on_failure(launcher: Launcher, acquired: ClusterLock) -> Iterator[None]:
+    """Destroy the cluster when the block fails; one that was kept up before stays."""
+    name, emit = launcher.cluster.name, launcher.emit
     try:
         yield
     except BaseException as error:
-        if claim.kept:
-            context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
-            context.emit(Warned(message=f"{cluster.name} was kept up before and stays up"))
+        if acquired.kept:
+            launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+            emit(Warned(message=f"{name} was kept up before and stays up"))
             raise
-        stopped = isinstance(error, KeyboardInterrupt | StoppedError)
-        reason = "interrupted" if stopped else f"failed ({error})"
-        context.emit(Warned(message=f"{reason}: taking {cluster.name} down, so that nothing is left running"))
-        _down_or_say(context, cluster)
+        interrupted = isinstance(error, KeyboardInterrupt | StoppedError)
+        reason = "interrupted" if interrupted else f"failed ({error})"
+        emit(Warned(message=f"{reason}: terminating {name}"))
+        try:
+            destroy_cluster(launcher)
+        except (DlcloudError, KeyboardInterrupt) as second:
+            # It must not hide the first failure, but what is left is named.
+            reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
+            emit(Warned(message=f"{name} may still be up and cost money ({reason}): dlcloud down {name}"))
         raise
 
 
 @contextmanager
-def others_ended_after(context: Context, claim: ClusterLock, *, keep: bool) -> Iterator[None]:
-    """End all instances but this one when the block ends or fails: it holds the results for whoever comes.
+def terminate_others_at_end(launcher: Launcher, controller_instance_id: str, *, keep: bool) -> Iterator[None]:
+    """Terminate all instances but the controller when the block ends or fails: it holds the results.
 
-    For the `up` that an instance runs of its own cluster. Who interrupts it takes the cluster down.
+    For the `up` that an instance runs of its own cluster. An interrupt comes from the command that destroys
+    the cluster, and is left to it.
     """
-    cluster = claim.cluster
+    name, emit = launcher.cluster.name, launcher.emit
+
+    def terminate_others() -> None:
+        members = launcher.reconcile()
+        launcher.shrink([m for m in members if m.instance.instance_id != controller_instance_id])
+        launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+
     try:
         yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        context.emit(Warned(message=f"failed ({error}): ending all instances but this one"))
+        emit(Warned(message=f"failed ({error}): ending all instances but this one"))
         try:
-            _end_others(context, cluster)
+            terminate_others()
         except DlcloudError as second:
-            context.emit(Warned(message=f"others may still be up: {second.message}"))
+            emit(Warned(message=f"others may still be up: {second.message}"))
         raise
     if not keep:
-        _end_others(context, cluster)
-    context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
-    context.emit(Notice(message=f"the results wait here: dlcloud down {cluster.name} brings them home"))
-
-
-def _end_others(context: Context, cluster: Cluster) -> None:
-    cloud = context.cloud(cluster.cloud, cluster.region)
-    members = reconcile_members(cluster, cloud=cloud, clusters=context.clusters, clock=context.clock)
-    others = [member for member in members if member.instance.instance_id != context.controller]
-    shrink(cluster, others, cloud=cloud, clusters=context.clusters, clock=context.clock, emit=context.emit)
-    context.clusters.set_state(cluster.cluster_id, ClusterState.READY)
-
-
-def _down_or_say(context: Context, cluster: Cluster) -> None:
-    """Take down after a failure; a second failure must not hide the first, but what is left is named."""
-    try:
-        end_cluster(context, cluster)
-    except (DlcloudError, KeyboardInterrupt) as error:
-        told = error.message if isinstance(error, DlcloudError) else "interrupted again"
-        message = f"{cluster.name} may still be up and cost money ({told}): dlcloud down {cluster.name}"
-        context.emit(Warned(message=message))
+        terminate_others()
+    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+    emit(Notice(message=f"the results wait here: dlcloud down {name} brings them home"))

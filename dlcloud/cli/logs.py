@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 def command(*, run: str, follow: bool, output: str, verbose: bool) -> int | None:
     """Print the log of RUN (a run, a cluster or an instance; default: the newest run)."""
     from dlcloud.cli.context import Context
-    from dlcloud.cli.elsewhere import passed_on
 
     with Context("logs", verbose=verbose) as context:
-        status = passed_on(context, run)
+        status = context.forward_command(run)
         if status is None:
             print_log(context, run, follow=follow, output=output)
     return status

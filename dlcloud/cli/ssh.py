@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 def command(*, cluster: str, instance: str, output: str, verbose: bool) -> int | None:
     """Open a shell on an instance of CLUSTER (the only one, if none is named); its host key is proven."""
     from dlcloud.cli.context import Context
-    from dlcloud.cli.elsewhere import shell_passed_on
 
     with Context("ssh", verbose=verbose) as context:
         print_only = output == "json"
-        status = shell_passed_on(context, cluster, instance, only_say=print_only)
+        if print_only:
+            status = context.forward_command(cluster)
+        else:
+            status = context.detached.open_shell(cluster, instance)
         if status is None:
             open_shell(context, cluster, instance, print_only=print_only)
     return status

@@ -13,7 +13,7 @@ from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.core.cost import member_usd, money, rounded
 from dlcloud.core.instance import Instance, InstanceState, Market
-from dlcloud.core.whereabouts import DetachedCluster, controlled
+from dlcloud.detached.locate import DetachedCluster, find_detached
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
@@ -42,9 +42,7 @@ def command(*, cluster: str, all_clusters: bool, everywhere: bool, output: str, 
 
     with Context("status", verbose=verbose) as context:
         if cluster:
-            from dlcloud.cli.elsewhere import passed_on
-
-            status = passed_on(context, cluster)
+            status = context.forward_command(cluster)
             if status is not None:
                 return status
         lines = instance_lines(context, cluster, all_clusters=all_clusters, everywhere=everywhere)
@@ -89,14 +87,12 @@ def instance_lines(
     clusters = context.clusters.all() if all_clusters else context.clusters.active()
     places = {(cluster.cloud, cluster.region) for cluster in context.clusters.active()}
     if everywhere:
-        from dlcloud.cli.elsewhere import everywhere as find_everywhere
-
-        places |= {(cluster.cloud, cluster.region) for cluster in find_everywhere(context)}
+        places |= {(cluster.cloud, cluster.region) for cluster in context.detached.find_all()}
     reported = {place: _reported(context, *place) for place in sorted(places)}
     detached = {
         cluster.cluster_id: cluster
         for (cloud, region), instances in reported.items()
-        for cluster in controlled(instances, cloud=cloud, region=region)
+        for cluster in find_detached(instances, cloud=cloud, region=region)
     }
     lines: list[InstanceLine] = []
     for cluster in clusters:

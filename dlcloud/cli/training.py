@@ -23,10 +23,9 @@ def command(*, name: str, output: str, verbose: bool) -> int | None:
     why, what each instance cost, and what the same steps would have cost on demand and fixed.
     """
     from dlcloud.cli.context import Context
-    from dlcloud.cli.elsewhere import passed_on
 
     with Context("training", verbose=verbose) as context:
-        status = passed_on(context, name)
+        status = context.forward_command(name)
         if status is None:
             print_training(context, name, output)
     return status

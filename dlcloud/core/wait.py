@@ -36,12 +36,13 @@ def wait_until(
         is_done: True for the value that ends the wait; by default any true value does.
         clock: Measures and sleeps.
         timeout_s: Seconds until the wait is given up.
-        poll_s: Seconds between two calls.
+        poll_s: Seconds between two calls; 0 where `poll` itself waits.
         first_poll_s: Seconds before the second call, if other than `poll_s`.
     """
     deadline = clock.monotonic() + timeout_s
     pause_s = poll_s if first_poll_s is None else first_poll_s
     while not is_done(value := poll()) and clock.monotonic() <= deadline:
-        clock.sleep(pause_s)
+        if pause_s:
+            clock.sleep(pause_s)
         pause_s = poll_s
     return value

@@ -18,7 +18,7 @@ from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.succession import CoordinatorFailover, CoordinatorTerminated, Phase
 from dlcloud.elastic.team import WorkerRegistry
 from dlcloud.elastic.workers import RecordsReceived, WorkerExited, Workers
-from dlcloud.launch.grow import GrowResult
+from dlcloud.launch.launcher import LaunchedMembers
 
 TICK_S = 0.25
 TELL_EVERY_S = 1.0
@@ -46,7 +46,7 @@ TOLD = {
 class ScaleUpFinished:
     """A request for instances has been answered; `error` where it could not even be made."""
 
-    grown: GrowResult | None = None
+    grown: LaunchedMembers | None = None
     error: BaseException | None = None
 
 
@@ -72,7 +72,7 @@ class Controller:
     make_workers: Callable[
         [Callable[[], Coordinator], Callable[[RecordsReceived | WorkerExited], None]], Workers
     ]
-    grow: Callable[[int, Sequence[str]], GrowResult]
+    grow: Callable[[int, Sequence[str]], LaunchedMembers]
     end: Callable[[Sequence[Member]], object]
     target: Callable[[], int]
     clock: Clock
@@ -215,7 +215,7 @@ class Controller:
     def _count_failure(self, ended: WorkerExited, most: int) -> None:
         self._failures += 1
         if ended.run is not None and self._failures >= most:
-            raise self._workers.detached.failure(ended.run, self.recipe.name)
+            raise self._workers.detached.error_of(ended.run, self.recipe.name)
         self.emit(Warned(message="its worker failed, and is replaced", instance_id=ended.instance_id))
 
     def _release(self, name: str) -> None:

@@ -15,7 +15,7 @@ from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
 from dlcloud.elastic.lead import Coordinator
 from dlcloud.elastic.program import CONTROL, PACKAGE, Program
-from dlcloud.launch.quotes import PriceLookup
+from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
 from dlcloud.store.runs import Runs
@@ -88,7 +88,7 @@ class Workers:
 
     def stored(self, member: Member) -> list[dict[str, Any]]:
         """Return what an agent that is still to be followed had reported to an earlier controller."""
-        run = self.detached.unfinished(member, self.recipe.name)
+        run = self.detached.find_unfinished(member, self.recipe.name)
         lines = [] if run is None else self.runs.all_lines(run.run_id)
         return [record for line in lines if (record := parse_record(line)) is not None]
 
@@ -107,7 +107,7 @@ class Workers:
         Raises:
             UnreachableError, RemoteCommandError: They could not be told.
         """
-        run = self.detached.unfinished(member, self.recipe.name)
+        run = self.detached.find_unfinished(member, self.recipe.name)
         if run is None:
             return False
         name = member.instance.instance_id
@@ -120,7 +120,7 @@ class Workers:
         name = member.instance.instance_id
         try:
             connection = self.detached.connect(member)
-            run = self.detached.unfinished(member, self.recipe.name) or self._send(connection, member)
+            run = self.detached.find_unfinished(member, self.recipe.name) or self._send(connection, member)
             self.detached.start(connection, run)
             self.runs.put_prices(run.run_id, self.quotes.of(run.instance_type, run.zone))
             ended = self.detached.follow(
@@ -129,7 +129,9 @@ class Workers:
             if ended.exit_status == DRAINED:
                 ended = replace(ended, state=RunState.DONE)
             patterns = self.recipe.keep.files if ended.exit_status == 0 else []
-            self.post(WorkerExited(instance_id=name, run=self.detached.bring_home(member, ended, patterns)))
+            self.post(
+                WorkerExited(instance_id=name, run=self.detached.fetch_results(member, ended, patterns))
+            )
         except DlcloudError as error:
             self.post(WorkerExited(instance_id=name, error=error))
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the command, not hang it
@@ -140,7 +142,7 @@ class Workers:
         python = prepare(
             connection, self.recipe.setup, self.program.requirements, clock=self.clock, emit=self.emit
         )
-        run = self.detached.new(member, self.recipe.name, image_id=self.image_id, setup_at=setup_at)
+        run = self.detached.new_run(member, self.recipe.name, image_id=self.image_id, setup_at=setup_at)
         folder = folder_of(run)
         connection.send_tree(PACKAGE, f"{folder}/trainer")
         if self.program.files is not None:

@@ -1,14 +1,14 @@
-"""Reach instances over SSH as soon as they answer."""
+"""Connect to instances over SSH as soon as they answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.cluster import Member
 from dlcloud.core.errors import DlcloudError, UnreachableError
 from dlcloud.core.instance import Instance
-from dlcloud.core.protocols import Clock, Cloud
-from dlcloud.core.remote import Connection, Dial, Endpoint
-from dlcloud.store.clusters import Clusters
+from dlcloud.core.remote import Connection, Endpoint
+from dlcloud.core.wait import wait_until
+from dlcloud.launch.managed import ManagedCluster
 from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
 
 BOOT_TIMEOUT_S = 300.0
@@ -17,60 +17,55 @@ DIAL_ROUND_S = 20.0
 """How long instances are dialled before EC2 is asked whether they still live."""
 
 
-Lost = Mapping[str, DlcloudError]
+LostInstances = Mapping[str, DlcloudError]
 """Why instances that were launched cannot be used, by instance id."""
+
+Lose = Callable[[LostInstances], None]
+"""Takes instances that are given up, so that the others go on."""
 
 
 def wait_until_reachable(
-    cluster: Cluster,
+    managed: ManagedCluster,
     members: Sequence[Member],
     *,
     group_id: str,
     cidr: str,
-    cloud: Cloud,
-    clusters: Clusters,
-    dial: Dial,
-    clock: Clock,
-    lose: Callable[[Lost], None] | None = None,
+    lose: Lose | None = None,
 ) -> tuple[list[Member], dict[str, Connection]]:
-    """Let the caller in, await addresses, connect: what lies between a launch and work; `lose` as below.
+    """Open SSH to the caller's network, await addresses, connect: what lies between a launch and work.
+
+    Args:
+        managed: The cluster.
+        members: Its instances to connect to.
+        group_id: The security group of the instances.
+        cidr: The network that may reach them.
+        lose: Takes the instances that are given up; without it their errors are raised.
+
+    Returns:
+        The instances that answer, and the connections to them by instance id.
 
     Raises:
         UnreachableError, HostKeyError: As `connect`.
-        CloudError: The caller could not be let in.
+        CloudError: SSH could not be opened.
     """
     # The group's rule and the addresses do not wait for each other: a round trip less.
     steps: list[Callable[[], list[Member] | None]] = [
-        lambda: await_addresses(cluster, members, cloud=cloud, clusters=clusters, clock=clock, lose=lose),
-        lambda: cloud.allow_ssh(group_id, cidr),
+        lambda: await_addresses(managed, members, lose=lose),
+        lambda: managed.cloud.allow_ssh(group_id, cidr),
     ]
     addressed, allowed = fan_out(lambda step: step(), steps)
     for outcome in (addressed, allowed):
         if outcome.error is not None:
             raise outcome.error
-    there = addressed.value or []
-    connections = connect(cluster, there, cloud=cloud, dial=dial, clock=clock, lose=lose)
-    return [member for member in there if member.instance.instance_id in connections], connections
+    with_address = addressed.value or []
+    connections = connect(managed, with_address, lose=lose)
+    return [member for member in with_address if member.instance.instance_id in connections], connections
 
 
 def await_addresses(
-    cluster: Cluster,
-    members: Sequence[Member],
-    *,
-    cloud: Cloud,
-    clusters: Clusters,
-    clock: Clock,
-    lose: Callable[[Lost], None] | None = None,
+    managed: ManagedCluster, members: Sequence[Member], *, lose: Lose | None = None
 ) -> list[Member]:
-    """Ask EC2 until every instance has an address; the state `running` is not waited for, SSH tells sooner.
-
-    Args:
-        cluster: Whose instances.
-        members: Which.
-        cloud: Whom to ask.
-        clusters: Where addresses are remembered.
-        clock: Ends it after five minutes.
-        lose: Is told of instances that are given up, so that the others go on; without it they are raised.
+    """Poll until every instance has an address; the state `running` is not waited for, SSH answers sooner.
 
     Returns:
         The instances that have an address.
@@ -78,37 +73,36 @@ def await_addresses(
     Raises:
         UnreachableError: An instance ended, or has no address after five minutes, and `lose` is not given.
     """
-    deadline = clock.monotonic() + BOOT_TIMEOUT_S
-    current = list(members)
-    while True:
-        seen = {each.instance_id: each for each in cloud.instances(cluster.cluster_id)}
-        current = [
-            replace(member, instance=seen.get(member.instance.instance_id, member.instance))
-            for member in current
-        ]
-        lost = _dead([member.instance for member in current])
-        waiting = [each.instance.instance_id for each in current if not each.instance.host]
-        if clock.monotonic() > deadline:
-            lost = {name: _without_address(name) for name in waiting} | lost
-        if lost:
-            _give_up(lost, lose)
-        current = [member for member in current if member.instance.instance_id not in lost]
-        if all(member.instance.host for member in current):
-            clusters.put_members(cluster.cluster_id, current)
-            return current
-        clock.sleep(ADDRESS_POLL_S)
+    current = {member.instance.instance_id: member for member in members}
+
+    def give_up(lost: LostInstances) -> None:
+        _lose_or_raise(lost, lose)
+        for name in lost:
+            del current[name]
+
+    def without_address() -> list[str]:
+        listed = managed.describe_instances()
+        for name, member in current.items():
+            current[name] = replace(member, instance=listed.get(name, member.instance))
+        give_up(_errors_of_ended(member.instance for member in current.values()))
+        return [name for name, member in current.items() if not member.instance.host]
+
+    waiting = wait_until(
+        without_address,
+        lambda names: not names,
+        clock=managed.clock,
+        timeout_s=BOOT_TIMEOUT_S,
+        poll_s=ADDRESS_POLL_S,
+    )
+    give_up({name: _no_address(name) for name in waiting})
+    managed.store.clusters.put_members(managed.cluster_id, list(current.values()))
+    return list(current.values())
 
 
 def connect(
-    cluster: Cluster,
-    members: Sequence[Member],
-    *,
-    cloud: Cloud,
-    dial: Dial,
-    clock: Clock,
-    lose: Callable[[Lost], None] | None = None,
+    managed: ManagedCluster, members: Sequence[Member], *, lose: Lose | None = None
 ) -> dict[str, Connection]:
-    """Connect to every instance at once, waiting for those that still boot; `lose` as above.
+    """Connect to every instance at once, waiting for those that still boot.
 
     Returns:
         The connections by instance id.
@@ -117,65 +111,77 @@ def connect(
         UnreachableError: An instance ended while booting, or did not answer within five minutes.
         HostKeyError: An instance could not prove its host key.
     """
-    deadline = clock.monotonic() + BOOT_TIMEOUT_S
-    waiting = {member.instance.instance_id: member.instance.endpoint(cluster.user) for member in members}
+    waiting = {
+        member.instance.instance_id: member.instance.endpoint(managed.cluster.user) for member in members
+    }
     connected: dict[str, Connection] = {}
-    while waiting:
-        outcomes = _dial_all(dial, waiting)
-        connected |= {each.item.instance_id: each.value for each in outcomes if each.value is not None}
-        failed = {each.item.instance_id: each.error for each in outcomes if each.error is not None}
-        given_up = clock.monotonic() > deadline
-        hopeless = {
-            name: error
-            for name, error in failed.items()
-            if given_up or not isinstance(error, UnreachableError)
-        }
-        if hopeless:
-            if lose is None:
-                all_or_raise(outcomes)
-            _give_up({name: _ours(error) for name, error in hopeless.items()}, lose)
-        waiting = {name: each for name, each in waiting.items() if name in failed and name not in hopeless}
+
+    def give_up(outcomes: Sequence[Outcome[Endpoint, Connection]]) -> None:
+        if outcomes and lose is None:
+            all_or_raise(outcomes)
+        _lose_or_raise({outcome.item.instance_id: _own_error(outcome.error) for outcome in outcomes}, lose)
+        for outcome in outcomes:
+            del waiting[outcome.item.instance_id]
+
+    def dial_waiting() -> list[Outcome[Endpoint, Connection]]:
+        """Dial those that are waited for; return the outcomes of those that may still come to answer."""
+        outcomes = fan_out(
+            lambda endpoint: managed.dialer.dial(endpoint, wait_s=DIAL_ROUND_S), list(waiting.values())
+        )
+        for outcome in outcomes:
+            if outcome.value is not None:
+                connected[outcome.item.instance_id] = outcome.value
+                del waiting[outcome.item.instance_id]
+        failed = [outcome for outcome in outcomes if outcome.error is not None]
+        give_up([outcome for outcome in failed if not isinstance(outcome.error, UnreachableError)])
         if waiting:
-            seen = [each for each in cloud.instances(cluster.cluster_id) if each.instance_id in waiting]
-            dead = _dead(seen)
-            if dead:
-                _give_up(dead, lose)
-            waiting = {name: each for name, each in waiting.items() if name not in dead}
+            listed = managed.describe_instances()
+            ended = _errors_of_ended(listed[name] for name in waiting if name in listed)
+            _lose_or_raise(ended, lose)
+            for name in ended:
+                del waiting[name]
+        return [outcome for outcome in failed if outcome.item.instance_id in waiting]
+
+    unreachable = wait_until(
+        dial_waiting,
+        lambda outcomes: not outcomes,
+        clock=managed.clock,
+        timeout_s=BOOT_TIMEOUT_S,
+        poll_s=0,
+    )
+    give_up(unreachable)
     return connected
 
 
-def _dial_all(dial: Dial, waiting: Mapping[str, Endpoint]) -> list[Outcome[Endpoint, Connection]]:
-    return fan_out(lambda endpoint: dial.dial(endpoint, wait_s=DIAL_ROUND_S), list(waiting.values()))
-
-
-def _give_up(lost: Lost, lose: Callable[[Lost], None] | None) -> None:
-    if lose is not None:
-        lose(lost)
+def _lose_or_raise(lost: LostInstances, lose: Lose | None) -> None:
+    if not lost:
         return
-    first = next(iter(lost.values()))
-    raise UnreachableError("\n".join(each.message for each in lost.values()), first.hint) from first
+    if lose is None:
+        first = next(iter(lost.values()))
+        raise UnreachableError("\n".join(error.message for error in lost.values()), first.hint) from first
+    lose(lost)
 
 
-def _ours(error: Exception) -> DlcloudError:
+def _own_error(error: Exception | None) -> DlcloudError:
     """Return an error of the tree; another one is a bug and is raised as it is."""
     if isinstance(error, DlcloudError):
         return error
-    raise error
+    raise error or AssertionError
 
 
-def _without_address(instance_id: str) -> UnreachableError:
+def _no_address(instance_id: str) -> UnreachableError:
     return UnreachableError(
         f"{instance_id}: no public address after {BOOT_TIMEOUT_S:.0f} s",
         "the default subnet must assign public addresses",
     )
 
 
-def _dead(instances: Sequence[Instance]) -> dict[str, DlcloudError]:
+def _errors_of_ended(instances: Iterable[Instance]) -> dict[str, DlcloudError]:
     return {
-        each.instance_id: UnreachableError(
-            f"an instance ended while it was booting: {each.instance_id} is {each.state} "
-            f"({each.state_reason or 'no reason'})"
+        instance.instance_id: UnreachableError(
+            f"an instance ended while it was booting: {instance.instance_id} is {instance.state} "
+            f"({instance.state_reason or 'no reason'})"
         )
-        for each in instances
-        if not each.alive
+        for instance in instances
+        if not instance.alive
     }

@@ -1,18 +1,19 @@
-"""Take a cluster down, and verify that nothing of it is left that costs money."""
+"""Terminate a cluster, or what is left of one that no store remembers, and verify that nothing is left."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import not_
 
-from dlcloud.core.cluster import Cluster, ClusterState, Member
+from dlcloud.core.cluster import ClusterState, Leftover, Member
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import Emit, stage
 from dlcloud.core.instance import Instance, InstanceState
 from dlcloud.core.protocols import Clock, Cloud
-from dlcloud.launch import members as living
-from dlcloud.launch.members import LAUNCH, UNSEEN
-from dlcloud.launch.shrink import ended_members
-from dlcloud.store.clusters import Clusters
+from dlcloud.core.wait import wait_until
+from dlcloud.launch import members as existing
+from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.members import LAUNCH, UNSEEN, ended_members, unpriced_member
 from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
@@ -20,9 +21,7 @@ POLL_S = 1.0
 FLEET = re.compile(r"\bfleet-[0-9a-f-]+")
 
 
-def take_down(
-    cluster: Cluster, *, cloud: Cloud, clusters: Clusters, clock: Clock, emit: Emit
-) -> list[Member]:
+def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     """Terminate every instance that carries the cluster's tag, then delete all else that does.
 
     Returns:
@@ -31,96 +30,146 @@ def take_down(
     Raises:
         CloudError: Something is left; the message names it. Running it again goes on.
     """
+    cluster, cloud, clusters = managed.cluster, managed.cloud, managed.store.clusters
     clusters.set_state(cluster.cluster_id, ClusterState.STOPPING)
-    with stage(emit, clock, f"terminating the instances of {cluster.name}"):
-        ended_at = clock.now()
-        steps: list[Callable[[], list[Instance]]] = [
-            lambda: _terminate_all(cluster, cloud=cloud, clusters=clusters, clock=clock),
-            lambda: _close(cluster, cloud=cloud, clusters=clusters),
+    with stage(managed.emit, managed.clock, f"terminating the instances of {cluster.name}"):
+        requested_at = managed.clock.now()
+        steps: list[Callable[[], dict[str, Instance]]] = [
+            lambda: _terminate_all(managed),
+            lambda: _close(managed),
         ]
         terminated, closed = fan_out(lambda step: step(), steps)
         if terminated.error is not None:
             raise terminated.error
-        instances = terminated.value or []
+        instances = terminated.value or {}
     # Billing ends when an instance enters shutting-down, which is when it was asked to.
-    _remember_ends(cluster, instances, clusters=clusters, ended_at=ended_at)
-    with stage(emit, clock, f"deleting the security group of {cluster.name}"):
+    _store_ends(managed, instances, requested_at)
+    with stage(managed.emit, managed.clock, f"deleting the security group of {cluster.name}"):
         if closed.error is not None:
             raise closed.error
-        cloud.delete_fleets(_fleets(cluster, instances, cloud, clusters))
-        _delete_groups(cluster, cloud=cloud, clock=clock)
-    clusters.set_state(cluster.cluster_id, ClusterState.DOWN, clock.now())
+        cloud.delete_fleets(_fleets(managed, instances.values()))
+        hint = f"dlcloud down {cluster.name}"
+        _delete_groups(cluster.cluster_id, cloud=cloud, clock=managed.clock, hint=hint)
+    clusters.set_state(cluster.cluster_id, ClusterState.DOWN, managed.clock.now())
     return clusters.members(cluster.cluster_id)
 
 
-def _close(cluster: Cluster, *, cloud: Cloud, clusters: Clusters) -> list[Instance]:
-    """Let nobody in any more, and drop what could launch more; neither waits for an instance's end."""
-    if clusters.hand_over(cluster.cluster_id) is not None:
-        cloud.delete_control_role(cluster.cluster_id)
-    cloud.revoke_ssh(cluster.cluster_id)
-    cloud.delete_launch_templates(cluster.cluster_id)
-    return []
+def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit) -> None:
+    """Remove leftovers of one region: first what could launch more, last what the others depend on.
+
+    Raises:
+        CloudError: Something is left; the message names it. Running it again goes on.
+    """
+
+    def ids(kind: str) -> list[str]:
+        return [leftover.resource_id for leftover in leftovers if leftover.kind == kind]
+
+    for leftover in leftovers:
+        if leftover.kind == "iam-role":
+            cloud.delete_control_role(leftover.cluster_id)
+    instance_ids = ids("instance")
+    with stage(emit, clock, f"terminating {len(instance_ids)} instance(s) in {cloud.region}"):
+        cloud.terminate(instance_ids)
+        left = wait_until(
+            lambda: {i.instance_id for i in cloud.instances() if not i.ended}.intersection(instance_ids),
+            not_,
+            clock=clock,
+            timeout_s=TERMINATION_TIMEOUT_S,
+            poll_s=POLL_S,
+        )
+        if left:
+            raise CloudError(f"still not terminated: {', '.join(sorted(left))}", "dlcloud gc")
+    cluster_ids = sorted({leftover.cluster_id for leftover in leftovers})
+    with stage(emit, clock, f"removing what belongs to {len(cluster_ids)} cluster(s) in {cloud.region}"):
+        cloud.delete_fleets(ids("fleet"))
+        cloud.delete_volumes(ids("volume"))
+        cloud.delete_interfaces(ids("network-interface"))
+        for cluster_id in cluster_ids:
+            cloud.delete_launch_templates(cluster_id)
+            _delete_groups(cluster_id, cloud=cloud, clock=clock, hint="dlcloud gc")
 
 
-def _fleets(cluster: Cluster, instances: Iterable[Instance], cloud: Cloud, clusters: Clusters) -> list[str]:
+def _close(managed: ManagedCluster) -> dict[str, Instance]:
+    """Close SSH, and delete what could launch more; neither waits for an instance's end."""
+    if managed.store.clusters.hand_over(managed.cluster_id) is not None:
+        managed.cloud.delete_control_role(managed.cluster_id)
+    managed.cloud.revoke_ssh(managed.cluster_id)
+    managed.cloud.delete_launch_templates(managed.cluster_id)
+    return {}
+
+
+def _fleets(managed: ManagedCluster, instances: Iterable[Instance]) -> list[str]:
     """Return the cluster's fleets: those whose answer was stored, and those that marked an instance.
 
-    EC2 lists no instant fleets (EC2 API reference, DescribeFleets). Only where an answer was lost is looked
-    for them by tag: a fleet that had no instance is known in no other way.
+    EC2 lists no instant fleets (EC2 API reference, DescribeFleets). Only where an answer was lost are they
+    looked for by tag: a fleet that had no instance can be found in no other way.
     """
-    intents = clusters.intents(cluster.cluster_id, LAUNCH)
-    told = [intent.outcome or "" for intent in intents]
-    told += [instance.fleet_id for instance in instances]
+    intents = managed.store.clusters.intents(managed.cluster_id, LAUNCH)
+    texts = [intent.outcome or "" for intent in intents]
+    texts += [instance.fleet_id for instance in instances]
     if any(intent.outcome in {None, UNSEEN} for intent in intents):
-        told += cloud.fleets(cluster.cluster_id)
-    return sorted({fleet for text in told for fleet in FLEET.findall(text)})
+        texts += managed.cloud.fleets(managed.cluster_id)
+    return sorted({fleet for text in texts for fleet in FLEET.findall(text)})
 
 
-def _terminate_all(cluster: Cluster, *, cloud: Cloud, clusters: Clusters, clock: Clock) -> list[Instance]:
-    started = clock.monotonic()
-    unsure_s = _unsure_s(cluster, clusters, clock)
-    asked: set[str] = set()
-    while True:
-        instances = cloud.instances(cluster.cluster_id)
-        alive = [each.instance_id for each in instances if each.alive and each.instance_id not in asked]
-        cloud.terminate(alive)
-        asked |= set(alive)
-        left = [each for each in instances if each.state is not InstanceState.TERMINATED]
-        waited = clock.monotonic() - started
-        if not left and waited >= unsure_s:
-            return instances
-        if waited > TERMINATION_TIMEOUT_S:
-            told = ", ".join(f"{each.instance_id} ({each.state})" for each in left)
-            raise CloudError(f"{cluster.name}: still not terminated: {told}", f"dlcloud down {cluster.name}")
-        clock.sleep(POLL_S if not alive else POLL_S / 4)
+def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
+    clock, started = managed.clock, managed.clock.monotonic()
+    appear_s = _appear_s(managed)
+    requested: set[str] = set()
+
+    def terminate_living() -> dict[str, Instance]:
+        listed = managed.describe_instances()
+        living = [name for name, instance in listed.items() if instance.alive and name not in requested]
+        managed.cloud.terminate(living)
+        requested.update(living)
+        return listed
+
+    listed = wait_until(
+        terminate_living,
+        lambda listed: not _not_terminated(listed) and clock.monotonic() - started >= appear_s,
+        clock=clock,
+        timeout_s=TERMINATION_TIMEOUT_S,
+        poll_s=POLL_S,
+        first_poll_s=POLL_S / 4,
+    )
+    if left := _not_terminated(listed):
+        name = managed.cluster.name
+        raise CloudError(f"{name}: still not terminated: {', '.join(left)}", f"dlcloud down {name}")
+    return listed
 
 
-def _unsure_s(cluster: Cluster, clusters: Clusters, clock: Clock) -> float:
-    """Return for how long an instance may yet appear, of a launch whose answer is not known."""
-    begun = [
-        intent.begun_at for intent in clusters.intents(cluster.cluster_id, LAUNCH) if intent.outcome is None
+def _not_terminated(listed: Mapping[str, Instance]) -> list[str]:
+    return [
+        f"{instance.instance_id} ({instance.state})"
+        for instance in listed.values()
+        if instance.state is not InstanceState.TERMINATED
     ]
+
+
+def _appear_s(managed: ManagedCluster) -> float:
+    """Return for how long an instance may yet appear, of a launch whose answer is not known."""
+    intents = managed.store.clusters.intents(managed.cluster_id, LAUNCH)
+    begun = [intent.begun_at for intent in intents if intent.outcome is None]
     if not begun:
         return 0.0
-    return max(0.0, living.CONSISTENCY_WINDOW_S - (clock.now() - max(begun)).total_seconds())
+    return max(0.0, existing.CONSISTENCY_WINDOW_S - (managed.clock.now() - max(begun)).total_seconds())
 
 
-def _remember_ends(
-    cluster: Cluster, instances: Iterable[Instance], *, clusters: Clusters, ended_at: datetime
-) -> None:
-    known = {member.instance.instance_id: member for member in clusters.members(cluster.cluster_id)}
-    for each in instances:
-        unpriced = Member(instance=each, hourly_usd=None, price_source="", price_as_of=None)
-        known.setdefault(each.instance_id, unpriced)
-    clusters.put_members(cluster.cluster_id, ended_members(list(known.values()), list(instances), ended_at))
+def _store_ends(managed: ManagedCluster, listed: Mapping[str, Instance], requested_at: datetime) -> None:
+    clusters = managed.store.clusters
+    members = {member.instance.instance_id: member for member in clusters.members(managed.cluster_id)}
+    for name, instance in listed.items():
+        members.setdefault(name, unpriced_member(instance))
+    clusters.put_members(managed.cluster_id, ended_members(list(members.values()), listed, requested_at))
 
 
-def _delete_groups(cluster: Cluster, *, cloud: Cloud, clock: Clock) -> None:
-    deadline = clock.monotonic() + TERMINATION_TIMEOUT_S
-    while left := cloud.delete_security_groups(cluster.cluster_id):
-        if clock.monotonic() > deadline:
-            raise CloudError(
-                f"{cluster.name}: security group {', '.join(left)} is still in use",
-                f"dlcloud down {cluster.name}",
-            )
-        clock.sleep(POLL_S)
+def _delete_groups(cluster_id: str, *, cloud: Cloud, clock: Clock, hint: str) -> None:
+    left = wait_until(
+        lambda: cloud.delete_security_groups(cluster_id),
+        not_,
+        clock=clock,
+        timeout_s=TERMINATION_TIMEOUT_S,
+        poll_s=POLL_S,
+    )
+    if left:
+        raise CloudError(f"security group {', '.join(left)} is still in use", hint)

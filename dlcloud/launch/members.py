@@ -1,75 +1,123 @@
-"""Find what a cluster has: the tags tell what exists, the store what is about to end and what it costs."""
+"""A cluster's instances: which exist, what they take of the budget, and the end of some of them.
+
+The tags say what exists; the store says what is about to end, and what it costs.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from dlcloud.core.attempts import LaunchAttempt
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.cost import committed_usd, price_of
+from dlcloud.core.errors import CloudError
+from dlcloud.core.events import stage
 from dlcloud.core.instance import Instance, Market, Price
 from dlcloud.core.plan import ExistingCapacity
-from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.recipe import Recipe
-from dlcloud.launch.shrink import ended_members, finish_shrinks, terminating_ids
+from dlcloud.core.wait import wait_until
+from dlcloud.launch.managed import ManagedCluster
 from dlcloud.store.clusters import Clusters
 
 LAUNCH = "launch"
-"""The name of the intent that precedes each request for instances."""
+"""The intent that precedes each request for instances."""
 
 UNSEEN = "its answer was not seen"
-"""The outcome of a request that was cut off and is not repeated: there may be a fleet that nobody knows."""
+"""The outcome of a request that was cut off and is not repeated: it may have made an unknown fleet."""
+
+SHRINK = "shrink"
+"""The intent that precedes the end of instances; its detail names them."""
 
 CONSISTENCY_WINDOW_S = 10.0
-"""For so long EC2 may not yet tell of an instance whose launch was asked for; only then is looked twice."""
+"""For so long EC2 may not yet list an instance whose launch was requested."""
+
+SHRINK_TIMEOUT_S = 120.0
+SHRINK_POLL_S = 0.25
 
 
-def list_members(
-    cluster: Cluster, *, cloud: Cloud, clusters: Clusters, repeated: Collection[Instance] = ()
-) -> list[Member]:
-    """Return a cluster's living instances, touching nothing.
+def list_members(managed: ManagedCluster) -> list[Member]:
+    """Return the cluster's living instances; changes nothing."""
+    return _join_living(managed, managed.describe_instances())
+
+
+def reconcile_members(managed: ManagedCluster, *, repeated: Collection[Instance] = ()) -> list[Member]:
+    """Return the cluster's living instances; finish the ends that were cut off, remember those that came.
 
     Args:
-        cluster: Which.
-        cloud: Tells what carries its tag.
-        clusters: Tells which of it was asked to end, and the prices.
-        repeated: Instances that a repeated request told of; the lists may not know them yet.
+        managed: The cluster.
+        repeated: Instances in the answer to a repeated launch request; EC2 may not list them yet.
     """
-    listed = {each.instance_id: each for each in cloud.instances(cluster.cluster_id)}
-    return _living(cluster, {each.instance_id: each for each in repeated} | listed, clusters)
-
-
-def reconcile_members(
-    cluster: Cluster,
-    *,
-    cloud: Cloud,
-    clusters: Clusters,
-    clock: Clock,
-    repeated: Collection[Instance] = (),
-) -> list[Member]:
-    """Return a cluster's living instances; finish the ends that were cut off, remember those that came."""
-    finish_shrinks(cluster.cluster_id, cloud=cloud, clusters=clusters, clock=clock)
-    listed = {each.instance_id: each for each in cloud.instances(cluster.cluster_id)}
-    gone = terminating_ids(cluster.cluster_id, clusters)
+    clusters = managed.store.clusters
+    _repeat_terminations(managed)
+    listed = managed.describe_instances()
+    terminating = terminating_ids(managed.cluster_id, clusters)
     ended = [
         member
-        for member in clusters.members(cluster.cluster_id)
-        if member.ended_at is None and _has_ended(member, listed, gone)
+        for member in clusters.members(managed.cluster_id)
+        if member.ended_at is None and _has_ended(member, listed, terminating)
     ]
     if ended:
-        clusters.put_members(cluster.cluster_id, ended_members(ended, list(listed.values()), clock.now()))
-    return _living(cluster, {each.instance_id: each for each in repeated} | listed, clusters)
+        clusters.put_members(managed.cluster_id, ended_members(ended, listed, managed.clock.now()))
+    return _join_living(managed, {instance.instance_id: instance for instance in repeated} | listed)
 
 
-def wait_for_consistency(cluster: Cluster, *, clusters: Clusters, clock: Clock) -> None:
-    """Give the lists the time to tell what came of requests whose answer was not seen.
+def wait_for_consistency(managed: ManagedCluster) -> None:
+    """Give EC2's lists the time to show the instances of requests whose answer was not seen.
 
-    For a cluster that is to have no more instances; where it is to have more, they are repeated.
+    For a cluster that is to have no more instances; where it is to have more, the requests are repeated.
     """
-    for intent in clusters.intents(cluster.cluster_id, LAUNCH):
+    clusters, clock = managed.store.clusters, managed.clock
+    for intent in clusters.intents(managed.cluster_id, LAUNCH):
         if intent.outcome is None:
             age = clock.now() - intent.begun_at
             clock.sleep(max(0.0, CONSISTENCY_WINDOW_S - age.total_seconds()))
             clusters.end_intent(intent.intent_id, UNSEEN, clock.now())
+
+
+def terminate_members(managed: ManagedCluster, members: Sequence[Member]) -> list[Member]:
+    """End these instances, and see that EC2 does; terminated is not waited for: shutting down is free.
+
+    The store knows which before EC2 is asked: after a crash the next command counts them as gone, although
+    EC2 may still list them as running.
+
+    Returns:
+        The instances with the times at which they ended.
+
+    Raises:
+        CloudError: EC2 still lists one as running; the message names it. Running it again goes on.
+    """
+    if not members:
+        return []
+    cluster, clock = managed.cluster, managed.clock
+    ids = [member.instance.instance_id for member in members]
+    with stage(managed.emit, clock, f"ending {len(ids)} instance(s) of {cluster.name}"):
+        intent_id = managed.store.clusters.begin_intent(
+            cluster.cluster_id, SHRINK, " ".join(ids), clock.now()
+        )
+        requested_at = clock.now()
+        managed.cloud.terminate(ids)
+        listed = _wait_for_end(managed, ids)
+        ended = ended_members(members, listed, requested_at)
+        managed.store.clusters.put_members(cluster.cluster_id, ended)
+        managed.store.clusters.end_intent(intent_id, "ended", clock.now())
+    return ended
+
+
+def terminating_ids(cluster_id: str, clusters: Clusters) -> set[str]:
+    """Return the ids of the instances that were ever asked to end by a shrink of the cluster."""
+    return {name for intent in clusters.intents(cluster_id, SHRINK) for name in intent.detail.split()}
+
+
+def ended_members(
+    members: Sequence[Member], listed: Mapping[str, Instance], requested_at: datetime
+) -> list[Member]:
+    """Return members with their ends: the time that EC2 states, else the time of the request."""
+    ended = []
+    for member in members:
+        instance = listed.get(member.instance.instance_id, member.instance)
+        end = instance.ended_at if member.instance.instance_id in listed else None
+        ended.append(replace(member, instance=instance, ended_at=end or requested_at))
+    return ended
 
 
 def existing_capacity(
@@ -80,52 +128,83 @@ def existing_capacity(
     prices: Sequence[Price],
     clusters: Clusters,
 ) -> ExistingCapacity:
-    """Return what a plan must know of the instances there are, with what they take of the budget.
+    """Return what a plan must know of the instances that exist, with what they take of the budget.
 
     Args:
-        cluster: Which.
+        cluster: Whose.
         recipe: With its budget.
-        members: Its living instances.
-        prices: What is asked for instances now, for those that the store does not know.
-        clusters: Tells those that ended, and after how long each ends itself.
+        members: The cluster's living instances.
+        prices: Of now, for the instances whose price the store does not know.
+        clusters: Knows those that ended, and after how long each ends itself.
     """
     every = {member.instance.instance_id: member for member in clusters.members(cluster.cluster_id)}
     every |= {member.instance.instance_id: member for member in members}
     committed = committed_usd(
-        [_priced(member, prices) for member in every.values()],
-        life_minutes=_lives(cluster.cluster_id, clusters),
+        [_with_price(member, prices) for member in every.values()],
+        life_minutes=_life_minutes(cluster.cluster_id, clusters),
         longest_minutes=int(recipe.budget.max_hours * 60),
         disk_gib=cluster.disk_gib,
     )
-    fixed = sum(member.instance.market is Market.ON_DEMAND for member in members)
-    return ExistingCapacity(count=len(members), on_demand=fixed, committed_usd=committed)
+    on_demand = sum(member.instance.market is Market.ON_DEMAND for member in members)
+    return ExistingCapacity(count=len(members), on_demand=on_demand, committed_usd=committed)
 
 
-def _living(cluster: Cluster, seen: Mapping[str, Instance], clusters: Clusters) -> list[Member]:
-    known = {member.instance.instance_id: member for member in clusters.members(cluster.cluster_id)}
-    gone = terminating_ids(cluster.cluster_id, clusters)
+def unpriced_member(instance: Instance) -> Member:
+    return Member(instance=instance, hourly_usd=None, price_source="", price_as_of=None)
+
+
+def _repeat_terminations(managed: ManagedCluster) -> None:
+    """Ask again for the end of instances whose shrink was cut off."""
+    clusters = managed.store.clusters
+    for intent in clusters.intents(managed.cluster_id, SHRINK):
+        if intent.outcome is None:
+            managed.cloud.terminate(intent.detail.split())
+            clusters.end_intent(intent.intent_id, "asked for again", managed.clock.now())
+
+
+def _join_living(managed: ManagedCluster, listed: Mapping[str, Instance]) -> list[Member]:
+    """Join what EC2 lists with the prices that the store knows, without what has ended or is to end."""
+    clusters = managed.store.clusters
+    stored = {member.instance.instance_id: member for member in clusters.members(managed.cluster_id)}
+    terminating = terminating_ids(managed.cluster_id, clusters)
     return [
-        replace(known[name], instance=each)
-        if name in known
-        else Member(instance=each, hourly_usd=None, price_source="", price_as_of=None)
-        for name, each in seen.items()
-        if each.alive and name not in gone
+        replace(stored.get(name) or unpriced_member(instance), instance=instance)
+        for name, instance in listed.items()
+        if instance.alive and name not in terminating
     ]
 
 
-def _has_ended(member: Member, listed: Mapping[str, Instance], gone: Collection[str]) -> bool:
-    seen = listed.get(member.instance.instance_id)
-    return member.instance.instance_id in gone or (seen is not None and not seen.alive)
+def _has_ended(member: Member, listed: Mapping[str, Instance], terminating: Collection[str]) -> bool:
+    instance = listed.get(member.instance.instance_id)
+    return member.instance.instance_id in terminating or (instance is not None and not instance.alive)
 
 
-def _priced(member: Member, prices: Sequence[Price]) -> Member:
+def _wait_for_end(managed: ManagedCluster, ids: Sequence[str]) -> dict[str, Instance]:
+    """Return all that EC2 lists of the cluster once it lists none of these instances as alive."""
+
+    def living(listed: Mapping[str, Instance]) -> list[str]:
+        return [name for name in listed if name in ids and listed[name].alive]
+
+    listed = wait_until(
+        managed.describe_instances,
+        lambda listed: not living(listed),
+        clock=managed.clock,
+        timeout_s=SHRINK_TIMEOUT_S,
+        poll_s=SHRINK_POLL_S,
+    )
+    if left := living(listed):
+        raise CloudError(f"{managed.cluster.name}: still not ending: {', '.join(left)}", "run it again")
+    return listed
+
+
+def _with_price(member: Member, prices: Sequence[Price]) -> Member:
     price = price_of(member.instance, prices)
     if member.hourly_usd is not None or price is None:
         return member
     return replace(member, hourly_usd=price.hourly_usd)
 
 
-def _lives(cluster_id: str, clusters: Clusters) -> dict[str, int]:
+def _life_minutes(cluster_id: str, clusters: Clusters) -> dict[str, int]:
     """Return after how many minutes each instance ends itself, as its launch said, by instance id."""
     return {
         word: life

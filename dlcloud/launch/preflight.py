@@ -1,11 +1,14 @@
-"""Look before launching: everything a plan needs to know, asked for at once; nothing is created."""
+"""Ask everything that a plan needs to know, at once; nothing is created."""
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import call
+from threading import Lock
 from typing import Any
 
 from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import InstanceType, Market
+from dlcloud.core.instance import InstanceType, Market, Price
 from dlcloud.core.plan import PreflightFacts
 from dlcloud.core.protocols import Account, Cloud
 from dlcloud.core.quota import CODES, Quota, quota_key, quotas
@@ -13,42 +16,85 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 
 REQUIRED = ("identity", "zones", "image", "prices", "cidr")
-"""What a plan cannot be made without, in the order in which a refusal is told."""
+"""The questions that a plan cannot be made without, in the order in which a refusal is raised."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """What each question was answered, and what went wrong with the others; by the names of the questions."""
+class Preflight:
+    """The answers to a recipe's questions, and the errors of those that were refused, by question."""
 
+    recipe: Recipe
+    cloud: Cloud
+    account: Account | None
     answers: Mapping[str, Any]
-    errors: Mapping[str, Exception] = field(default_factory=dict)
+    errors: Mapping[str, Exception]
+
+    @property
+    def refusal(self) -> CloudError | None:
+        """The error of the first required question that was refused."""
+        errors = (self.errors.get(name) for name in REQUIRED)
+        return next((error for error in errors if isinstance(error, CloudError)), None)
+
+    def facts(self) -> PreflightFacts:
+        """Return what a plan is made of; what is not required may be missing.
+
+        Raises:
+            CredentialsError, CloudError: A required question was refused.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        answers, account = self.answers, self.account
+        subnets: Mapping[str, str] | None = answers.get("subnets")
+        return PreflightFacts(
+            identity=answers["identity"],
+            cidr=answers["cidr"],
+            zones=answers["zones"],
+            hardware=_hardware(self.recipe, self.cloud),
+            image=answers["image"],
+            prices=answers["prices"],
+            known=account.known_types() if account is not None else (),
+            quotas=self._quotas(),
+            subnet_zones=None if subnets is None else tuple(sorted(subnets)),
+            scores=_scores_by_zone(answers.get("scores", {}), subnets or {}),
+            notes=tuple(
+                f"not checked: {error}" for name, error in self.errors.items() if name not in REQUIRED
+            ),
+        )
+
+    def _quotas(self) -> dict[tuple[str, Market], Quota]:
+        """Join limits and use; a cached limit that is too low may have been raised: it is asked for again."""
+        instances, answers = self.recipe.instances, self.answers
+        if self.account is None or "limits" not in answers or "usage" not in answers:
+            return {}
+        cached = quotas(answers["limits"], answers["usage"])
+        short = [
+            quota.code
+            for name, hardware in _hardware(self.recipe, self.cloud).items()
+            for market in instances.markets
+            if (key := quota_key(name, market)) and (quota := cached.get(key))
+            if hardware.vcpus * instances.maximum > quota.left
+        ]
+        if not short:
+            return cached
+        fresh = self.account.limits(sorted(set(short)), fresh=True)
+        return quotas({**answers["limits"], **fresh}, answers["usage"])
 
 
-def observe(
+def run_preflight(
     recipe: Recipe, *, cloud: Cloud, account: Account | None = None, cidr: str = ""
-) -> PreflightFacts:
-    """Ask who we are, what is offered where, which image, what it costs and what our own address is.
+) -> Preflight:
+    """Ask every question at once; one that is refused stops no other.
 
     Args:
-        recipe: What is to be launched.
-        cloud: Whom to ask.
-        account: Whom to ask for limits, subnets and scores, which are noted as unknown where it refuses.
-        cidr: The network that may reach the instances; learned if empty.
-
-    Raises:
-        CredentialsError, CloudError: The first required question that was refused.
+        recipe: The instances to be launched.
+        cloud: Knows the caller's identity, the offer, the image and the prices.
+        account: Knows limits, subnets and scores, which are noted as unknown where it refuses.
+        cidr: The network that may reach the instances; asked for if empty.
     """
-    findings = ask(recipe, cloud=cloud, account=account, cidr=cidr)
-    for name in REQUIRED:
-        if name in findings.errors:
-            raise findings.errors[name]
-    return preflight_facts(recipe, findings, cloud=cloud, account=account)
-
-
-def ask(recipe: Recipe, *, cloud: Cloud, account: Account | None, cidr: str = "") -> Findings:
-    """Ask every question at once; one that is refused stops no other."""
     types = recipe.instances.types
-    gpu = any(known.gpu for known in _hardware(recipe, cloud).values())
+    gpu = any(hardware.gpu for hardware in _hardware(recipe, cloud).values())
     questions: dict[str, Callable[[], Any]] = {
         "identity": cloud.identity,
         "zones": lambda: cloud.offered_zones(types),
@@ -57,42 +103,44 @@ def ask(recipe: Recipe, *, cloud: Cloud, account: Account | None, cidr: str = ""
         "cidr": lambda: cidr or cloud.caller_cidr(),
     }
     if account is not None:
-        questions |= _questions_of_account(recipe, account)
-    outcomes = fan_out(lambda name: questions[name](), list(questions))
-    errors = {outcome.item: outcome.error for outcome in outcomes if outcome.error is not None}
-    # A mistake of ours is no finding.
+        questions |= _account_questions(recipe, account)
+    outcomes = dict(zip(questions, fan_out(call, list(questions.values())), strict=True))
+    errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
     for error in errors.values():
         if not isinstance(error, CloudError):
-            raise error
-    return Findings(
-        answers={outcome.item: outcome.value for outcome in outcomes if outcome.error is None}, errors=errors
-    )
+            raise error  # a bug of ours is no answer
+    answers = {name: outcome.value for name, outcome in outcomes.items() if outcome.error is None}
+    return Preflight(recipe=recipe, cloud=cloud, account=account, answers=answers, errors=errors)
 
 
-def preflight_facts(
-    recipe: Recipe, findings: Findings, *, cloud: Cloud, account: Account | None
-) -> PreflightFacts:
-    """Return what a plan is made of; what is not required may be missing."""
-    answers = findings.answers
-    subnets: Mapping[str, str] | None = answers.get("subnets")
-    return PreflightFacts(
-        identity=answers["identity"],
-        cidr=answers["cidr"],
-        zones=answers["zones"],
-        hardware=_hardware(recipe, cloud),
-        image=answers["image"],
-        prices=answers["prices"],
-        known=account.known_types() if account is not None else (),
-        quotas=_quotas(recipe, answers, cloud, account),
-        subnet_zones=None if subnets is None else tuple(sorted(subnets)),
-        scores=_by_zone(answers.get("scores", {}), subnets or {}),
-        notes=tuple(
-            f"not checked: {error}" for name, error in findings.errors.items() if name not in REQUIRED
-        ),
-    )
+class PriceLookup:
+    """On-demand and spot prices of now for the record, asked for once a type, however many run."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._prices: dict[str, list[Price]] = {}
+        self._lock = Lock()
+
+    def of(self, instance_type: str, zone: str) -> list[Price]:
+        """Return the on-demand price and the spot price of the zone, as far as they can be had.
+
+        A price that cannot be had is no reason to stop a run: the report then says that it is unknown.
+        """
+        with self._lock:
+            if instance_type not in self._prices:
+                self._prices[instance_type] = self._ask(instance_type)
+            prices = self._prices[instance_type]
+        return [price for price in prices if price.zone in {"", zone}]
+
+    def _ask(self, instance_type: str) -> list[Price]:
+        try:
+            return self._cloud.prices([instance_type], [*Market])
+        except CloudError as error:
+            log.warning("the prices of %s stay unknown: %s", instance_type, error.message)
+            return []
 
 
-def _questions_of_account(recipe: Recipe, account: Account) -> dict[str, Callable[[], Any]]:
+def _account_questions(recipe: Recipe, account: Account) -> dict[str, Callable[[], Any]]:
     types, markets = recipe.instances.types, recipe.instances.markets
     keys = {quota_key(name, market) for name in types for market in markets}
     codes = sorted(CODES[key] for key in keys if key is not None)
@@ -106,30 +154,11 @@ def _questions_of_account(recipe: Recipe, account: Account) -> dict[str, Callabl
     return questions
 
 
-def _quotas(
-    recipe: Recipe, answers: Mapping[str, Any], cloud: Cloud, account: Account | None
-) -> dict[tuple[str, Market], Quota]:
-    """Join limits and use; a kept limit that is too low may have been raised since: it is asked for again."""
-    if account is None or "limits" not in answers or "usage" not in answers:
-        return {}
-    known = quotas(answers["limits"], answers["usage"])
-    short = [
-        quota.code
-        for name, hardware in _hardware(recipe, cloud).items()
-        for market in recipe.instances.markets
-        if (key := quota_key(name, market)) and (quota := known.get(key))
-        if hardware.vcpus * recipe.instances.maximum > quota.left
-    ]
-    if not short:
-        return known
-    return quotas({**answers["limits"], **account.limits(sorted(set(short)), fresh=True)}, answers["usage"])
-
-
 def _hardware(recipe: Recipe, cloud: Cloud) -> dict[str, InstanceType]:
-    return {name: known for name in recipe.instances.types if (known := cloud.hardware(name))}
+    return {name: entry for name in recipe.instances.types if (entry := cloud.hardware(name))}
 
 
-def _by_zone(scores: Mapping[str, int], subnets: Mapping[str, str]) -> dict[str, int]:
+def _scores_by_zone(scores: Mapping[str, int], subnets: Mapping[str, str]) -> dict[str, int]:
     """Name zones as this account does; EC2 scores them by ids that are the same for all accounts."""
     names = {zone_id: zone for zone, zone_id in subnets.items()}
     return {names.get(zone_id, zone_id): score for zone_id, score in scores.items()}

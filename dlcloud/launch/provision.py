@@ -1,18 +1,19 @@
 """Get a plan's instances: round after round, each request under a token that makes it safe to repeat."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from dlcloud.core.attempts import LaunchAttempt, next_attempt
-from dlcloud.core.cluster import Cluster, Member, client_token
+from dlcloud.core.cluster import Member, client_token
 from dlcloud.core.errors import CapacityError, CloudError, QuotaError
-from dlcloud.core.events import Emit, Warned
+from dlcloud.core.events import Warned
 from dlcloud.core.instance import Instance, Market
 from dlcloud.core.plan import Plan
-from dlcloud.core.protocols import Clock, Cloud, FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.launch.acquire import first_boot
+from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
-from dlcloud.store.clusters import Clusters
 
 REPEATABLE = timedelta(minutes=15)
 """How long a request without an answer is repeated under its token; long before EC2 could forget the token,
@@ -21,10 +22,14 @@ long after its lists have caught up."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provisioned:
-    """The living instances of a cluster, found or launched, and what refused more of them."""
+    """The living instances of a cluster, found or launched, and the refusals of more.
+
+    `earlier_ids` are of those that earlier commands launched.
+    """
 
     members: list[Member]
     refusals: tuple[Refusal, ...] = ()
+    earlier_ids: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,157 +37,145 @@ class Provisioner:
     """Gets the instances of one cluster.
 
     Args:
-        cluster: Whose instances.
-        plan: Which, how many, from which pools.
-        first_boot: Returns what an instance does at first boot that ends itself after so many minutes.
-        security_group_id: What guards them.
-        cloud: Where.
-        clusters: Where intents and instances are remembered.
-        clock: For the dates of intents.
-        emit: Is told of each refusal.
+        managed: The cluster.
+        plan: Which instances, how many, from which pools.
+        security_group_id: Of the instances.
     """
 
-    cluster: Cluster
+    managed: ManagedCluster
     plan: Plan
-    first_boot: Callable[[int], str]
     security_group_id: str
-    cloud: Cloud
-    clusters: Clusters
-    clock: Clock
-    emit: Emit
     _templates: dict[tuple[str, int], str] = field(default_factory=dict)
 
-    def provision(self) -> list[Member]:
-        """Return the instances, launched or found.
+    def provision(self, *, minimum: int) -> Provisioned:
+        """Request what the plan's instances lack, market by market; each round completes those before it.
 
         Raises:
-            CapacityError: Fewer than the plan's minimum could be had; the message tells each pool's refusal.
-            QuotaError: As above, and account limits were all that stood in the way.
+            CapacityError: There are fewer than `minimum`; the message names each pool's refusal.
+            QuotaError: As above, and account limits are all that stood in the way.
         """
-        had = self.fill(self.found())
-        if len(had.members) < self.plan.min_count:
-            raise no_capacity(had, self.plan.min_count)
-        self.clusters.put_members(self.cluster.cluster_id, had.members)
-        for line in refusal_lines(had.refusals):
-            self.emit(Warned(message=line))
-        return had.members
-
-    def found(self) -> list[Member]:
-        """Return what commands before this one have launched; a new cluster has nothing.
-
-        A request whose answer was never seen is repeated, word for word, under its token: EC2 answers with
-        the same instances, also where its lists do not tell of them yet. An old one is not repeated: no token
-        lives for ever, and by then the lists tell.
-        """
-        if not self.clusters.known_to_cloud(self.cluster.cluster_id):
-            return []
-        repeated: list[Instance] = []
-        for intent in self.clusters.intents(self.cluster.cluster_id, LAUNCH):
-            if intent.outcome is None and self.clock.now() - intent.begun_at < REPEATABLE:
-                repeated += self._carry_out(
-                    LaunchAttempt.from_text(intent.detail), intent.intent_id
-                ).instances
-            elif intent.outcome is None:
-                self.clusters.end_intent(intent.intent_id, UNSEEN, self.clock.now())
-        members = reconcile_members(
-            self.cluster, cloud=self.cloud, clusters=self.clusters, clock=self.clock, repeated=repeated
-        )
-        return [self._member(member.instance) if member.hourly_usd is None else member for member in members]
-
-    def fill(self, members: list[Member]) -> Provisioned:
-        """Ask round after round until there is enough; each completes what was had before it."""
+        members = self._find_earlier()
+        earlier_ids = frozenset(member.instance.instance_id for member in members)
         refusals: list[Refusal] = []
         for market in self.plan.rounds:
-            partial = self._round(members, market, refusals)
-            if partial:
-                self._round(members, market, refusals, spread=True)
-        return Provisioned(members=members, refusals=tuple(refusals))
+            is_partial = self._request_missing(members, market, refusals)
+            if is_partial:
+                self._request_missing(members, market, refusals, spread=True)
+        provisioned = Provisioned(members=members, refusals=tuple(refusals), earlier_ids=earlier_ids)
+        if len(members) < minimum:
+            raise capacity_error(provisioned, minimum)
+        self.managed.store.clusters.put_members(self.managed.cluster_id, members)
+        for line in refusal_lines(refusals):
+            self.managed.emit(Warned(message=line))
+        return provisioned
 
-    def _round(
-        self,
-        members: list[Member],
-        market: Market,
-        refusals: list[Refusal],
-        *,
-        spread: bool = False,
+    def _find_earlier(self) -> list[Member]:
+        """Return what earlier commands have launched; a new cluster has nothing.
+
+        A request whose answer was never seen is repeated, word for word, under its token: EC2 answers with
+        the same instances, also where its lists do not show them yet. An old one is not repeated: no token
+        lives for ever, and by then the lists show them.
+        """
+        clusters, clock = self.managed.store.clusters, self.managed.clock
+        if not clusters.known_to_cloud(self.managed.cluster_id):
+            return []
+        repeated: list[Instance] = []
+        for intent in clusters.intents(self.managed.cluster_id, LAUNCH):
+            if intent.outcome is None and clock.now() - intent.begun_at < REPEATABLE:
+                attempt = LaunchAttempt.from_text(intent.detail)
+                repeated += self._request(attempt, intent.intent_id).instances
+            elif intent.outcome is None:
+                clusters.end_intent(intent.intent_id, UNSEEN, clock.now())
+        members = reconcile_members(self.managed, repeated=repeated)
+        return [self._member(member.instance) if member.hourly_usd is None else member for member in members]
+
+    def _request_missing(
+        self, members: list[Member], market: Market, refusals: list[Refusal], *, spread: bool = False
     ) -> bool:
-        """Add to members and refusals what one request gives; tell whether one pool gave a part of it."""
+        """Add to members and refusals what one request gives; True if its one pool gave only a part."""
         missing = self.plan.max_count - len(members)
         if missing <= 0:
             return False
-        fixed = [each for each in members if each.instance.market is Market.ON_DEMAND]
-        attempt = len(self.clusters.intents(self.cluster.cluster_id, LAUNCH))
-        ask = next_attempt(
-            self.plan, market, missing=missing, on_demand=len(fixed), attempt=attempt, spread=spread
+        on_demand = sum(member.instance.market is Market.ON_DEMAND for member in members)
+        number = len(self.managed.store.clusters.intents(self.managed.cluster_id, LAUNCH))
+        attempt = next_attempt(
+            self.plan, market, missing=missing, on_demand=on_demand, attempt=number, spread=spread
         )
-        launched = self._carry_out(ask)
+        launched = self._request(attempt)
         refusals += launched.refusals
-        known = {member.instance.instance_id for member in members}
-        new = [each for each in launched.instances if each.alive and each.instance_id not in known]
-        members += [self._member(each) for each in new]
-        return ask.single and 0 < len(new) < missing
+        ids = {member.instance.instance_id for member in members}
+        new = [i for i in launched.instances if i.alive and i.instance_id not in ids]
+        members += [self._member(instance) for instance in new]
+        return attempt.single and 0 < len(new) < missing
 
-    def _carry_out(self, ask: LaunchAttempt, intent_id: int | None = None) -> LaunchResult:
-        """Make one request, its intent stored before it; what refuses it is an answer, not an error."""
-        request = self._request(ask)
-        template = "" if ask.single else self._template(ask, request)
+    def _request(self, attempt: LaunchAttempt, intent_id: int | None = None) -> LaunchResult:
+        """Make one request, its intent stored before it; a pool's refusal is an answer, not an error."""
+        managed, clusters = self.managed, self.managed.store.clusters
+        request = self._launch_request(attempt)
+        template = "" if attempt.single else self._template(attempt, request)
         if intent_id is None:
-            intent_id = self.clusters.begin_intent(
-                self.cluster.cluster_id, LAUNCH, ask.to_text(), self.clock.now()
+            intent_id = clusters.begin_intent(
+                managed.cluster_id, LAUNCH, attempt.to_text(), managed.clock.now()
             )
         try:
-            launched = self._launch(ask, request, template)
+            if attempt.single:
+                launched = LaunchResult(instances=tuple(managed.cloud.launch(request)))
+            else:
+                launched = managed.cloud.launch_fleet(self._fleet_request(attempt, request, template))
         except (CapacityError, QuotaError) as error:
-            name, zone = ask.pools[0]
+            name, zone = attempt.pools[0]
             launched = LaunchResult(
-                instances=(), refusals=(Refusal(pool=f"{name} {ask.market}", zone=zone, error=error),)
+                instances=(), refusals=(Refusal(pool=f"{name} {attempt.market}", zone=zone, error=error),)
             )
         except CloudError as error:
             if error.answered:
-                self.clusters.end_intent(intent_id, type(error).__name__, self.clock.now())
+                clusters.end_intent(intent_id, type(error).__name__, managed.clock.now())
             raise
-        told = [launched.fleet_id, *(each.instance_id for each in launched.instances)]
-        self.clusters.end_intent(intent_id, " ".join(filter(None, told)) or "refused", self.clock.now())
+        ids = [launched.fleet_id, *(instance.instance_id for instance in launched.instances)]
+        clusters.end_intent(intent_id, " ".join(filter(None, ids)) or "refused", managed.clock.now())
         return launched
 
-    def _template(self, ask: LaunchAttempt, request: LaunchRequest) -> str:
+    def _template(self, attempt: LaunchAttempt, request: LaunchRequest) -> str:
         """Return the launch template of a fleet; rounds that differ only in their market share one."""
-        key = (ask.image.image_id, ask.life_minutes)
+        key = (attempt.image.image_id, attempt.life_minutes)
         if key not in self._templates:
-            self._templates[key] = self.cloud.create_launch_template(request)
+            self._templates[key] = self.managed.cloud.create_launch_template(request)
         return self._templates[key]
 
-    def _launch(self, ask: LaunchAttempt, request: LaunchRequest, template: str) -> LaunchResult:
-        if ask.single:
-            return LaunchResult(instances=tuple(self.cloud.launch(request)))
-        return self.cloud.launch_fleet(
-            FleetRequest(
-                template=template,
-                pools=ask.pools,
-                spot_count=ask.spot_count,
-                on_demand_count=ask.on_demand_count,
-                client_token=request.client_token,
-                tags=self.cluster.tags,
-                requested_at=self.clock.now(),
-                max_usd=ask.max_usd,
-            )
+    def _fleet_request(self, attempt: LaunchAttempt, request: LaunchRequest, template: str) -> FleetRequest:
+        return FleetRequest(
+            template=template,
+            pools=attempt.pools,
+            spot_count=attempt.spot_count,
+            on_demand_count=attempt.on_demand_count,
+            client_token=request.client_token,
+            tags=self.managed.cluster.tags,
+            requested_at=self.managed.clock.now(),
+            max_usd=attempt.max_usd,
         )
 
-    def _request(self, ask: LaunchAttempt) -> LaunchRequest:
-        name, zone = ask.pools[0]
+    def _launch_request(self, attempt: LaunchAttempt) -> LaunchRequest:
+        name, zone = attempt.pools[0]
+        cluster = self.managed.cluster
+        user_data = first_boot(
+            cluster,
+            life_minutes=attempt.life_minutes or self.plan.life_minutes,
+            idle_minutes=self.plan.idle_minutes,
+            paths=self.managed.store.paths,
+        )
         return LaunchRequest(
             instance_type=name,
             zone=zone,
-            market=ask.market,
+            market=attempt.market,
             min_count=1,
-            max_count=ask.count,
-            image=ask.image,
+            max_count=attempt.count,
+            image=attempt.image,
             disk_gib=self.plan.disk_gib,
             security_group_id=self.security_group_id,
-            user_data=self.first_boot(ask.life_minutes or self.plan.life_minutes),
-            client_token=client_token(self.cluster, ask.to_text()),
-            tags=self.cluster.tags,
-            max_usd=ask.max_usd.get(name),
+            user_data=user_data,
+            client_token=client_token(cluster, attempt.to_text()),
+            tags=cluster.tags,
+            max_usd=attempt.max_usd.get(name),
         )
 
     def _member(self, instance: Instance) -> Member:
@@ -200,11 +193,11 @@ class Provisioner:
         )
 
 
-def no_capacity(had: Provisioned, least: int) -> CloudError:
-    """Return the error that says that too few could be had, with each pool's refusal."""
-    refusals = had.refusals
-    told = "\n".join(f"  {line}" for line in refusal_lines(refusals))
-    message = f"{len(had.members)} of at least {least} instance(s) could be had:\n{told}"
+def capacity_error(provisioned: Provisioned, minimum: int) -> CloudError:
+    """Return the error for too few instances, with each pool's refusal."""
+    refusals = provisioned.refusals
+    lines = "\n".join(f"  {line}" for line in refusal_lines(refusals))
+    message = f"launched {len(provisioned.members)} instance(s), minimum is {minimum}:\n{lines}"
     only_quota = bool(refusals) and all(isinstance(refusal.error, QuotaError) for refusal in refusals)
     kind = QuotaError if only_quota else CapacityError
     hint = "add types, zones or market: spot-then-on-demand to the recipe, or try another region"
@@ -217,7 +210,7 @@ def refusal_lines(refusals: Sequence[Refusal]) -> list[str]:
     for refusal in refusals:
         pools.setdefault((refusal.pool, refusal.code or refusal.error.message), []).append(refusal)
     return [
-        f"{pool} in {', '.join(sorted(each.zone for each in same))}: {code}"
+        f"{pool} in {', '.join(sorted(refusal.zone for refusal in same))}: {code}"
         if len(same) > 1
         else same[0].error.message
         for (pool, code), same in pools.items()

@@ -1,4 +1,4 @@
-"""A program that runs detached on an instance: its records stored as they come, its files brought home."""
+"""Programs that run on instances without a session: started once, followed, their results copied here."""
 
 import json
 import logging
@@ -10,22 +10,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.cluster import Member
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
-from dlcloud.core.events import Emit, Warned
-from dlcloud.core.protocols import Clock, Cloud
-from dlcloud.core.remote import Connection, Dial
+from dlcloud.core.events import Warned
+from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
+from dlcloud.core.wait import wait_until
+from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.setup import FOLDER, JOB
-from dlcloud.store.paths import Paths
-from dlcloud.store.runs import Runs
 
 RECORDS = "records.jsonl"
 RECONNECT_WAIT_S = 60.0
 RECONNECT_ROUND_S = 3.0
 """How long an instance is dialled before EC2 is asked whether it still lives."""
+
 FAILED_FOLLOWS = 3
 LOG_TAIL_LINES = 15
+
+RecordHandler = Callable[[Sequence[dict[str, Any]]], None]
 
 log = logging.getLogger(__name__)
 
@@ -35,47 +37,35 @@ class RemoteJobs:
     """Runs of one cluster's instances, each the command in its folder, started once.
 
     Args:
-        cluster: Whose instances.
-        cloud: Is asked whether an instance that does not answer still lives.
-        dial: Reaches an instance again when its connection broke.
-        runs: Where runs and their records are stored.
-        paths: Where the files brought home go.
-        clock: For dates and durations.
-        emit: Is told what goes wrong.
+        managed: The cluster.
     """
 
-    cluster: Cluster
-    cloud: Cloud
-    dial: Dial
-    runs: Runs
-    paths: Paths
-    clock: Clock
-    emit: Emit
+    managed: ManagedCluster
 
-    def unfinished(self, member: Member, workload: str) -> Run | None:
+    def find_unfinished(self, member: Member, workload: str) -> Run | None:
         """Return the run that an earlier command left behind on an instance."""
-        of_cluster = self.runs.of_cluster(self.cluster.cluster_id)
-        wanted = (member.instance.instance_id, workload, RunState.RUNNING)
-        return next((run for run in of_cluster if (run.instance_id, run.workload, run.state) == wanted), None)
+        key = (member.instance.instance_id, workload, RunState.RUNNING)
+        runs = self.managed.store.runs.of_cluster(self.managed.cluster_id)
+        return next((run for run in runs if (run.instance_id, run.workload, run.state) == key), None)
 
-    def new(self, member: Member, workload: str, *, image_id: str, setup_at: datetime) -> Run:
+    def new_run(self, member: Member, workload: str, *, image_id: str, setup_at: datetime) -> Run:
         """Return a run that is about to start; it is not stored yet.
 
         Args:
-            member: Where it runs, with its price.
-            workload: The name that it is stored under.
+            member: The instance, with its price.
+            workload: The name that the run is stored under.
             image_id: The image that the instance booted, for the record.
-            setup_at: When the set-up for it began.
+            setup_at: When its set-up began.
         """
-        instance = member.instance
+        cluster, instance = self.managed.cluster, member.instance
         return Run(
-            run_id=f"{self.cluster.name}-{secrets.token_hex(4)}",
-            cluster_id=self.cluster.cluster_id,
-            cluster_name=self.cluster.name,
+            run_id=f"{cluster.name}-{secrets.token_hex(4)}",
+            cluster_id=cluster.cluster_id,
+            cluster_name=cluster.name,
             instance_id=instance.instance_id,
             workload=workload,
-            cloud=self.cluster.cloud,
-            region=self.cluster.region,
+            cloud=cluster.cloud,
+            region=cluster.region,
             zone=instance.zone,
             instance_type=instance.instance_type,
             market=instance.market,
@@ -84,7 +74,7 @@ class RemoteJobs:
             price_source=member.price_source,
             price_as_of=member.price_as_of,
             state=RunState.RUNNING,
-            started_at=self.clock.now(),
+            started_at=self.managed.clock.now(),
             setup_at=setup_at,
         )
 
@@ -92,32 +82,33 @@ class RemoteJobs:
         """Start a run; one that was started before goes on, so that after a crash none runs twice."""
         connection.check(f"{JOB} start {folder_of(run)}")
 
-    def follow(self, member: Member, run: Run, tell: Callable[[Sequence[dict[str, Any]]], None]) -> Run:
+    def follow(self, member: Member, run: Run, handle: RecordHandler) -> Run:
         """Store records until the program has ended, whatever happens to the connection meanwhile.
 
         An instance that goes down ends what runs there a moment before it stops answering, so a command of
         ours that fails is tried again, too, a few times.
 
         Args:
-            member: Where it runs.
+            member: The instance.
             run: As it was started.
-            tell: Is given the new records, once each.
+            handle: Takes the new records, once each.
 
         Returns:
             The run as it ended, which is not stored yet.
 
         Raises:
             InstanceError: The instance is gone, or cannot be reached any more; stored as lost.
-            RemoteCommandError: It answers, and cannot be asked how the run stands.
+            RemoteCommandError: It answers, and cannot be asked for the state of the run.
         """
         failed = 0
         while True:
             try:
                 connection = self.connect(member)
-                self._store_stream(connection, run, tell)
+                self._store_stream(connection, run, handle)
                 status = json.loads(connection.check(f"{JOB} state {folder_of(run)}"))
             except UnreachableError as error:
-                self.emit(Warned(message=f"{error.message}; reconnecting", instance_id=run.instance_id))
+                message = f"{error.message}; reconnecting"
+                self.managed.emit(Warned(message=message, instance_id=run.instance_id))
                 self._reconnect(member, run)
                 continue
             except RemoteCommandError as error:
@@ -125,34 +116,34 @@ class RemoteJobs:
                 if failed > FAILED_FOLLOWS:
                     raise
                 log.warning("%s: following %s failed: %s", run.instance_id, run.run_id, error.message)
-                self.clock.sleep(RECONNECT_ROUND_S)
+                self.managed.clock.sleep(RECONNECT_ROUND_S)
                 continue
             if status["state"] != "running":
                 state = RunState.DONE if status["exit_status"] == 0 else RunState.FAILED
                 return replace(run, state=state, exit_status=status["exit_status"])
 
-    def bring_home(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
-        """Bring the log and the files asked for, as far as they can be had, and store how the run ended."""
-        folder = self.paths.made(self.paths.run(run.run_id))
+    def fetch_results(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
+        """Copy the log and the files asked for here, as far as they can be had; store how the run ended."""
+        paths, clock = self.managed.store.paths, self.managed.clock
+        folder = paths.made(paths.run(run.run_id))
         try:
             connection = self.connect(member)
             connection.fetch_files(folder_of(run), ["log", RECORDS], folder)
             if patterns:
-                kept = self.paths.made(self.paths.run_files(run.run_id))
+                kept = paths.made(paths.run_files(run.run_id))
                 connection.fetch_files(f"{folder_of(run)}/work", patterns, kept)
         except DlcloudError as error:
-            self.emit(
-                Warned(message=f"files were not brought home: {error.message}", instance_id=run.instance_id)
-            )
-        ended = replace(run, ended_at=self.clock.now())
-        self.runs.end(run.run_id, ended.state, ended.exit_status, self.clock.now())
+            message = f"files were not brought home: {error.message}"
+            self.managed.emit(Warned(message=message, instance_id=run.instance_id))
+        ended = replace(run, ended_at=clock.now())
+        self.managed.store.runs.end(run.run_id, ended.state, ended.exit_status, clock.now())
         return ended
 
-    def failure(self, run: Run, program: str) -> RemoteCommandError:
-        """Return the error that tells how a failed run ended, with the end of its log."""
+    def error_of(self, run: Run, program: str) -> RemoteCommandError:
+        """Return the error for a run that failed, with the end of its log."""
         return RemoteCommandError(
             f"{run.instance_id}: {program} ended with status {run.exit_status}:\n"
-            f"{log_tail(self.paths.run_log(run.run_id))}",
+            f"{log_tail(self.managed.store.paths.run_log(run.run_id))}",
             f"the whole log: dlcloud logs {run.run_id}",
         )
 
@@ -160,46 +151,52 @@ class RemoteJobs:
         """Return a connection to an instance.
 
         Raises:
-            UnreachableError, HostKeyError: There is none to be had.
+            UnreachableError, HostKeyError: There is none to be had within `wait_s`.
         """
-        return self.dial.dial(member.instance.endpoint(self.cluster.user), wait_s=wait_s)
+        return self.managed.connect(member.instance, wait_s)
 
-    def _store_stream(
-        self, connection: Connection, run: Run, tell: Callable[[Sequence[dict[str, Any]]], None]
-    ) -> None:
-        position = self.runs.stored_bytes(run.run_id)
+    def _store_stream(self, connection: Connection, run: Run, handle: RecordHandler) -> None:
+        runs = self.managed.store.runs
+        position = runs.stored_bytes(run.run_id)
         pending = b""
         for chunk in connection.stream(f"{JOB} follow {folder_of(run)} {RECORDS} {position}"):
             whole, newline, rest = (pending + chunk).rpartition(b"\n")
             pending = rest
             if newline:
-                records = self.runs.add_records(run.run_id, position, whole + newline)
+                records = runs.add_records(run.run_id, position, whole + newline)
                 position += len(whole) + 1
-                tell(records)
+                handle(records)
 
     def _reconnect(self, member: Member, run: Run) -> None:
         """Dial until the instance answers or is gone; a reclaimed one is not dialled for long."""
-        deadline = self.clock.monotonic() + RECONNECT_WAIT_S
-        while True:
-            try:
-                self.connect(member, wait_s=RECONNECT_ROUND_S)
-            except UnreachableError as error:
-                if self._alive(run.instance_id) and self.clock.monotonic() < deadline:
-                    continue
-                self.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
-                raise InstanceError(
-                    f"{run.instance_id} is gone; what {run.run_id} had reported is stored ({error.message})"
-                ) from error
-            return
+        error = wait_until(
+            lambda: self._dial_error(member),
+            lambda error: error is None or not self._is_alive(run.instance_id),
+            clock=self.managed.clock,
+            timeout_s=RECONNECT_WAIT_S,
+            poll_s=0,
+        )
+        if error is not None:
+            self.managed.store.runs.end(run.run_id, RunState.LOST, None, self.managed.clock.now())
+            raise InstanceError(
+                f"{run.instance_id} is gone; what {run.run_id} had reported is stored ({error.message})"
+            ) from error
 
-    def _alive(self, instance_id: str) -> bool:
+    def _dial_error(self, member: Member) -> UnreachableError | None:
         try:
-            seen = self.cloud.instances(self.cluster.cluster_id)
+            self.connect(member, wait_s=RECONNECT_ROUND_S)
+        except UnreachableError as error:
+            return error
+        return None
+
+    def _is_alive(self, instance_id: str) -> bool:
+        try:
+            instance = self.managed.describe_instances().get(instance_id)
         except CloudError as error:
             # Where EC2 cannot be asked either, it is our own network that is down, and may come back.
             log.warning("cannot ask whether %s still lives: %s", instance_id, error.message)
             return True
-        return any(each.alive for each in seen if each.instance_id == instance_id)
+        return instance is not None and instance.alive
 
 
 def folder_of(run: Run) -> str:
@@ -208,7 +205,7 @@ def folder_of(run: Run) -> str:
 
 
 def log_tail(path: Path) -> str:
-    """Return the last lines of a log that was brought home; empty where there is none."""
+    """Return the last lines of a stored log; empty where there is none."""
     if not path.exists():
         return ""
     return "\n".join(path.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:])

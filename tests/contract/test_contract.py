@@ -9,7 +9,7 @@ from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG, NAME_
 from dlcloud.core.instance import Market
 from dlcloud.core.protocols import FleetRequest, LaunchRequest
 from dlcloud.core.quota import CODES
-from dlcloud.launch.sweep import gc
+from dlcloud.launch.down import gc
 
 TYPE = "c5.large"
 WAIT_S = 300

@@ -25,7 +25,7 @@ import dlcloud.cloud
 import dlcloud.ssh
 from dlcloud.cli import main as cli
 from dlcloud.cloud.clients import Clients
-from dlcloud.launch import lock, members
+from dlcloud.launch import acquire, members
 from dlcloud.store.database import Database
 
 PACKAGES = (dlcloud.cli, dlcloud.cloud, dlcloud.ssh)
@@ -69,7 +69,7 @@ def child(order, trail, output):
     Database.write = killer.around(Database.write, lambda given: " ".join(given[1].split()[:3]))
     # The lists of the local EC2 are consistent at once: waiting as for AWS's would gain nothing.
     members.CONSISTENCY_WINDOW_S = 0.5
-    lock.SWEEP_AGE_S = 0.0
+    acquire.STALE_FOLDER_AGE_S = 0.0
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.argv = ["dlcloud", *order["argv"]]

@@ -94,6 +94,8 @@ class FakeConnection:
     def send_tree(self, source, target, *, only=None):
         self._alive()
         self.machine.trees.append((source, target, only))
+        if source.is_file():
+            self.machine.files[f"{target}/{source.name}"] = (source.read_bytes(), 0o644)
 
     def send_bytes(self, content, target, *, mode=0o644):
         self._alive()

@@ -13,9 +13,11 @@ from dlcloud.core.errors import CloudError, InstanceError, PartialError, RemoteC
 from dlcloud.core.events import Progress, StageDone, Warned
 from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
+from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
+from dlcloud.store.home import Store
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
@@ -76,17 +78,19 @@ class World:
             self.cloud.launch(request(count=len(machines)))
 
     def runner(self, program=PROGRAM, text=None, dial=None):
-        return Runner(
+        managed = ManagedCluster(
             cluster=cluster(),
+            cloud=self.cloud,
+            store=Store(clusters=self.clusters, runs=self.runs, paths=self.paths),
+            dialer=dial or self.dial,
+            clock=self.clock,
+            emit=self.told.append,
+        )
+        return Runner(
+            managed=managed,
             recipe=recipe(text) if text else recipe(),
             program=program,
             image_id="ami-0123",
-            cloud=self.cloud,
-            dial=dial or self.dial,
-            runs=self.runs,
-            paths=self.paths,
-            clock=self.clock,
-            emit=self.told.append,
         )
 
     def stored(self):
@@ -296,7 +300,7 @@ def test_files_asked_for_are_brought_home(world):
     one = machine()
     there = world(one)
     runner = there.runner(text="keep: {files: [model.pt, missing.pt]}\n" + RECIPE)
-    one_run = runner._detached.new(
+    one_run = runner._jobs.new_run(
         there.members[0], "quantization", image_id="ami-0123", setup_at=there.clock.now()
     )
     there.runs.add(one_run)

@@ -13,7 +13,7 @@ from dlcloud.core.instance import Image, Market
 from dlcloud.core.plan import make_plan
 from dlcloud.core.quota import CODES, STANDARD, P, Usage, quota_key, quotas
 from dlcloud.core.successors import KnownType, successors
-from dlcloud.launch.preflight import observe
+from dlcloud.launch.preflight import run_preflight
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeCloud
 from tests.fakes.samples import RECIPE, hardware, price, recipe
@@ -62,7 +62,7 @@ def cloud(**other):
 
 def planned(account, text=RECIPE, there=None):
     there = there or cloud()
-    return make_plan(recipe(text), observe(recipe(text), cloud=there, account=account))
+    return make_plan(recipe(text), run_preflight(recipe(text), cloud=there, account=account).facts())
 
 
 def test_running_instances_count_against_their_family_and_market():

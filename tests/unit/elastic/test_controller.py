@@ -12,7 +12,7 @@ from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
 from dlcloud.elastic.controller import FAILURES, Controller
 from dlcloud.elastic.workers import DRAINED, RecordsReceived, WorkerExited
-from dlcloud.launch.grow import GrowResult
+from dlcloud.launch.launcher import LaunchedMembers
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, THEN, cluster, instance, recipe, run
 
@@ -74,7 +74,7 @@ class FakeWorkers:
     def detached(self):
         return self
 
-    def failure(self, failed, program):
+    def error_of(self, failed, program):
         return RemoteCommandError(f"{program} failed on {failed.instance_id}")
 
 
@@ -107,7 +107,7 @@ class World:
             raise answer
         new = [] if answer == 0 else [member(3 + self.launched + n, self.launches) for n in range(count)]
         self.launched += len(new)
-        return GrowResult(members=[*(FIRST if known else []), *new], connections={})
+        return LaunchedMembers(members=[*(FIRST if known else []), *new], connections={})
 
     def go(self, members=FIRST):
         self.controller.run(members)
@@ -314,7 +314,7 @@ def test_a_coordinator_that_cannot_be_ended_has_no_successor_yet():
         world.workers.post(reports("i-1", DONE))
         world.workers.post(ends("i-1"))
         world.workers.post(ends("i-2"))
-        return GrowResult(members=[], connections={})
+        return LaunchedMembers(members=[], connections={})
 
     world.controller.end, world.controller.grow = end, grow
     world.go()
@@ -362,7 +362,7 @@ def test_a_later_controller_knows_the_requests_to_an_earlier_one():
     script = {"i-0": [reports("i-0", DONE), ends("i-0"), ends("i-1"), ends("i-2")]}
     world = World(script, stored={"i-1": [step(7), event("notice")], "i-2": [step(7)]})
     world.controller.grow = lambda count, _known: (
-        world.asked.append(count) or GrowResult(members=[], connections={})
+        world.asked.append(count) or LaunchedMembers(members=[], connections={})
     )
     world.go()
     assert world.controller.team.step == 7

@@ -3,10 +3,15 @@
 import pytest
 
 from dlcloud.core.plan import make_plan
+from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.provision import Provisioner
+from dlcloud.ssh.host_keys import new_secret
+from dlcloud.ssh.keys import create_key
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
+from dlcloud.store.home import Store
 from dlcloud.store.paths import Paths
+from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeCloud, Killed
 from tests.fakes.machine import FakeDial
@@ -28,26 +33,34 @@ class World:
         self.told = []
         self.cluster = cluster()
         self.clusters.add(self.cluster)
+        self.paths.made(self.paths.cluster(self.cluster.cluster_id))
+        create_key(self.paths.key(self.cluster.cluster_id))
+        self.paths.host_secret(self.cluster.cluster_id).write_text(new_secret())
+        self.store = Store(clusters=self.clusters, runs=Runs(self.database), paths=self.paths)
+
+    @property
+    def launcher(self):
+        """The launcher of a command that begins now."""
+        return Launcher(
+            cluster=self.cluster,
+            cloud=self.cloud,
+            store=self.store,
+            dialer=self.dial,
+            clock=self.clock,
+            emit=self.told.append,
+        )
 
     def plan(self, text=ONE_TYPE, *prices):
         return make_plan(recipe(text), observed(*prices))
 
     def provisioner(self, text=ONE_TYPE):
         group = self.cloud.create_security_group(self.cluster.cluster_id, self.cluster.tags)
-        return Provisioner(
-            cluster=self.cluster,
-            plan=self.plan(text),
-            first_boot=lambda minutes: f"#cloud-config {minutes}",
-            security_group_id=group,
-            cloud=self.cloud,
-            clusters=self.clusters,
-            clock=self.clock,
-            emit=self.told.append,
-        )
+        return Provisioner(managed=self.launcher, plan=self.plan(text), security_group_id=group)
 
     def provision(self, text=ONE_TYPE):
         """Provision as a command does that begins now."""
-        return self.provisioner(text).provision()
+        plan = self.plan(text)
+        return self.provisioner(text).provision(minimum=plan.min_count).members
 
     def killed_while_provisioning(self, text=ONE_TYPE):
         with pytest.raises(Killed):

@@ -7,17 +7,14 @@ import pytest
 from dlcloud.core.cluster import ClusterState, Leftover
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import InstanceState, Market
-from dlcloud.launch.down import TERMINATION_TIMEOUT_S, take_down
-from dlcloud.launch.sweep import gc
+from dlcloud.launch.down import TERMINATION_TIMEOUT_S, gc
 from dlcloud.store.clusters import HAND_OVER
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE, cluster, request
 
 
 def down(world):
-    return take_down(
-        world.cluster, cloud=world.cloud, clusters=world.clusters, clock=world.clock, emit=world.told.append
-    )
+    return world.launcher.destroy()
 
 
 def left(world):

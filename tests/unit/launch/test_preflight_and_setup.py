@@ -9,7 +9,7 @@ from dlcloud.core.errors import CloudError, CredentialsError, RemoteCommandError
 from dlcloud.core.events import Notice, StageStarted
 from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Endpoint
-from dlcloud.launch.preflight import observe
+from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.setup import environment_key, packages_of, prepare
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import Failure, FakeCloud
@@ -23,7 +23,7 @@ BUILT = b'noise\n{"python": "/env/bin/python", "reused": false, "seconds": 3.0}\
 def test_all_is_asked_for_and_handed_on():
     cloud = FakeCloud(FakeClock(), known_prices=[price()], known_hardware={"c7i.xlarge": hardware()})
     cloud.offered["c6i.xlarge"] = ()
-    seen = observe(recipe(), cloud=cloud)
+    seen = run_preflight(recipe(), cloud=cloud).facts()
     assert seen.identity.account == "123456789012"
     assert seen.zones == {"c7i.xlarge": cloud.zones}
     assert seen.hardware == {"c7i.xlarge": hardware()}
@@ -34,7 +34,7 @@ def test_all_is_asked_for_and_handed_on():
 
 def test_a_network_that_was_given_is_not_asked_for():
     cloud = FakeCloud(FakeClock())
-    assert observe(recipe(), cloud=cloud, cidr="10.0.0.0/8").cidr == "10.0.0.0/8"
+    assert run_preflight(recipe(), cloud=cloud, cidr="10.0.0.0/8").facts().cidr == "10.0.0.0/8"
     assert cloud.calls["caller_cidr"] == 0
 
 
@@ -46,7 +46,7 @@ def test_of_several_refusals_the_credentials_are_told_of():
         Failure("resolve_image", CloudError("image")),
     ]
     with pytest.raises(CredentialsError, match="who"):
-        observe(recipe(RECIPE), cloud=cloud)
+        run_preflight(recipe(RECIPE), cloud=cloud).facts()
 
 
 def connection(**other):

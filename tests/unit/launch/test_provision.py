@@ -8,6 +8,7 @@ import pytest
 from dlcloud.core.errors import CapacityError, CredentialsError, QuotaError, ThrottledError
 from dlcloud.core.events import Warned
 from dlcloud.core.instance import Market
+from dlcloud.launch.acquire import first_boot
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE
 from tests.unit.launch.conftest import ONE_TYPE
@@ -36,7 +37,8 @@ def test_one_request_gives_all_where_there_is_capacity(world):
     assert {member.hourly_usd for member in members} == {Decimal("0.1785")}
     assert {member.price_source for member in members} == {"bundled table"}
     (request,) = world.cloud.requests
-    assert (request.min_count, request.max_count, request.user_data) == (1, 2, "#cloud-config 240")
+    assert (request.min_count, request.max_count) == (1, 2)
+    assert request.user_data == first_boot(world.cluster, life_minutes=240, paths=world.paths)
     assert request.tags == world.cluster.tags
     assert len(request.client_token) == 64
     assert world.clusters.open_intents("c0ffee") == []
@@ -80,7 +82,7 @@ def test_fewer_than_the_minimum_are_told_with_every_refusal(world):
     with pytest.raises(CapacityError) as caught:
         world.provision(RECIPE)
     first, *refusals = caught.value.message.splitlines()
-    assert first == "1 of at least 2 instance(s) could be had:"
+    assert first == "launched 1 instance(s), minimum is 2:"
     told = "\n".join(refusals)
     assert "c7i.xlarge" in told
     assert "c6i.xlarge" in told

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,10 @@ import pytest
 from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
 from dlcloud.core.errors import InstanceError, UnreachableError
 from dlcloud.core.resize import coordinator
-from dlcloud.launch.handover import GIVEN_UP, HandOver
-from dlcloud.launch.installed import OLDEST_PYTHON, RUNTIME
+from dlcloud.detached.handover import GIVEN_UP, OLDEST_PYTHON, RUNTIME, HandOver
 from dlcloud.ssh.host_keys import KnownHosts, fingerprint
-from dlcloud.ssh.keys import create_key
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.handover import copy_cluster
 from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import recipe
 
@@ -41,7 +39,6 @@ class Handing:
         (self.member,) = world.provision(ELASTIC)
         world.clock.advance(10)
         self.name = self.member.instance.instance_id
-        create_key(world.paths.key("c0ffee"))
         KnownHosts(world.paths.known_hosts("c0ffee")).pin(self.name, HOST_KEY)
         self.machine = FakeMachine(self.name)
         self.machine.answers = {
@@ -51,31 +48,24 @@ class Handing:
         world.dial.machines[self.name] = self.machine
         self.folder = folder
         (folder / "src").mkdir()
-        self.over = HandOver(
-            cluster=world.cluster,
-            cloud=world.cloud,
-            dial=world.dial,
-            clusters=world.clusters,
-            paths=world.paths,
-            clock=world.clock,
-            emit=world.told.append,
-        )
+        self.over = HandOver(managed=world.launcher, database=world.database)
 
     def go(self):
-        self.over.go(
+        self.over.start(
             coordinator([self.member]),
             recipe(ELASTIC),
             self.folder,
             cidr="203.0.113.7/32",
             variables={"A": "b c"},
-            copy_store=self.copy_store,
         )
 
-    def copy_store(self, path, cluster):
-        database = Database(path)
-        copy_cluster(self.world.database, database, cluster)
-        self.sent = Clusters(database).all()
-        database.close()
+    @property
+    def sent(self):
+        """The clusters that the store knows which was sent."""
+        path = self.folder / "sent.sqlite"
+        path.write_bytes(self.machine.files["dlcloud/control/home/store.sqlite"][0])
+        with closing(Database(path)) as database:
+            return Clusters(database).all()
 
     def stands(self, state, *, in_charge):
         """Let the controller's job stand so."""
@@ -191,12 +181,12 @@ def test_one_whose_instance_lives_and_does_not_answer_stays_open(handing):
 
 
 def test_a_dead_controller_is_restarted_and_a_live_one_is_left_alone(handing):
-    connection = handing.over.dial.dial(handing.member.instance.endpoint("ubuntu"))
+    connection = handing.world.dial.dial(handing.member.instance.endpoint("ubuntu"))
     handing.stands("running", in_charge=True)
-    handing.over.revive(connection)
+    handing.over.restart_dead(connection)
     assert not handing.ran("job.py start")
     handing.stands("lost", in_charge=True)
-    handing.over.revive(connection)
+    handing.over.restart_dead(connection)
     assert handing.ran("rm -f dlcloud/runs/control/pid")
     assert handing.ran("job.py start")
 

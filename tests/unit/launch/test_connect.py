@@ -5,20 +5,17 @@ import pytest
 from dlcloud.core.errors import CapacityError, HostKeyError, UnreachableError
 from dlcloud.core.events import StageDone, StageStarted
 from dlcloud.launch.connect import BOOT_TIMEOUT_S, await_addresses, connect
-from dlcloud.launch.up import bring_up
 from tests.fakes.cloud import Failure
 from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import RECIPE
 
 
 def addresses(world, members):
-    return await_addresses(
-        world.cluster, members, cloud=world.cloud, clusters=world.clusters, clock=world.clock
-    )
+    return await_addresses(world.launcher, members)
 
 
 def connected(world, members):
-    return connect(world.cluster, members, cloud=world.cloud, dial=world.dial, clock=world.clock)
+    return connect(world.launcher, members)
 
 
 def test_addresses_are_awaited_and_stored(world):
@@ -89,16 +86,7 @@ def test_a_host_key_that_is_not_proven_is_told_at_once(world):
 
 
 def up(world, text=RECIPE):
-    return bring_up(
-        world.cluster,
-        world.plan(text),
-        first_boot=lambda minutes: f"#cloud-config {minutes}",
-        cloud=world.cloud,
-        clusters=world.clusters,
-        dial=world.dial,
-        clock=world.clock,
-        emit=world.told.append,
-    )
+    return world.launcher.launch(world.plan(text))
 
 
 def test_up_launches_lets_the_caller_in_and_connects(world):

@@ -9,9 +9,9 @@ import pytest
 from dlcloud.core.cluster import ClusterState, Member
 from dlcloud.core.errors import StoreError
 from dlcloud.core.result import RunState
+from dlcloud.detached.state import copy_cluster, import_cluster
 from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.handover import copy_cluster, take_home
 from dlcloud.store.runs import Runs
 from tests.fakes.samples import THEN, cluster, instance, price, run
 
@@ -61,7 +61,7 @@ def member(instance_id, **other):
 
 
 def taken(brought, home):
-    return take_home(brought, home, "c0ffee", controller="i-0001", now=LATER)
+    return import_cluster(brought, home, "c0ffee", controller_instance_id="i-0001", now=LATER)
 
 
 def test_only_this_cluster_is_handed_over_without_its_hand_over(there):
@@ -124,7 +124,8 @@ def test_implausible_content_is_refused_and_nothing_is_stored(there, elsewhere, 
     assert Clusters(elsewhere).all() == []
 
 
-def test_a_cluster_is_detached_only_once_its_hand_over_is_complete(clusters):
+def test_a_cluster_is_detached_only_once_its_hand_over_is_complete(database):
+    clusters = Clusters(database)
     clusters.add(cluster(state=ClusterState.RUNNING))
     begun = clusters.begin_intent("c0ffee", HAND_OVER, "i-0001", THEN)
     assert clusters.controller("c0ffee") is None

@@ -6,17 +6,8 @@ from dlcloud.core.errors import CapacityError, CloudError, HostKeyError, RemoteC
 from dlcloud.core.instance import Market
 from dlcloud.core.recipe import Setup
 from dlcloud.core.resize import decide
-from dlcloud.launch.grow import grow
-from dlcloud.launch.members import (
-    CONSISTENCY_WINDOW_S,
-    existing_capacity,
-    list_members,
-    reconcile_members,
-    wait_for_consistency,
-)
+from dlcloud.launch.members import CONSISTENCY_WINDOW_S, existing_capacity, wait_for_consistency
 from dlcloud.launch.setup import PREPARED, prepare_all
-from dlcloud.launch.shrink import shrink
-from dlcloud.launch.up import bring_up
 from dlcloud.store.clusters import RESIZE
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.machine import FakeMachine
@@ -31,35 +22,13 @@ def of_size(count, text=ONE_TYPE):
 
 
 def grown(world, count, text=ONE_TYPE, reached=()):
-    return grow(
-        world.cluster,
-        world.plan(of_size(count, text)),
-        first_boot=lambda minutes: f"#cloud-config {minutes}",
-        cloud=world.cloud,
-        clusters=world.clusters,
-        dial=world.dial,
-        clock=world.clock,
-        emit=world.told.append,
-        reached=reached,
-    )
-
-
-def alive(world):
-    return reconcile_members(world.cluster, cloud=world.cloud, clusters=world.clusters, clock=world.clock)
+    return world.launcher.grow(world.plan(of_size(count, text)), connected=reached)
 
 
 def shrunk(world, count):
     """Shrink as a command does that begins now."""
-    wait_for_consistency(world.cluster, clusters=world.clusters, clock=world.clock)
-    end = decide(alive(world), count).end
-    return shrink(
-        world.cluster,
-        end,
-        cloud=world.cloud,
-        clusters=world.clusters,
-        clock=world.clock,
-        emit=world.told.append,
-    )
+    wait_for_consistency(world.launcher)
+    return world.launcher.shrink(decide(world.launcher.reconcile(), count).end)
 
 
 def ids(members):
@@ -146,7 +115,7 @@ def test_a_shrink_that_was_killed_is_finished_and_no_more_end(world, method, aft
     world.cloud.failures.append(Failure(method, Killed(), number, after=after))
     with pytest.raises(Killed):
         shrunk(world, 2)
-    assert len(list_members(world.cluster, cloud=world.cloud, clusters=world.clusters)) == 2
+    assert len(world.launcher.members()) == 2
     shrunk(world, 2)
     assert world.cloud.alive() == ["i-0001", "i-0002"]
     assert world.clusters.open_intents("c0ffee") == []
@@ -183,16 +152,7 @@ def test_a_smaller_size_after_a_killed_grow_waits_for_what_may_yet_appear(world)
 
 def test_up_ends_what_a_killed_shrink_left_too_many(world):
     world.provision(of_size(4))
-    bring_up(
-        world.cluster,
-        world.plan(of_size(1)),
-        first_boot=str,
-        cloud=world.cloud,
-        clusters=world.clusters,
-        dial=world.dial,
-        clock=world.clock,
-        emit=world.told.append,
-    )
+    world.launcher.launch(world.plan(of_size(1)))
     assert world.cloud.alive() == ["i-0001"]
 
 

@@ -1,4 +1,4 @@
-"""What of a recipe changes when its controller runs on an instance: only where its files lie."""
+"""Which recipes can be detached, and how a recipe reads on the instance: only its files lie elsewhere."""
 
 from typing import Any
 
@@ -8,24 +8,24 @@ from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe
 
 FILES = "files"
-"""The folder beside the recipe, there, that holds what `workload.files` names here."""
+"""The folder beside the recipe on the instance; its content is that of `workload.files` here."""
 
 
-def recipe_there(recipe: Recipe) -> str:
+def relocate_recipe(recipe: Recipe) -> str:
     """Return the text of the recipe as the instance reads it."""
     workload = recipe.workload
     if workload.files is not None:
         workload = workload.model_copy(update={"files": FILES})
-    moved = recipe.model_copy(update={"workload": workload})
-    said: dict[str, Any] = moved.model_dump(mode="json", exclude_defaults=True)
-    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
+    relocated = recipe.model_copy(update={"workload": workload})
+    content: dict[str, Any] = relocated.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def refuse_detached(recipe: Recipe) -> None:
-    """Refuse a recipe that cannot be left alone.
+def check_detachable(recipe: Recipe) -> None:
+    """Refuse a recipe that cannot run without a launcher.
 
     Raises:
-        RecipeError: It is no elastic training.
+        RecipeError: It is no elastic training, or its rehearsal ends the coordinator.
     """
     if recipe.workload.elastic is None:
         raise RecipeError(

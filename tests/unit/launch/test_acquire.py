@@ -7,10 +7,12 @@ import pytest
 
 from dlcloud.core.cluster import ClusterState
 from dlcloud.core.errors import RecipeError, StoreError
-from dlcloud.launch.lock import RecipeFile, acquire_cluster, first_boot, forget_secrets, lock_existing
+from dlcloud.launch.acquire import RecipeFile, acquire_cluster, first_boot, lock_cluster, remove_secrets
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
+from dlcloud.store.home import Store
 from dlcloud.store.paths import Paths
+from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, recipe
 
@@ -28,9 +30,8 @@ class Home:
     def claim(self, *, name="", text=RECIPE, clusters=None):
         """Claim as one `up` does."""
         file = RecipeFile(recipe=recipe(text), text=text, path="recipe.yaml")
-        return acquire_cluster(
-            file, name=name, clusters=clusters or self.clusters, paths=self.paths, clock=self.clock
-        )
+        store = Store(clusters=clusters or self.clusters, runs=Runs(self.database), paths=self.paths)
+        return acquire_cluster(file, name=name, store=store, clock=self.clock)
 
     def left(self, state, **how):
         """Leave a cluster behind in a state, as a command that has ended or was killed does."""
@@ -98,7 +99,7 @@ def test_one_that_was_kept_or_is_down_is_left_alone(home, state):
     left = home.left(state)
     claim = home.claim()
     assert claim.cluster.cluster_id != left
-    assert lock_existing(home.clusters.find(left), paths=home.paths).lock
+    assert lock_cluster(home.clusters.find(left), paths=home.paths).lock
 
 
 def test_one_of_another_recipe_is_left_alone(home):
@@ -119,7 +120,7 @@ def test_a_named_one_with_other_instances_is_refused_and_given_back(home):
     with pytest.raises(RecipeError, match="mine is up with other instances") as caught:
         home.claim(name="mine", text=RECIPE.replace("count: 2", "count: 3"))
     assert "dlcloud down mine" in caught.value.hint
-    lock_existing(home.clusters.find(left), paths=home.paths).lock.release()
+    lock_cluster(home.clusters.find(left), paths=home.paths).lock.release()
 
 
 def test_a_named_one_in_anothers_charge_is_refused(home):
@@ -170,6 +171,6 @@ def test_the_first_boot_is_the_same_text_each_time_and_private(home):
 
 def test_the_secrets_of_a_cluster_that_is_down_are_forgotten(home):
     claim = home.claim()
-    forget_secrets(claim.cluster, paths=home.paths)
+    remove_secrets(claim.cluster, paths=home.paths)
     assert not home.paths.cluster(claim.cluster.cluster_id).exists()
-    forget_secrets(claim.cluster, paths=home.paths)
+    remove_secrets(claim.cluster, paths=home.paths)

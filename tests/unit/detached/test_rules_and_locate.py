@@ -4,10 +4,10 @@ import pytest
 
 from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG
 from dlcloud.core.errors import RecipeError
-from dlcloud.core.handover import FILES, recipe_there, refuse_detached
 from dlcloud.core.instance import InstanceState
 from dlcloud.core.recipe import read_recipe
-from dlcloud.core.whereabouts import controlled
+from dlcloud.detached.locate import find_detached
+from dlcloud.detached.rules import FILES, check_detachable, relocate_recipe
 from dlcloud.resources.texts import recipe_names, recipe_text
 from tests.fakes.samples import cluster, instance, recipe
 
@@ -36,23 +36,23 @@ keep:
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_bundled_recipe_says_there_what_it_says_here(name):
     here = read_recipe(recipe_text(name)[0], name)
-    there = read_recipe(recipe_there(here), "recipe.yaml")
+    there = read_recipe(relocate_recipe(here), "recipe.yaml")
     files = here.workload.files and FILES
     assert there == here.model_copy(update={"workload": here.workload.model_copy(update={"files": files})})
 
 
 def test_files_lie_beside_the_recipe_wherever_they_lay(tmp_path):
     here = read_recipe(ELASTIC.replace("../../src", str(tmp_path)), "mine.yaml")
-    there = read_recipe(recipe_there(here), "recipe.yaml")
+    there = read_recipe(relocate_recipe(here), "recipe.yaml")
     assert there.workload.files == FILES
     assert there.workload.elastic == here.workload.elastic
     assert (there.setup, there.budget, there.keep) == (here.setup, here.budget, here.keep)
 
 
 def test_what_is_measured_is_not_left_alone():
-    refuse_detached(recipe(ELASTIC))
+    check_detachable(recipe(ELASTIC))
     with pytest.raises(RecipeError, match="only an elastic training"):
-        refuse_detached(recipe())
+        check_detachable(recipe())
 
 
 def test_a_rehearsal_that_ends_its_own_controller_is_refused():
@@ -61,14 +61,14 @@ def test_a_rehearsal_that_ends_its_own_controller_is_refused():
         + "rehearsal: [{after: 3, kill: coordinator}]\n"
     )
     with pytest.raises(RecipeError, match="controller would end with it"):
-        refuse_detached(recipe(ends))
+        check_detachable(recipe(ends))
 
 
 def test_a_controlled_cluster_is_known_by_the_tags_of_its_instance():
     tags = cluster("digits").tags | {CONTROLLER_TAG: "ubuntu", HOST_KEY_TAG: "SHA256:abc"}
     ended = instance("i-0002", tags=tags, state=InstanceState.TERMINATED)
     seen = [instance("i-0001", tags=tags), ended, instance("i-0003", tags=cluster().tags)]
-    (found,) = controlled(seen, cloud="aws", region="eu-west-1")
+    (found,) = find_detached(seen, cloud="aws", region="eu-west-1")
     assert (found.name, found.cluster_id, found.user, found.host_key) == (
         "digits",
         "c0ffee",
@@ -77,4 +77,4 @@ def test_a_controlled_cluster_is_known_by_the_tags_of_its_instance():
     )
     assert found.tags == cluster("digits").tags
     meant = ["digits", "c0ffee", "i-0001", "digits-0a1b2c3d"]
-    assert [name for name in [*meant, "digit", "digits-2", "i-0003"] if found.called(name)] == meant
+    assert [name for name in [*meant, "digit", "digits-2", "i-0003"] if found.is_named(name)] == meant

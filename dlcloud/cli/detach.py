@@ -1,0 +1,106 @@
+"""The part of `dlcloud up --detach`: hand a cluster over to its coordinator, and print how to watch it."""
+
+from pathlib import Path
+
+import click
+
+from dlcloud.cli.context import Context
+from dlcloud.cli.lifecycle import destroy_on_failure, detached_error
+from dlcloud.core.cluster import Cluster
+from dlcloud.core.errors import InstanceError
+from dlcloud.core.plan import Plan
+from dlcloud.core.recipe import Recipe
+from dlcloud.core.resize import coordinator
+from dlcloud.detached.handover import HandOver
+from dlcloud.launch.acquire import ClusterLock, RecipeFile, lock_cluster
+from dlcloud.launch.launcher import Launcher
+from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
+from dlcloud.report.table import Format, Report, Section, render
+
+
+def detach(context: Context, launcher: Launcher, acquired: ClusterLock, file: RecipeFile, plan: Plan) -> None:
+    """Launch what is missing and hand the cluster over, or finish a hand-over that was cut off.
+
+    Raises:
+        CloudError, InstanceError: It cannot be had; what was launched is destroyed.
+    """
+    hand_over = _hand_over(context, launcher)
+    if hand_over.finish():
+        return
+    with destroy_on_failure(launcher, acquired):
+        member = coordinator(launcher.launch(plan).members)
+        if member is None:
+            raise InstanceError(f"{launcher.cluster.name} has no on-demand instance to hand it over to")
+        hand_over.start(
+            member,
+            file.recipe,
+            Path(file.path).parent,
+            cidr=plan.cidr,
+            variables=_local_variables(context, file.recipe),
+        )
+
+
+def refuse_detached(context: Context, launcher: Launcher) -> None:
+    """Finish a hand-over that was cut off.
+
+    Raises:
+        RecipeError: The coordinator is in charge.
+    """
+    if _hand_over(context, launcher).finish():
+        controller = launcher.store.clusters.controller(launcher.cluster_id)
+        raise detached_error(launcher.cluster, controller or "")
+
+
+def restart_dead_controller(context: Context, cluster: Cluster) -> None:
+    """Start the controller of a detached cluster again if it was killed.
+
+    Raises:
+        UnreachableError: The instance is gone, or does not answer.
+        InstanceError: Its controller does not come up any more.
+    """
+    detached = context.detached.find(cluster.cluster_id)
+    if detached is not None:
+        with (
+            lock_cluster(cluster, paths=context.paths),
+            context.detached.log_in(detached) as session,
+        ):
+            _hand_over(context, context.launcher(cluster)).restart_dead(session.connection)
+
+
+def print_detached(context: Context, cluster: Cluster, output: str) -> None:
+    """Print which instance controls the cluster, and how to watch it from anywhere."""
+    controller = context.clusters.controller(cluster.cluster_id) or ""
+    name = cluster.name
+    rows = [
+        (f"dlcloud status {name}", "what is up, and what it has cost so far"),
+        (f"dlcloud logs -f {name}", "what the training prints"),
+        (f"dlcloud training {name}", "sizes, pauses, causes, cost"),
+        (f"dlcloud resize {name} N", "more or fewer workers"),
+        (f"dlcloud down {name}", "bring the results home, end everything"),
+    ]
+    section = Section(
+        heading=f"{name} is controlled by its own instance {controller}; this machine may be off",
+        titles=("from any machine with the account", ""),
+        rows=rows,
+        notes=["results that are not fetched end with that instance, by the recipe's budget"],
+    )
+    record = {
+        "cluster": name,
+        "cluster_id": cluster.cluster_id,
+        "controller": controller,
+        "region": cluster.region,
+    }
+    click.echo(render(Report(command="up", records=[record], sections=[section], empty=""), Format(output)))
+
+
+def _hand_over(context: Context, launcher: Launcher) -> HandOver:
+    return HandOver(managed=launcher, database=context.database)
+
+
+def _local_variables(context: Context, recipe: Recipe) -> dict[str, str]:
+    """Return the environment by which the instance finds the local EC2, and disturbs it in a rehearsal."""
+    if recipe.cloud != "local":
+        return {}
+    endpoint = context.local_endpoint()
+    token = {TOKEN_VARIABLE: endpoint.control.token} if recipe.rehearsal else {}
+    return {ENDPOINT_VARIABLE: endpoint.url, **token}

@@ -1,0 +1,195 @@
+"""`dlcloud doctor`: every check that `up` makes before it creates anything, alone."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.core.errors import CloudError
+from dlcloud.core.events import stage
+from dlcloud.core.instance import Market, Price
+from dlcloud.core.quota import quota_key, quotas
+from dlcloud.report.findings import Check, findings_report
+from dlcloud.report.table import Format, render
+
+if TYPE_CHECKING:
+    from dlcloud.core.recipe import Recipe
+    from dlcloud.launch.preflight import Preflight
+
+TYPE_RECIPE = """
+name: doctor
+cloud: {cloud}
+region: {region}
+instances: {{types: [{type}], market: spot-then-on-demand}}
+workload: {{command: "true"}}
+"""
+
+
+@click.command("doctor")
+@click.argument("target", default="quickstart")
+@click.option("--cloud", type=click.Choice(["aws", "local"]), default=None, help="Instead of the recipe's.")
+@click.option("--region", default=None, help="Instead of the recipe's.")
+@output_option
+@verbose_option
+def command(*, target: str, cloud: str | None, region: str | None, output: str, verbose: bool) -> None:
+    """Check whether TARGET, a recipe or an instance type, would start. Creates nothing.
+
+    Who the credentials belong to, which zones offer the type, how much of the vCPU quota is left, which
+    image, network and prices there are, and how likely spot capacity is.
+    """
+    from dlcloud.cli.context import Context
+    from dlcloud.launch.preflight import run_preflight
+
+    with Context("doctor", verbose=verbose) as context:
+        recipe = _read_target(target, cloud, region)
+        ec2 = context.cloud(recipe.cloud, recipe.region)
+        account = context.account(recipe.cloud, recipe.region)
+        with stage(context.emit, context.clock, f"asking {recipe.cloud} {recipe.region}"):
+            preflight = run_preflight(recipe, cloud=ec2, account=account)
+        checks, refusal = _check_all(preflight)
+        click.echo(render(findings_report(checks, target=target), Format(output)))
+        if refusal is not None:
+            refusal.result_shown = True
+            raise refusal
+
+
+def _read_target(target: str, cloud: str | None, region: str | None) -> "Recipe":
+    """Return the recipe of that name, or one for a bare instance type."""
+    from dlcloud.core.recipe import read_recipe
+    from dlcloud.resources.texts import recipe_text
+
+    family, dot, _ = target.partition(".")
+    if dot and "/" not in target and not target.endswith((".yaml", ".yml")) and family:
+        text = TYPE_RECIPE.format(cloud=cloud or "aws", region=region or "us-east-1", type=target)
+        return read_recipe(text, target)
+    text, path = recipe_text(target)
+    recipe = read_recipe(text, str(path or target))
+    return recipe.model_copy(
+        update={key: value for key, value in (("cloud", cloud), ("region", region)) if value}
+    )
+
+
+def _check_all(preflight: "Preflight") -> tuple[list[Check], CloudError | None]:
+    """Return every check, and the first error that would stop an `up`."""
+    from dlcloud.core.plan import make_plan
+    from dlcloud.launch.preflight import REQUIRED
+
+    asked = preflight.answers.keys() | preflight.errors.keys()
+    checks = [
+        _check(name, preflight, required=name in REQUIRED) for name in (*REQUIRED, *OPTIONAL) if name in asked
+    ]
+    refusal = preflight.refusal
+    if refusal is None:
+        try:
+            plan = make_plan(preflight.recipe, preflight.facts())
+            checks.append(Check(name="plan", good=True, detail=f"{len(plan.pools)} pool(s) can be tried"))
+        except CloudError as error:
+            refusal = error
+            checks.append(Check(name="plan", good=False, detail=error.message))
+    return checks, refusal
+
+
+OPTIONAL = ("subnets", "limits", "scores")
+_TITLES = {
+    "identity": "credentials",
+    "zones": "offered in",
+    "cidr": "SSH from",
+    "subnets": "default network",
+    "limits": "vCPU quota",
+    "scores": "spot placement score",
+}
+
+Verdict = tuple[bool | None, str]
+"""Whether a check is good (None: not known), and its details."""
+
+
+def _check(name: str, preflight: "Preflight", *, required: bool) -> Check:
+    if name in preflight.errors:
+        good, detail = False if required else None, str(preflight.errors[name])
+    else:
+        good, detail = _VERDICTS[name](preflight)
+    return Check(name=_TITLES.get(name, name), good=good, detail=detail)
+
+
+def _identity(preflight: "Preflight") -> Verdict:
+    identity = preflight.answers["identity"]
+    return True, f"{identity.arn} of account {identity.account}"
+
+
+def _zones(preflight: "Preflight") -> Verdict:
+    zones, types = preflight.answers["zones"], preflight.recipe.instances.types
+    lines = [f"{name}: {', '.join(zones.get(name, ())) or 'nowhere'}" for name in types]
+    return any(zones.get(name) for name in types), "\n".join(lines)
+
+
+def _image(preflight: "Preflight") -> Verdict:
+    image = preflight.answers["image"]
+    return True, f"{image.image_id} ({image.name})"
+
+
+def _prices(preflight: "Preflight") -> Verdict:
+    prices: Sequence[Price] = preflight.answers["prices"]
+    lines = [_price(p) for p in prices if p.market is Market.ON_DEMAND]
+    for name in preflight.recipe.instances.types:
+        spot = sorted(
+            (p for p in prices if p.instance_type == name and p.market is Market.SPOT),
+            key=lambda p: (p.hourly_usd, p.zone),
+        )
+        if spot:
+            zones = ", ".join(f"{p.zone} {p.hourly_usd.normalize():f}" for p in spot)
+            lines.append(f"{name} spot: {zones} USD/h ({spot[0].as_of:%Y-%m-%d}, {spot[0].source})")
+    return (True, "\n".join(lines)) if lines else (None, "no price is known")
+
+
+def _price(price: Price) -> str:
+    usd = f"{price.hourly_usd.normalize():f}"
+    return f"{price.instance_type} {price.market}: {usd} USD/h ({price.as_of:%Y-%m-%d}, {price.source})"
+
+
+def _cidr(preflight: "Preflight") -> Verdict:
+    return True, str(preflight.answers["cidr"])
+
+
+def _subnets(preflight: "Preflight") -> Verdict:
+    zones = sorted(preflight.answers["subnets"])
+    if zones:
+        return True, f"default subnets in {', '.join(zones)}"
+    return False, f"no default subnet; aws ec2 create-default-vpc --region {preflight.recipe.region}"
+
+
+def _limits(preflight: "Preflight") -> Verdict:
+    recipe, answers = preflight.recipe, preflight.answers
+    limits = quotas(answers["limits"], answers.get("usage", ()))
+    lines: dict[str, bool] = {}
+    for name in recipe.instances.types:
+        hardware = preflight.cloud.hardware(name)
+        for market in recipe.instances.markets:
+            key = quota_key(name, market)
+            quota = limits.get(key) if key else None
+            if quota is None or hardware is None:
+                continue
+            need = hardware.vcpus * recipe.instances.maximum
+            enough = need <= quota.left
+            shortfall = "" if enough else f"; {need} are needed: {quota.increase(need, recipe.region)}"
+            lines[quota.told() + shortfall] = enough
+    return (all(lines.values()), "\n".join(lines)) if lines else (None, "no limit is known for these types")
+
+
+def _scores(preflight: "Preflight") -> Verdict:
+    scores = preflight.answers["scores"]
+    names = {zone_id: zone for zone, zone_id in preflight.answers.get("subnets", {}).items()}
+    text = ", ".join(f"{names.get(zone, zone)} {score}" for zone, score in sorted(scores.items()))
+    return (True, f"{text} (10 is best)") if text else (None, "EC2 gives none")
+
+
+_VERDICTS: dict[str, Callable[["Preflight"], Verdict]] = {
+    "identity": _identity,
+    "zones": _zones,
+    "image": _image,
+    "prices": _prices,
+    "cidr": _cidr,
+    "subnets": _subnets,
+    "limits": _limits,
+    "scores": _scores,
+}

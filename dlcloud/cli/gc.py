@@ -1,0 +1,178 @@
+"""`dlcloud gc`: find, price and remove what is left of clusters that no command manages."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.core.cluster import CONTROLLER_TAG, NAME_TAG, Leftover
+from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, PartialError
+from dlcloud.core.events import Notice, Warned, stage
+from dlcloud.report.leftovers import Priced, leftovers_report, priced
+from dlcloud.report.table import Format, render
+from dlcloud.system.parallel import fan_out
+
+if TYPE_CHECKING:
+    from dlcloud.cli.context import Context
+
+DEFAULT_REGION = "us-east-1"
+REGIONS_AT_ONCE = 8
+
+
+@click.command("gc")
+@click.argument("clusters", nargs=-1)
+@click.option("--region", "regions", multiple=True, help="Only there; default: every region of the account.")
+@click.option(
+    "--cloud", type=click.Choice(["aws", "local"]), default="aws", show_default=True, help="Where to look."
+)
+@click.option("--dry-run", is_flag=True, help="Show; remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
+@output_option
+@verbose_option
+def command(
+    *,
+    clusters: tuple[str, ...],
+    regions: tuple[str, ...],
+    cloud: str,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    verbose: bool,
+) -> None:
+    """Find by tag what no cluster of this machine's store accounts for, price it, and remove it.
+
+    It needs no store: after the laptop is lost, any machine with credentials does. A cluster that one of its
+    own instances controls is left alone while that lives. With CLUSTERS (ids), only what belongs to them is
+    removed, detached ones included.
+    """
+    from dlcloud.cli.context import Context
+
+    with Context("gc", verbose=verbose) as context:
+        collector = Collector(context=context, cloud=cloud, regions=regions, clusters=frozenset(clusters))
+        collector.run(dry_run=dry_run, yes=yes, output=output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collector:
+    """One `dlcloud gc`.
+
+    Args:
+        context: The collaborators.
+        cloud: `aws` or `local`.
+        regions: To look in; all if empty.
+        clusters: Only what belongs to these; everything that no command manages if empty.
+    """
+
+    context: "Context"
+    cloud: str
+    regions: tuple[str, ...]
+    clusters: frozenset[str]
+
+    def run(self, *, dry_run: bool, yes: bool, output: str) -> None:
+        """Show what is left over and, unless `dry_run`, remove it.
+
+        Raises:
+            CloudError: No region could be listed, or nothing could be removed.
+            PartialError: Some regions could not be listed, or some things are still there.
+        """
+        leftovers, failed = self._find()
+        click.echo(
+            render(leftovers_report(self._price(leftovers), now=self.context.clock.now()), Format(output))
+        )
+        if leftovers and not dry_run:
+            failed += self._remove(leftovers, yes=yes)
+        if failed:
+            partial = PartialError("\n".join(error.message for error in failed), "dlcloud gc")
+            partial.result_shown = True
+            raise partial
+
+    def _find(self) -> tuple[list[Leftover], list[DlcloudError]]:
+        """List all regions at once; what the store knows to be up is not left over."""
+        context = self.context
+        regions = list(self.regions) or context.cloud(self.cloud, DEFAULT_REGION).regions()
+        with stage(context.emit, context.clock, f"looking in {len(regions)} region(s)"):
+            outcomes = fan_out(
+                lambda region: context.cloud(self.cloud, region).leftovers(), regions, width=REGIONS_AT_ONCE
+            )
+        failed = [outcome.error for outcome in outcomes if isinstance(outcome.error, DlcloudError)]
+        if len(failed) == len(regions):
+            raise failed[0]
+        leftovers = [item for outcome in outcomes for item in outcome.value or ()]
+        managed_ids = {cluster.cluster_id for cluster in context.clusters.active()}
+        managed_ids |= self._detached_ids(leftovers)
+        return [
+            item
+            for item in leftovers
+            if item.cluster_id not in managed_ids and (not self.clusters or item.cluster_id in self.clusters)
+        ], failed
+
+    def _detached_ids(self, leftovers: Sequence[Leftover]) -> set[str]:
+        """Return the clusters that a living instance of their own controls, without those that are named."""
+        controllers = {
+            item.cluster_id: item.instance
+            for item in leftovers
+            if item.instance and CONTROLLER_TAG in item.instance.tags and item.cluster_id not in self.clusters
+        }
+        for cluster_id, instance in controllers.items():
+            name = instance.tags.get(NAME_TAG, "").removeprefix("dlcloud ")
+            message = f"{name or cluster_id} ({cluster_id}) is left alone: its own instance controls it"
+            self.context.emit(Notice(message=message, instance_id=instance.instance_id))
+        return set(controllers)
+
+    def _price(self, leftovers: Sequence[Leftover]) -> list[Priced]:
+        lines: list[Priced] = []
+        for region, group in _by_region(leftovers):
+            prices = self._hourly_usd(region, group)
+            lines += [priced(item, prices.get(item.resource_id)) for item in group]
+        return lines
+
+    def _hourly_usd(self, region: str, leftovers: Sequence[Leftover]) -> dict[str, Decimal]:
+        """Return what an hour of each instance costs, by its id, as far as it is known."""
+        instances = [item.instance for item in leftovers if item.instance]
+        if not instances:
+            return {}
+        types = sorted({instance.instance_type for instance in instances})
+        markets = sorted({instance.market for instance in instances})
+        try:
+            prices = self.context.cloud(self.cloud, region).prices(types, markets)
+        except CloudError as error:
+            self.context.emit(Warned(message=f"prices are unknown: {error.message}"))
+            return {}
+        by_pool = {(p.instance_type, p.market, p.zone): p.hourly_usd for p in prices}
+        by_id = {
+            instance.instance_id: by_pool.get((instance.instance_type, instance.market, instance.zone))
+            or by_pool.get((instance.instance_type, instance.market, ""))
+            for instance in instances
+        }
+        return {instance_id: usd for instance_id, usd in by_id.items() if usd is not None}
+
+    def _remove(self, leftovers: Sequence[Leftover], *, yes: bool) -> list[DlcloudError]:
+        from dlcloud.launch.down import gc
+
+        context = self.context
+        if not yes and not sys.stdin.isatty():
+            raise BudgetError(
+                "this removes things for good, and stdin is not a terminal", "pass --yes to confirm"
+            )
+        if not yes:
+            click.confirm("Remove all of it?", abort=True, err=True)
+        failed: list[DlcloudError] = []
+        for region, group in _by_region(leftovers):
+            try:
+                cloud = context.cloud(self.cloud, region)
+                gc(group, cloud=cloud, clock=context.clock, emit=context.emit)
+            except DlcloudError as error:
+                failed.append(error)
+        if not failed:
+            context.emit(Notice(message=f"{len(leftovers)} thing(s) removed"))
+        return failed
+
+
+def _by_region(leftovers: Sequence[Leftover]) -> list[tuple[str, list[Leftover]]]:
+    ordered = sorted(leftovers, key=lambda item: item.region)
+    return [(region, list(group)) for region, group in groupby(ordered, lambda item: item.region)]

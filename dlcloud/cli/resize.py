@@ -1,0 +1,291 @@
+"""`dlcloud resize`: more or fewer instances for a cluster that is up."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.core.cluster import Cluster, ClusterState, Member
+from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
+from dlcloud.core.events import Warned, stage
+from dlcloud.report.table import Format, Report, Section, render
+
+if TYPE_CHECKING:
+    from dlcloud.cli.context import Context
+    from dlcloud.core.plan import Plan
+    from dlcloud.core.recipe import Recipe
+    from dlcloud.core.resize import Resize
+    from dlcloud.launch.launcher import LaunchedMembers, Launcher
+
+
+@click.command("resize")
+@click.argument("cluster")
+@click.argument("size", type=click.IntRange(min=1, max=1000))
+@click.option("--dry-run", is_flag=True, help="Show what would be launched and ended; do neither.")
+@click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
+@click.option(
+    "--cidr", default="", help="The network that may reach new instances; default: your own address."
+)
+@output_option
+@verbose_option
+def command(
+    *, cluster: str, size: int, dry_run: bool, yes: bool, cidr: str, output: str, verbose: bool
+) -> int | None:
+    """Let CLUSTER have SIZE instances: launch and set up what is missing, or end what is too many.
+
+    New ones come from the pools of the cluster's recipe, as with `up`. Ended are first on-demand instances
+    beyond the recipe's base, then spot, then the base; the newest first, never the oldest on-demand one.
+    A resize that was cut off is finished by the next one, or by `up`.
+    """
+    from dlcloud.cli.context import Context
+
+    with Context("resize", verbose=verbose) as context:
+        status = context.forward_command(cluster)
+        if status is not None:
+            return status
+        resizer = Resizer(
+            context=context, cluster=context.find_cluster(cluster), size=size, cidr=cidr, output=output
+        )
+        if dry_run:
+            resizer.show()
+        else:
+            resizer.run(yes=yes)
+    return None
+
+
+@dataclass
+class Resizer:
+    """One `dlcloud resize`.
+
+    Args:
+        context: The collaborators.
+        cluster: The one to resize.
+        size: The number of instances that it is to have.
+        cidr: The network that may reach new instances; empty for the caller's own.
+        output: The format of the result.
+    """
+
+    context: "Context"
+    cluster: Cluster
+    size: int
+    cidr: str
+    output: str
+
+    @cached_property
+    def recipe(self) -> "Recipe":
+        """The cluster's recipe, for the size that it is to have."""
+        from dlcloud.core.recipe import read_recipe
+        from dlcloud.core.resize import refuse_size
+
+        recipe = read_recipe(self.cluster.recipe_text, self.cluster.recipe_path)
+        refuse_size(recipe, self.size)
+        return recipe.resized(self.size)
+
+    @cached_property
+    def requirements(self) -> str:
+        """The packages of the cluster's program; new instances are set up with them."""
+        from dlcloud.bench.program import program_of
+        from dlcloud.elastic.program import program_of as training_of
+
+        folder = Path(self.cluster.recipe_path).parent
+        if self.recipe.workload.elastic is not None:
+            return training_of(self.recipe, folder, run="").requirements
+        return program_of(self.recipe, folder).requirements
+
+    @cached_property
+    def launcher(self) -> "Launcher":
+        return self.context.launcher(self.cluster)
+
+    def show(self) -> None:
+        """Print what would be done, as the result."""
+        if not self._is_training:
+            self._refuse_ended_training()
+            _refuse_state(self.cluster)
+        members = self.launcher.members()
+        decision = self._decide(members)
+        self._print(decision, self._plan(members) if decision.launch else None)
+
+    def run(self, *, yes: bool) -> None:
+        """Resize, and print what was done.
+
+        Raises:
+            CapacityError, QuotaError: Not one of the missing instances could be had.
+            PartialError: Some could not be had, reached or set up.
+        """
+        from dlcloud.cli.lifecycle import confirm_spending
+        from dlcloud.launch.acquire import lock_cluster
+        from dlcloud.report.resize import resize_report
+
+        if self._is_training:
+            self._request_workers()
+            return
+        self._refuse_ended_training()
+        _refuse_state(self.cluster)
+        _ = self.recipe, self.requirements  # their faults come before anything is touched
+        clusters = self.context.clusters
+        with lock_cluster(self.cluster, paths=self.context.paths):
+            _refuse_state(clusters.find(self.cluster.cluster_id) or self.cluster)
+            members = self.launcher.members()
+            decision = self._decide(members)
+            plan = self._plan(members) if decision.launch else None
+            if plan is not None:
+                click.echo(render(resize_report(decision, plan), Format.TABLE) + "\n", err=True)
+                confirm_spending(plan, yes=yes)
+            intent_id = self._store_size(self.size)
+            count = self._grow(plan, members) if plan is not None else self._shrink()
+            clusters.end_intent(intent_id, f"{count} instances", self.context.clock.now())
+
+    @property
+    def _is_training(self) -> bool:
+        """True if an elastic job runs, whose controller does the resizing, at a step of the training."""
+        is_elastic = self.recipe.workload.elastic is not None
+        return is_elastic and self.cluster.state is ClusterState.RUNNING
+
+    def _refuse_ended_training(self) -> None:
+        """Refuse the cluster that this very instance controls: nothing is left to do on it."""
+        if self.context.controller_instance_id:
+            raise RecipeError(
+                f"the training of {self.cluster.name} has ended",
+                f"dlcloud down {self.cluster.name} brings its results home",
+            )
+
+    def _request_workers(self) -> None:
+        """Store the size; the `up` that trains looks at it, and so does the next one after a crash."""
+        intent_id = self._store_size(self.size)
+        message = f"requested {self.size} worker(s) for {self.cluster.name}"
+        self.context.clusters.end_intent(intent_id, message, self.context.clock.now())
+        section = Section(heading="", titles=("done",), rows=[(message,)])
+        report = Report(command="resize", records=[{"done": message}], sections=[section], empty="")
+        click.echo(message if self.output == Format.TABLE else render(report, Format(self.output)))
+
+    def _grow(self, plan: "Plan", before: Sequence[Member]) -> int:
+        from dlcloud.launch.setup import prepare_all
+
+        context = self.context
+        with self._undo_on_failure(before):
+            grown = self.launcher.grow(plan)
+            unfit = prepare_all(
+                grown.connections,
+                self.recipe.setup,
+                self.requirements,
+                clock=context.clock,
+                emit=context.emit,
+            )
+        earlier_ids = {member.instance.instance_id for member in before}
+        new_unfit = unfit.keys() - earlier_ids
+        self.launcher.shrink([m for m in grown.members if m.instance.instance_id in new_unfit])
+        usable = [m for m in grown.members if m.instance.instance_id not in unfit]
+        surplus = self._decide(usable).end  # a launch that was cut off may have given more than is asked for
+        self.launcher.shrink(surplus)
+        self._print(self._decide(before), plan, result=[m for m in usable if m not in surplus])
+        self._check_result(grown, usable, before, unfit)
+        return len(usable) - len(surplus)
+
+    def _shrink(self) -> int:
+        members = self.launcher.reconcile(consistent=True)
+        decision = self._decide(members)
+        self.launcher.shrink(decision.end)
+        left = [member for member in members if member not in decision.end]
+        self._print(decision, None, result=left)
+        if len(left) < self.size:
+            raise PartialError(
+                f"{self.cluster.name} has {len(left)} instance(s): others have ended meanwhile",
+                f"dlcloud resize {self.cluster.name} {self.size}",
+            )
+        return len(left)
+
+    def _decide(self, members: Sequence[Member]) -> "Resize":
+        from dlcloud.core.resize import decide
+
+        instances = self.recipe.instances
+        return decide(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
+
+    def _plan(self, members: Sequence[Member]) -> "Plan":
+        from dlcloud.cli.lifecycle import parse_network
+
+        context, network = self.context, parse_network(self.cidr)
+        with stage(context.emit, context.clock, "looking at credentials, types, image, prices, network"):
+            return self.launcher.plan(self.recipe, cidr=network, size=self.size, members=members)
+
+    def _store_size(self, size: int) -> int:
+        """Store the size before anything is done: after a crash the next command goes on to that size."""
+        from dlcloud.store.clusters import RESIZE
+
+        return self.context.clusters.begin_intent(
+            self.cluster.cluster_id, RESIZE, str(size), self.context.clock.now()
+        )
+
+    def _print(self, decision: "Resize", plan: "Plan | None", result: Sequence[Member] | None = None) -> None:
+        from dlcloud.report.resize import resize_report
+
+        click.echo(render(resize_report(decision, plan, self.cluster.name, result), Format(self.output)))
+
+    @contextmanager
+    def _undo_on_failure(self, before: Sequence[Member]) -> Iterator[None]:
+        """End what was launched if the block fails, so that the cluster is what it was before."""
+        emit, name = self.context.emit, self.cluster.name
+        try:
+            yield
+        except BaseException as error:
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed ({error})"
+            emit(Warned(message=f"{reason}: ending what was launched"))
+            try:
+                self._undo(before)
+            except (DlcloudError, KeyboardInterrupt) as second:
+                # It must not hide the first failure, but what is left is named.
+                reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
+                message = f"{name} may have more than its {len(before)} instance(s) ({reason})"
+                emit(Warned(message=f"{message}: dlcloud resize {name} {len(before)}"))
+            raise
+
+    def _undo(self, before: Sequence[Member]) -> None:
+        earlier_ids = {member.instance.instance_id for member in before}
+        self._store_size(len(before) or self.size)
+        members = self.launcher.reconcile(consistent=True)
+        self.launcher.shrink([m for m in members if m.instance.instance_id not in earlier_ids])
+
+    def _check_result(
+        self,
+        grown: "LaunchedMembers",
+        usable: Sequence[Member],
+        before: Sequence[Member],
+        unfit: Mapping[str, DlcloudError],
+    ) -> None:
+        """Raise where the cluster has fewer instances than were asked for."""
+        if len(usable) >= self.size:
+            return
+        from dlcloud.launch.provision import Provisioned, capacity_error
+
+        name, failed = self.cluster.name, {**grown.lost, **unfit}
+        refused = capacity_error(Provisioned(members=list(usable), refusals=grown.refusals), self.size)
+        if len(usable) <= len(before) and not failed and grown.refusals:
+            self._store_size(len(usable))  # no later `up` is to ask for what could not be had
+            refused.result_shown = True
+            raise refused
+        lines = [f"{name} has {len(usable)} of {self.size} instance(s)"]
+        lines += [f"  {instance_id}: {error.message}" for instance_id, error in failed.items()]
+        lines += refused.message.splitlines()[1:]
+        partial = PartialError("\n".join(lines), f"dlcloud resize {name} {self.size}")
+        partial.result_shown = True
+        raise partial
+
+
+def _refuse_state(cluster: Cluster) -> None:
+    """Refuse a cluster that is not up and idle.
+
+    Raises:
+        RecipeError: Another command has begun to bring it up, or to take it down.
+    """
+    if cluster.state is ClusterState.READY:
+        return
+    if cluster.state in {ClusterState.STOPPING, ClusterState.DOWN}:
+        raise RecipeError(f"{cluster.name} is being taken down", f"dlcloud down {cluster.name}")
+    raise RecipeError(
+        f"{cluster.name} is {cluster.state}: an up works on it, or was cut off",
+        "wait for it, or run the same up again; with --keep the cluster stays and can be resized",
+    )

@@ -1,0 +1,276 @@
+"""`dlcloud up`: plan, launch, run, report, destroy."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.core.cluster import Member
+from dlcloud.core.errors import DlcloudError
+from dlcloud.core.events import stage
+from dlcloud.report.table import Format, render
+
+if TYPE_CHECKING:
+    from dlcloud.bench.program import Program
+    from dlcloud.cli.context import Context
+    from dlcloud.core.plan import Plan
+    from dlcloud.elastic.rehearsal import Rehearsal
+    from dlcloud.launch.acquire import RecipeFile
+    from dlcloud.launch.launcher import Launcher
+
+
+@click.command("up")
+@click.argument("recipe")
+@click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
+@click.option("--keep", is_flag=True, help="Keep the instances up afterwards.")
+@click.option("--name", default="", help="The cluster's name; one that is up and was kept is used again.")
+@click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
+@click.option(
+    "--cidr", default="", help="The network that may reach the instances; default: your own address."
+)
+@click.option("--detach", is_flag=True, help="Leave an elastic training to its own coordinator.")
+@click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
+@output_option
+@verbose_option
+def command(
+    *,
+    recipe: str,
+    dry_run: bool,
+    keep: bool,
+    name: str,
+    yes: bool,
+    cidr: str,
+    detach: bool,
+    fresh: bool,
+    output: str,
+    verbose: bool,
+) -> None:
+    """Run RECIPE (a file, or the name of a bundled recipe) and print what it costs.
+
+    Launches the instances, sets them up over SSH, runs the workload, stores what it measures, and terminates
+    them. Ctrl-C cleans up. An `up` that was cut off is taken up again by the next one of the same recipe;
+    cases that a benchmark had finished before are not measured again.
+
+    With --detach it returns once the on-demand instance that coordinates a training controls it, too: this
+    machine may be off then. `status`, `logs`, `training`, `resize` and `exec` ask that instance, from any
+    machine with the account; `down` brings the results home and ends everything.
+    """
+    from dlcloud.cli.context import Context
+
+    with Context("up", verbose=verbose) as context:
+        up = Up(
+            context=context,
+            file=_read_file(recipe, keep=keep),
+            name=name,
+            cidr=cidr,
+            output=output,
+            fresh=fresh,
+            detach=detach,
+        )
+        if dry_run:
+            up.show(up.plan())
+        elif not up.is_detached():
+            up.run(up.plan(), yes=yes)
+
+
+@dataclass
+class Up:
+    """One `dlcloud up`.
+
+    Args:
+        context: The collaborators.
+        file: The recipe.
+        name: The cluster's name; empty for one derived from the recipe's.
+        cidr: The network that may reach the instances; empty for the caller's own.
+        output: The format of the result.
+        fresh: Measure again what an interrupted run had measured.
+        detach: Leave the controller on the coordinator.
+    """
+
+    context: "Context"
+    file: "RecipeFile"
+    name: str
+    cidr: str
+    output: str
+    fresh: bool = False
+    detach: bool = False
+
+    @cached_property
+    def program(self) -> "Program":
+        """The program that the recipe measures."""
+        from dlcloud.bench.program import program_of
+
+        return program_of(self.file.recipe, self._folder)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.file.path).parent
+
+    @property
+    def _is_elastic(self) -> bool:
+        return self.file.recipe.workload.elastic is not None
+
+    def is_detached(self) -> bool:
+        """True if an earlier `up --detach` left the cluster to its coordinator, which is looked after."""
+        from dlcloud.launch.acquire import resolve_cluster
+
+        cluster = resolve_cluster(self.file, name=self.name, store=self.context.store)
+        if not self.detach or cluster is None:
+            return False
+        if self.context.clusters.controller(cluster.cluster_id) is None:
+            return False
+        from dlcloud.cli.detach import print_detached, restart_dead_controller
+
+        restart_dead_controller(self.context, cluster)
+        print_detached(self.context, cluster, self.output)
+        return True
+
+    def plan(self) -> "Plan":
+        """Check everything that can be checked before anything is created, and decide."""
+        from dlcloud.cli.lifecycle import detached_error, parse_network
+        from dlcloud.launch.acquire import new_cluster, resolve_cluster
+
+        context, network = self.context, parse_network(self.cidr)
+        self._check_program()
+        cluster = resolve_cluster(self.file, name=self.name, store=context.store)
+        controller = None if cluster is None else context.clusters.controller(cluster.cluster_id)
+        if cluster is not None and controller is not None:
+            raise detached_error(cluster, controller)
+        with stage(context.emit, context.clock, "looking at credentials, types, image, prices, network"):
+            cluster = cluster or new_cluster(self.file, name=self.name, clock=context.clock)
+            return context.launcher(cluster).plan(self.file.recipe, cidr=network)
+
+    def show(self, plan: "Plan") -> None:
+        """Print the plan as the result."""
+        from dlcloud.report.plan import plan_report
+
+        click.echo(render(plan_report(plan, detached=self.detach), Format(self.output)))
+
+    def run(self, plan: "Plan", *, yes: bool) -> None:
+        """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
+        from dlcloud.cli.lifecycle import (
+            acquire_for_command,
+            confirm_spending,
+            destroy_at_end,
+            terminate_others_at_end,
+        )
+        from dlcloud.report.plan import plan_report
+
+        click.echo(render(plan_report(plan, detached=self.detach), Format.TABLE) + "\n", err=True)
+        confirm_spending(plan, yes=yes)
+        context = self.context
+        with acquire_for_command(context, self.file, name=self.name) as acquired:
+            launcher = context.launcher(acquired.cluster)
+            if self.detach:
+                from dlcloud.cli.detach import detach, print_detached
+
+                detach(context, launcher, acquired, self.file, plan)
+                print_detached(context, acquired.cluster, self.output)
+                return
+            if context.clusters.hand_over(acquired.cluster.cluster_id) is not None:
+                from dlcloud.cli.detach import refuse_detached
+
+                refuse_detached(context, launcher)
+            keep = plan.keep or acquired.kept
+            own_id = context.controller_instance_id
+            with (
+                terminate_others_at_end(launcher, own_id, keep=keep)
+                if own_id
+                else destroy_at_end(launcher, acquired, keep=keep)
+            ):
+                members = launcher.launch(plan).members
+                if own_id:
+                    context.paths.in_charge(acquired.cluster.cluster_id).touch()
+                self._run_workload(launcher, plan, members)
+        if self._is_elastic:
+            from dlcloud.cli.training import print_training
+
+            # Only now is the bill of every instance known.
+            print_training(context, acquired.cluster.name, self.output, command="up")
+
+    def _check_program(self) -> None:
+        """Refuse a program at fault before anything is asked of a cloud."""
+        if self.detach:
+            from dlcloud.detached.rules import check_detachable
+
+            check_detachable(self.file.recipe)
+        if self._is_elastic:
+            from dlcloud.elastic.program import program_of as training_of
+
+            training_of(self.file.recipe, self._folder, run="")
+        else:
+            _ = self.program
+
+    def _run_workload(self, launcher: "Launcher", plan: "Plan", members: list[Member]) -> None:
+        recipe, runs = self.file.recipe, self.context.runs
+        if self._is_elastic:
+            from dlcloud.elastic.run import ElasticRun
+
+            ElasticRun(
+                launcher=launcher,
+                recipe=recipe,
+                recipe_folder=self._folder,
+                plan=plan,
+                rehearsal=self._rehearsal(),
+            ).run(members)
+            return
+        from dlcloud.bench.run import Runner
+
+        runner = Runner(
+            managed=launcher,
+            recipe=recipe,
+            program=self.program,
+            image_id=plan.image.image_id,
+            fresh=self.fresh,
+        )
+        earlier = {run.run_id for run in runs.of_cluster(launcher.cluster_id) if run.ended_at}
+        try:
+            runner.run_all(members)
+        except DlcloudError as error:
+            error.result_shown = self._print_results(launcher, earlier)
+            raise
+        self._print_results(launcher, earlier)
+
+    def _rehearsal(self) -> "Rehearsal | None":
+        recipe = self.file.recipe
+        if not recipe.rehearsal:
+            return None
+        from dlcloud.elastic.rehearsal import Rehearsal
+
+        return Rehearsal(
+            incidents=recipe.rehearsal,
+            types=recipe.instances.types,
+            fate=self.context.local_endpoint().control,
+            emit=self.context.emit,
+        )
+
+    def _print_results(self, launcher: "Launcher", earlier: set[str]) -> bool:
+        """Print what was measured by this `up`; True if there was anything."""
+        from dlcloud.report.cost import View, cost_report
+        from dlcloud.report.rows import rows_of_runs
+
+        context = self.context
+        runs = context.runs.of_cluster(launcher.cluster_id)
+        run_ids = [run.run_id for run in runs if run.run_id not in earlier]
+        rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
+        if rows:
+            report = cost_report(rows, View(details=True), command="up")
+            extra = {"cluster": launcher.cluster.name}
+            click.echo(render(replace(report, extra=extra), Format(self.output)))
+        return bool(rows)
+
+
+def _read_file(name: str, *, keep: bool) -> "RecipeFile":
+    """Read and check a recipe; with `keep` its instances are kept, whatever it says."""
+    from dlcloud.core.recipe import read_recipe
+    from dlcloud.launch.acquire import RecipeFile
+    from dlcloud.resources.texts import recipe_text
+
+    text, path = recipe_text(name)
+    recipe = read_recipe(text, str(path or name))
+    if keep:
+        recipe = recipe.model_copy(update={"keep": recipe.keep.model_copy(update={"instances": True})})
+    return RecipeFile(recipe=recipe, text=text, path=str(path.absolute() if path else ""))

@@ -1,0 +1,268 @@
+"""Hand a cluster over to one of its own instances, which then controls it as an `up` here would.
+
+The instance gets dlcloud, the recipe and a home that knows this cluster only, and runs the same `up` there.
+Whenever the launcher dies, either no `up` manages the cluster there, and the next one here begins anew; or
+that `up` does, and the next one here finds it so. There are never two.
+"""
+
+import json
+import shlex
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import dlcloud
+from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
+from dlcloud.core.errors import DlcloudError, InstanceError, StoreError
+from dlcloud.core.events import Emit, Notice, stage
+from dlcloud.core.protocols import Clock
+from dlcloud.core.recipe import Recipe, Setup
+from dlcloud.core.remote import Connection
+from dlcloud.core.wait import wait_until
+from dlcloud.detached.rules import FILES, relocate_recipe
+from dlcloud.detached.state import copy_cluster
+from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.remote_jobs import LOG_TAIL_LINES
+from dlcloud.launch.setup import FOLDER, JOB, prepare
+from dlcloud.resources.texts import outside_package
+from dlcloud.ssh.host_keys import KnownHosts, fingerprint
+from dlcloud.store.clusters import HAND_OVER, IN_CHARGE
+from dlcloud.store.database import Database
+
+CONTROL = f"{FOLDER}/control"
+"""The folder on the instance of dlcloud, the recipe and the home, below its user's home."""
+
+COMMAND = f"{CONTROL}/dlcloud"
+"""Runs any command of dlcloud there, on the home that was handed over."""
+
+JOB_FOLDER = f"{FOLDER}/runs/control"
+"""The controller is a job like any other: the instance's watchdog takes it for work."""
+
+OLDEST_PYTHON = "3.11.4"
+"""As `requires-python` in pyproject.toml."""
+
+RUNTIME = ("boto3", "click", "paramiko", "pydantic", "pyyaml", "rich", "tabulate")
+"""As `dependencies` in pyproject.toml."""
+
+GIVEN_UP = "given up"
+"""The outcome of a hand-over after which no `up` manages the cluster there."""
+
+CHARGE_TIMEOUT_S = 300.0
+POLL_S = 0.5
+DIAL_WAIT_S = 20.0
+
+_START = 'import sys; sys.argv[0] = "dlcloud"; from dlcloud.cli.main import main; main()'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """Hands one cluster over.
+
+    Args:
+        managed: The cluster, which is up.
+        database: Knows the cluster.
+    """
+
+    managed: ManagedCluster
+    database: Database
+
+    def start(
+        self,
+        member: Member,
+        recipe: Recipe,
+        recipe_folder: Path,
+        *,
+        cidr: str,
+        variables: Mapping[str, str],
+    ) -> None:
+        """Hand over, and return once the instance is in charge.
+
+        Args:
+            member: The instance, on-demand.
+            recipe: The cluster's.
+            recipe_folder: Its paths are relative to this.
+            cidr: The network that may reach the instances.
+            variables: Of the environment of the instance's dlcloud.
+
+        Raises:
+            InstanceError: The instance could not be prepared, or its controller did not come up.
+            CloudError: It could not be given its role.
+        """
+        managed, cluster, instance_id = self.managed, self.managed.cluster, member.instance.instance_id
+        cloud, clock, emit = managed.cloud, managed.clock, managed.emit
+        clusters = managed.store.clusters
+        intent_id = clusters.begin_intent(cluster.cluster_id, HAND_OVER, instance_id, clock.now())
+        connection = managed.connect(member.instance, DIAL_WAIT_S)
+        with stage(emit, clock, "giving it a role for this cluster only", instance_id=instance_id):
+            group_id = cloud.create_security_group(cluster.cluster_id, cluster.tags)
+            cloud.allow_peers(group_id)
+            cloud.attach_profile(instance_id, cloud.put_control_role(cluster.cluster_id, cluster.tags))
+        variables = {"DLCLOUD_CONTROLLER": instance_id, **variables}
+        folder = install_dlcloud(connection, variables, clock=clock, emit=emit)
+        with stage(emit, clock, "handing the cluster over", instance_id=instance_id):
+            self._send_recipe(connection, recipe, recipe_folder)
+            self._send_home(connection, recipe, folder)
+            connection.send_bytes(self._command(folder, cidr).encode(), f"{JOB_FOLDER}/command")
+            # Before it begins: every controller can be found.
+            host_key = self._host_key_fingerprint(instance_id)
+            cloud.put_tags([instance_id], {CONTROLLER_TAG: cluster.user, HOST_KEY_TAG: host_key})
+        try:
+            connection.check(f"{JOB} start {JOB_FOLDER}")
+            self._wait_until_in_charge(connection)
+        except BaseException:
+            with suppress(DlcloudError):
+                connection.run(f"{JOB} stop {JOB_FOLDER}")
+            raise
+        clusters.end_intent(intent_id, IN_CHARGE, clock.now())
+
+    def finish(self) -> bool:
+        """Finish a hand-over that was cut off; True if the instance is in charge.
+
+        Raises:
+            UnreachableError: The instance lives, and does not answer: it is not known.
+            InstanceError: Its controller did not come up.
+        """
+        clusters, clock = self.managed.store.clusters, self.managed.clock
+        begun = clusters.hand_over(self.managed.cluster_id)
+        if begun is None or begun.outcome is not None:
+            return begun is not None and begun.outcome == IN_CHARGE
+        instance = self.managed.describe_instances().get(begun.detail)
+        outcome = GIVEN_UP
+        if instance is not None and instance.alive:
+            connection = self.managed.connect(instance, DIAL_WAIT_S)
+            state = job_state(connection)
+            if state == "running":
+                message = "goes on with the hand-over that was cut off"
+                self.managed.emit(Notice(message=message, instance_id=begun.detail))
+                self._wait_until_in_charge(connection)
+            if state == "running" or self._is_in_charge(connection):
+                outcome = IN_CHARGE
+            else:
+                # A start that is still on its way finds no command to run.
+                connection.check(f"rm -rf {JOB_FOLDER}")
+        clusters.end_intent(begun.intent_id, outcome, clock.now())
+        return outcome == IN_CHARGE
+
+    def restart_dead(self, connection: Connection) -> None:
+        """Start the controller again where it was killed: it left no exit status.
+
+        Raises:
+            InstanceError: It did not come up.
+        """
+        if job_state(connection) != "lost":
+            return
+        connection.check(f"rm -f {JOB_FOLDER}/pid {CONTROL}/home/{self._mark}")
+        connection.check(f"{JOB} start {JOB_FOLDER}")
+        self._wait_until_in_charge(connection)
+
+    def _send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:
+        connection.check(f"rm -rf {CONTROL}/recipe {CONTROL}/home {JOB_FOLDER}")
+        connection.send_bytes(relocate_recipe(recipe).encode(), f"{CONTROL}/recipe/recipe.yaml")
+        if recipe.workload.files is not None:
+            connection.send_tree(recipe_folder / recipe.workload.files, f"{CONTROL}/recipe/{FILES}")
+
+    def _send_home(self, connection: Connection, recipe: Recipe, folder: str) -> None:
+        cluster = replace(
+            self.managed.cluster,
+            recipe_text=relocate_recipe(recipe),
+            recipe_path=f"{folder}/recipe/recipe.yaml",
+            state=ClusterState.RUNNING,
+        )
+        connection.send_tree(
+            self.managed.store.paths.cluster(cluster.cluster_id),
+            f"{CONTROL}/home/clusters/{cluster.cluster_id}",
+            only=lambda path: path.suffix not in {".lock", ".new"} and path.name != "lock",
+        )
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / "store.sqlite"
+            with closing(Database(path)) as target:
+                copy_cluster(self.database, target, cluster)
+            connection.send_tree(path, f"{CONTROL}/home")
+
+    def _command(self, folder: str, cidr: str) -> str:
+        name = self.managed.cluster.name
+        words = ["up", f"{folder}/recipe/recipe.yaml", "--name", name, "--yes", "--cidr", cidr]
+        return f"exec {shlex.quote(f'{folder}/dlcloud')} {shlex.join(words)}\n"
+
+    def _host_key_fingerprint(self, instance_id: str) -> str:
+        path = self.managed.store.paths.known_hosts(self.managed.cluster_id)
+        key = KnownHosts(path).pinned(instance_id)
+        if key is None:
+            raise StoreError(f"the host key of {instance_id} is not pinned")
+        return fingerprint(key)
+
+    def _wait_until_in_charge(self, connection: Connection) -> None:
+        instance_id = connection.endpoint.instance_id
+
+        def progress() -> str:
+            if self._is_in_charge(connection):
+                return "in charge"
+            if job_state(connection) == "running":
+                return ""
+            # It may have ended between the two questions.
+            return "in charge" if self._is_in_charge(connection) else "ended"
+
+        with stage(
+            self.managed.emit, self.managed.clock, "waiting until it is in charge", instance_id=instance_id
+        ):
+            state = wait_until(progress, clock=self.managed.clock, timeout_s=CHARGE_TIMEOUT_S, poll_s=POLL_S)
+            if state != "in charge":
+                reason = state or f"was not in charge after {CHARGE_TIMEOUT_S:.0f} s"
+                raise InstanceError(f"{instance_id}: its controller {reason}:\n{_tail(connection)}")
+
+    def _is_in_charge(self, connection: Connection) -> bool:
+        return connection.run(f"test -e {CONTROL}/home/{self._mark}").exit_status == 0
+
+    @property
+    def _mark(self) -> Path:
+        paths = self.managed.store.paths
+        return paths.in_charge(self.managed.cluster_id).relative_to(paths.home)
+
+
+def job_state(connection: Connection) -> str:
+    """Return the state of the controller's job: new, running, ended or lost."""
+    answer = connection.run(f"test ! -e {JOB_FOLDER}/pid || {JOB} state {JOB_FOLDER}").stdout
+    return str(json.loads(answer)["state"]) if answer.strip() else "new"
+
+
+def install_dlcloud(connection: Connection, variables: Mapping[str, str], *, clock: Clock, emit: Emit) -> str:
+    """Install this very dlcloud on an instance; what was installed before is replaced.
+
+    Args:
+        connection: To the instance.
+        variables: Of dlcloud's environment there.
+        clock: Times the stages.
+        emit: Takes their events.
+
+    Returns:
+        The absolute path of CONTROL on the instance.
+
+    Raises:
+        RemoteCommandError: The instance could not take it.
+    """
+    requirements = "\n".join(f"{name}=={version(name)}" for name in RUNTIME)
+    python = prepare(connection, Setup(), requirements, clock=clock, emit=emit, least=OLDEST_PYTHON)
+    with stage(emit, clock, "sending dlcloud itself", instance_id=connection.endpoint.instance_id):
+        # Other users of the instance must not read the cluster's key.
+        answer = connection.check(f"mkdir -p {CONTROL} && chmod 700 {CONTROL} && cd {CONTROL} && pwd")
+        folder = answer.decode().strip()
+        connection.send_tree(Path(dlcloud.__file__).parent, f"{CONTROL}/app/dlcloud")
+        for name, texts in outside_package().items():
+            connection.send_tree(texts, f"{CONTROL}/app/dlcloud/resources/{name}")
+        connection.send_bytes(_script(python, folder, variables).encode(), COMMAND, mode=0o700)
+    return folder
+
+
+def _script(python: str, folder: str, variables: Mapping[str, str]) -> str:
+    environment = {"DLCLOUD_HOME": f"{folder}/home", "PYTHONPATH": f"{folder}/app", **variables}
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    # -P: the current folder, which may have a `dlcloud` of its own, is no place to import from.
+    return f'#!/bin/sh\nexport {exports}\nexec {shlex.quote(python)} -P -c {shlex.quote(_START)} "$@"\n'
+
+
+def _tail(connection: Connection) -> str:
+    answer = connection.run(f"tail -n {LOG_TAIL_LINES} {JOB_FOLDER}/log")
+    return answer.stdout.decode("utf-8", "replace").rstrip()

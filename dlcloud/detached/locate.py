@@ -1,0 +1,65 @@
+"""Find detached clusters by the tags of the instances that control them."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, HOST_KEY_TAG, MANAGED_TAG, NAME_TAG
+from dlcloud.core.instance import Instance
+
+_NAME_PREFIX = "dlcloud "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetachedCluster:
+    """A cluster that one of its own instances controls.
+
+    Args:
+        cluster_id: The cluster's.
+        name: The name that its launcher gave it.
+        cloud: `aws` or `local`.
+        region: Of the cluster.
+        instance: The one that controls it.
+        user: The login name on that instance.
+        host_key: The SHA256 fingerprint of that instance's host key.
+    """
+
+    cluster_id: str
+    name: str
+    cloud: str
+    region: str
+    instance: Instance
+    user: str
+    host_key: str
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags that everything of the cluster carries."""
+        shared = {MANAGED_TAG, CLUSTER_TAG, NAME_TAG}
+        return {name: value for name, value in self.instance.tags.items() if name in shared}
+
+    def is_named(self, name: str) -> bool:
+        """True if a name means this cluster, one of its runs, or its controlling instance."""
+        return name in {self.name, self.cluster_id, self.instance.instance_id} or is_run_of(self.name, name)
+
+
+def is_run_of(cluster_name: str, run_id: str) -> bool:
+    """True if a run's id is derived from the name of this cluster, as `launch.remote_jobs` derives them."""
+    return re.fullmatch(re.escape(cluster_name) + "-[0-9a-f]{8}", run_id) is not None
+
+
+def find_detached(instances: Iterable[Instance], *, cloud: str, region: str) -> list[DetachedCluster]:
+    """Return the clusters that some of these instances control, as far as those are up."""
+    return [
+        DetachedCluster(
+            cluster_id=instance.tags.get(CLUSTER_TAG, ""),
+            name=instance.tags.get(NAME_TAG, "").removeprefix(_NAME_PREFIX),
+            cloud=cloud,
+            region=region,
+            instance=instance,
+            user=instance.tags[CONTROLLER_TAG],
+            host_key=instance.tags.get(HOST_KEY_TAG, ""),
+        )
+        for instance in instances
+        if CONTROLLER_TAG in instance.tags and instance.alive
+    ]

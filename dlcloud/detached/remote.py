@@ -1,0 +1,279 @@
+"""Work with detached clusters from any machine with the account: find one, log in, run a command, fetch."""
+
+import logging
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlcloud.core.cluster import Cluster, ClusterState
+from dlcloud.core.errors import CloudError, RecipeError, UnreachableError
+from dlcloud.core.events import Emit, Notice, Warned, stage
+from dlcloud.core.protocols import Clock, Cloud
+from dlcloud.core.remote import Connection
+from dlcloud.detached.handover import COMMAND, CONTROL, JOB_FOLDER, job_state
+from dlcloud.detached.locate import DetachedCluster, find_detached, is_run_of
+from dlcloud.detached.state import import_cluster, run_ids
+from dlcloud.launch.remote_jobs import log_tail
+from dlcloud.launch.setup import FOLDER, JOB
+from dlcloud.ssh.command_line import ssh_command
+from dlcloud.store.database import Database
+from dlcloud.store.home import Store
+from dlcloud.system.parallel import fan_out
+
+DEFAULT_REGION = "us-east-1"
+REGIONS_AT_ONCE = 8
+LOGIN_WAIT_S = 20.0
+STORE = "store.sqlite"
+# A copy, whole: the files of a store that is in use are not.
+_COPY = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A login on a controlling instance, with the files for the system's ssh."""
+
+    connection: Connection
+    key: Path
+    known_hosts: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetachedClusters:
+    """The clusters that their own instances control, wherever they were launched.
+
+    Args:
+        store: Of this home.
+        database: The same, for the import of a cluster.
+        cloud: Returns EC2 by its name (`aws` or `local`) and a region.
+        has_local_site: True if the local EC2 runs.
+        controller_instance_id: The instance that this process runs on and that controls its own cluster;
+            empty on any other machine.
+        clock: For dates and timeouts.
+        emit: Takes the events.
+    """
+
+    store: Store
+    database: Database
+    cloud: Callable[[str, str], Cloud]
+    has_local_site: Callable[[], bool]
+    controller_instance_id: str
+    clock: Clock
+    emit: Emit
+
+    def find(self, name: str) -> DetachedCluster | None:
+        """Return the detached cluster that a name means; None if there is none.
+
+        Args:
+            name: Of the cluster, its id, one of its runs or instances; empty for the only cluster.
+
+        Raises:
+            UnreachableError: This home handed the cluster over, and the instance is gone.
+        """
+        if self.controller_instance_id:
+            return None
+        cluster = self._find_at_home(name)
+        if cluster is None:
+            places = (self._on_local, self._on_aws) if name else ()
+            return next((found for place in places for found in place() if found.is_named(name)), None)
+        controller = self.store.clusters.controller(cluster.cluster_id)
+        if controller is None or cluster.state is ClusterState.DOWN:
+            return None
+        detached = self.find_of(cluster)
+        if detached is not None:
+            return detached
+        raise UnreachableError(
+            f"{cluster.name} was controlled by its own instance {controller}, which is gone",
+            f"another machine took it down, or its budget ended it; "
+            f"dlcloud down {cluster.name} ends what is left",
+        )
+
+    def find_all(self) -> list[DetachedCluster]:
+        """Return all that can be found: on the local EC2 if one runs, in every region of AWS."""
+        return [*self._on_local(), *self._on_aws()]
+
+    def find_of(self, cluster: Cluster) -> DetachedCluster | None:
+        """Return a cluster of this home if one of its own instances controls it, and is up."""
+        candidates = self._in_region(cluster.cloud, cluster.region)
+        return next((found for found in candidates if found.cluster_id == cluster.cluster_id), None)
+
+    @contextmanager
+    def log_in(self, detached: DetachedCluster) -> Iterator[Session]:
+        """Log in on the instance: with the cluster's key where this home has it, else with a temporary one.
+
+        Raises:
+            UnreachableError: It does not answer, or takes no keys.
+            HostKeyError: Another machine answers.
+        """
+        from dlcloud.ssh.dial import Dialer  # noqa: PLC0415  it brings paramiko, which `find` never needs
+        from dlcloud.ssh.keys import create_key  # noqa: PLC0415
+
+        cloud = self.cloud(detached.cloud, detached.region)
+        group_id = cloud.create_security_group(detached.cluster_id, detached.tags)
+        cloud.allow_ssh(group_id, cloud.caller_cidr())
+        with tempfile.TemporaryDirectory() as temporary:
+            key = self.store.paths.key(detached.cluster_id)
+            if not key.exists():
+                key = Path(temporary) / "key"
+                cloud.admit_key(detached.instance, detached.user, create_key(key))
+            known_hosts = Path(temporary) / "known_hosts"
+            dialer = Dialer(
+                key_path=key,
+                known_hosts=known_hosts,
+                secret=lambda _: None,
+                fingerprint=detached.host_key,
+                clock=self.clock,
+                loopback_only=detached.cloud == "local",
+            )
+            with closing(dialer):
+                endpoint = detached.instance.endpoint(detached.user)
+                connection = dialer.dial(endpoint, wait_s=LOGIN_WAIT_S)
+                yield Session(connection=connection, key=key, known_hosts=known_hosts)
+
+    def forward_command(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        out: Callable[[bytes], None],
+        err: Callable[[bytes], None],
+    ) -> int | None:
+        """Run a command of dlcloud on the instance that controls a cluster, relaying its output.
+
+        Args:
+            name: The cluster that the command is about; empty for the only one.
+            arguments: Of the command.
+            out: Takes its standard output.
+            err: Takes its standard error.
+
+        Returns:
+            Its exit status; None where the cluster is controlled from here, or is not found.
+
+        Raises:
+            UnreachableError: The instance does not answer.
+        """
+        detached = self.find(name)
+        if detached is None:
+            return None
+        instance_id = detached.instance.instance_id
+        self.emit(Notice(message=f"asking {instance_id}, which controls {detached.name}"))
+        with self.log_in(detached) as session:
+            # The touch makes the call count as work: see templates/watchdog.py.
+            command = f"touch {FOLDER}/used; exec {COMMAND} {shlex.join(arguments)}"
+            return session.connection.relay(command, out=out, err=err)
+
+    def open_shell(self, name: str, instance: str) -> int | None:
+        """Open a shell through the instance that controls a cluster; None where it is controlled from here.
+
+        Raises:
+            RecipeError: There is no ssh on this machine.
+            UnreachableError: The instance does not answer.
+        """
+        detached = self.find(name)
+        if detached is None:
+            return None
+        program = shutil.which("ssh")
+        if program is None:
+            raise RecipeError("this machine has no ssh", f"dlcloud exec {name} -- COMMAND")
+        words = ["ssh", detached.cluster_id, *(["--instance", instance] if instance else [])]
+        with self.log_in(detached) as session:
+            endpoint = detached.instance.endpoint(detached.user)
+            _, *options = ssh_command(endpoint, session.key, session.known_hosts)
+            # -t: the shell needs a terminal.
+            command = [program, "-t", *options, f"exec {COMMAND} {shlex.join(words)}"]
+            return subprocess.run(command, check=False).returncode
+
+    def fetch(self, detached: DetachedCluster) -> Cluster:
+        """End the controller, and store here the cluster, its runs, their records and files; once or often.
+
+        Returns:
+            The cluster, as this home knows it from now on.
+
+        Raises:
+            UnreachableError, HostKeyError: The instance does not answer.
+            StoreError, RecipeError: What it sent cannot be true.
+        """
+        instance_id, paths = detached.instance.instance_id, self.store.paths
+        with self.log_in(detached) as session:
+            connection = session.connection
+            if job_state(connection) == "running":
+                with stage(self.emit, self.clock, "ending the controller", instance_id=instance_id):
+                    connection.check(f"{JOB} stop {JOB_FOLDER}")
+            with (
+                stage(self.emit, self.clock, "bringing the results home", instance_id=instance_id),
+                tempfile.TemporaryDirectory() as temporary,
+                closing(Database(_fetch_store(connection, Path(temporary)))) as fetched,
+            ):
+                # Files first: a cluster that the store knows has all of its files.
+                patterns = [f"{run_id}/**" for run_id in run_ids(fetched, detached.cluster_id)]
+                connection.check(f"mkdir -p {CONTROL}/home/runs")
+                connection.fetch_files(f"{CONTROL}/home/runs", patterns, paths.made(paths.runs))
+                cluster = import_cluster(
+                    fetched,
+                    self.database,
+                    detached.cluster_id,
+                    controller_instance_id=instance_id,
+                    now=self.clock.now(),
+                )
+            self._warn_of_failure(connection, cluster)
+        return cluster
+
+    def _warn_of_failure(self, connection: Connection, cluster: Cluster) -> None:
+        """Emit why the controller ended, where it failed."""
+        paths = self.store.paths
+        folder = paths.made(paths.run(f"{cluster.name}-control"))
+        connection.fetch_files(JOB_FOLDER, ["log", "exit_status"], folder)
+        path = folder / "exit_status"
+        status = path.read_text().strip() if path.exists() else ""
+        if status not in {"", "0", "130"}:
+            message = f"its controller ended with status {status}:\n{log_tail(folder / 'log')}"
+            self.emit(Warned(message=message, instance_id=connection.endpoint.instance_id))
+
+    def _find_at_home(self, name: str) -> Cluster | None:
+        """Return the cluster that a name means to this home; without one, the only one that is up."""
+        clusters = self.store.clusters
+        active = clusters.active()
+        if not name:
+            return active[0] if len(active) == 1 else None
+        cluster = clusters.find(name) or next((c for c in active if is_run_of(c.name, name)), None)
+        if cluster is not None:
+            return cluster
+        runs = self.store.runs.own()
+        run = next((run for run in runs if name in {run.run_id, run.instance_id}), None)
+        return None if run is None else clusters.find(run.cluster_id)
+
+    def _in_region(self, cloud: str, region: str) -> list[DetachedCluster]:
+        return find_detached(self.cloud(cloud, region).instances(), cloud=cloud, region=region)
+
+    def _on_local(self) -> list[DetachedCluster]:
+        """Look in the region of recipes that name none: to ask about another costs the local EC2 a second."""
+        return self._in_region("local", DEFAULT_REGION) if self.has_local_site() else []
+
+    def _on_aws(self) -> list[DetachedCluster]:
+        """Look in every region at once; an account, or a region, that cannot be asked has none."""
+        try:
+            regions = self.cloud("aws", DEFAULT_REGION).regions()
+        except CloudError as error:
+            log.info("AWS is not searched: %s", error.message)
+            return []
+        outcomes = fan_out(lambda region: self._in_region("aws", region), regions, width=REGIONS_AT_ONCE)
+        for outcome in outcomes:
+            if outcome.error is not None and not isinstance(outcome.error, CloudError):
+                raise outcome.error
+        return [detached for outcome in outcomes for detached in outcome.value or ()]
+
+
+def _fetch_store(connection: Connection, folder: Path) -> Path:
+    copied = f"{CONTROL}/fetched"
+    connection.check(
+        f"rm -rf {copied} && mkdir {copied} && "
+        f"python3 -I -S -c {shlex.quote(_COPY)} {CONTROL}/home/{STORE} {copied}/{STORE}"
+    )
+    connection.fetch_files(copied, [STORE], folder)
+    return folder / STORE

@@ -1,0 +1,125 @@
+"""What a store knows of one cluster: copied to the instance that controls it next, and imported from there.
+
+The copy for the instance is made row by row. What comes back was written on an instance where other programs
+ran, too: it is read through the same checks as an import.
+"""
+
+import re
+from datetime import datetime
+
+from dlcloud.core.cluster import Cluster
+from dlcloud.core.errors import StoreError
+from dlcloud.core.result import RunState
+from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.runs import Runs
+from dlcloud.store.selection import Selection
+from dlcloud.store.transfer import Exchange
+
+_OF_CLUSTER = ("members", "intents", "runs")
+_OF_RUN = ("records", "results", "run_prices")
+_INSTANCE_ID = re.compile(r"i-[0-9a-f]{1,32}")
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LONGEST_RECIPE = 1_000_000
+
+
+def copy_cluster(source: Database, target: Database, cluster: Cluster) -> None:
+    """Copy all rows of a cluster; byte positions of records stay, so that runs are followed on.
+
+    Args:
+        source: A store with the cluster.
+        target: An empty store.
+        cluster: As the target is to have it.
+    """
+    with target.transaction():
+        Clusters(target).add(cluster)
+        for table in _OF_CLUSTER:
+            for row in source.read(f"SELECT * FROM {table} WHERE cluster_id = ?", cluster.cluster_id):
+                # The instance is not to hand the cluster over again.
+                if table != "intents" or row["action"] != HAND_OVER:
+                    target.insert(table, dict(row))
+        for table in _OF_RUN:
+            statement = (
+                f"SELECT * FROM {table} WHERE run_id IN (SELECT run_id FROM runs WHERE cluster_id = ?)"
+            )
+            for row in source.read(statement, cluster.cluster_id):
+                target.insert(table, dict(row))
+
+
+def import_cluster(
+    fetched: Database, home: Database, cluster_id: str, *, controller_instance_id: str, now: datetime
+) -> Cluster:
+    """Store what another store knows of a cluster; runs that go on there count as lost. Once or often.
+
+    Args:
+        fetched: A copy of the store of the instance that controlled the cluster; it is changed.
+        home: Our own store.
+        cluster_id: The cluster's.
+        controller_instance_id: That instance.
+        now: The time of the import.
+
+    Returns:
+        The cluster, as our own store knows it.
+
+    Raises:
+        StoreError: The copy does not know it, or states what cannot be true.
+        RecipeError: Its runs cannot be read.
+    """
+    cluster = Clusters(fetched).find(cluster_id)
+    if cluster is None or cluster.cluster_id != cluster_id:
+        raise StoreError(f"what was brought home says nothing of cluster {cluster_id}")
+    _refuse_nonsense(fetched, cluster)
+    runs = Runs(fetched)
+    for run in runs.of_cluster(cluster_id):
+        if run.ended_at is None:
+            runs.end(run.run_id, RunState.LOST, None, now)
+    lines = Exchange(fetched).lines(
+        Selection(run_ids=run_ids(fetched, cluster_id) or [""]), samples=True, commands=True
+    )
+    with home.transaction():
+        clusters = Clusters(home)
+        earlier = clusters.find(cluster_id)
+        if earlier is None:
+            clusters.add(cluster)
+        if clusters.hand_over(cluster_id) is None:
+            # The command that destroys the cluster learns by it that there is a role to delete.
+            intent_id = clusters.begin_intent(cluster_id, HAND_OVER, controller_instance_id, now)
+            clusters.end_intent(intent_id, IN_CHARGE, now)
+        clusters.put_members(cluster_id, Clusters(fetched).members(cluster_id))
+        _add_intents(fetched, home, cluster_id)
+        intent_id = clusters.begin_intent(cluster_id, FETCH, controller_instance_id, now)
+        clusters.end_intent(intent_id, "brought home", now)
+        Exchange(home).take([("the instance's store", (line.encode() for line in lines))])
+    return earlier or cluster
+
+
+def run_ids(database: Database, cluster_id: str) -> list[str]:
+    """Return the ids of a cluster's runs, each fit to be a folder's name.
+
+    Raises:
+        StoreError: One is not.
+    """
+    ids = [run.run_id for run in Runs(database).of_cluster(cluster_id)]
+    if not all(_RUN_ID.fullmatch(run_id) for run_id in ids):
+        raise StoreError(f"what was brought home of {cluster_id} cannot be read as runs")
+    return ids
+
+
+def _refuse_nonsense(fetched: Database, cluster: Cluster) -> None:
+    ids = [member.instance.instance_id for member in Clusters(fetched).members(cluster.cluster_id)]
+    words = (cluster.name, cluster.region, cluster.user, cluster.recipe_path)
+    if (
+        not all(_INSTANCE_ID.fullmatch(instance_id) for instance_id in ids)
+        or not all(word.isprintable() for word in words)
+        or len(cluster.recipe_text) > _LONGEST_RECIPE
+    ):
+        raise StoreError(f"what was brought home of {cluster.cluster_id} cannot be read as a cluster")
+
+
+def _add_intents(fetched: Database, home: Database, cluster_id: str) -> None:
+    """Add what was begun there: by it `down` finds fleets that never had an instance."""
+    select = "SELECT action, detail, begun_at, outcome, ended_at FROM intents WHERE cluster_id = ?"
+    present = {(row["action"], row["begun_at"]) for row in home.read(select, cluster_id)}
+    for row in fetched.read(f"{select} ORDER BY intent_id", cluster_id):
+        if (row["action"], row["begun_at"]) not in present:
+            home.insert("intents", {"cluster_id": cluster_id, **dict(row)})

@@ -1,0 +1,224 @@
+"""Acquire a cluster: a new one, or one that an earlier command left unfinished.
+
+The one command that manages a cluster holds its lock, which the kernel releases when that process dies. So
+two `up` at once make two clusters, and an `up` after one that was killed continues what that one began.
+"""
+
+import secrets
+import shutil
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from dlcloud.core.cluster import Cluster, ClusterState
+from dlcloud.core.errors import RecipeError, StoreError
+from dlcloud.core.protocols import Clock
+from dlcloud.core.recipe import Recipe, read_recipe
+from dlcloud.resources.texts import user_data
+from dlcloud.ssh.host_keys import new_secret
+from dlcloud.ssh.keys import create_key, public_key
+from dlcloud.store.home import Store
+from dlcloud.store.paths import Paths
+from dlcloud.system.files import FileLock, write_file
+
+STALE_FOLDER_AGE_S = 60.0
+BEGUN = (ClusterState.STARTING, ClusterState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLock:
+    """A cluster that this command manages: `unfinished` if an earlier one began it, `kept` if one kept it up.
+
+    As a context manager it releases the lock at the end.
+    """
+
+    cluster: Cluster
+    lock: FileLock
+    unfinished: bool = False
+    kept: bool = False
+
+    def release(self) -> None:
+        self.lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeFile:
+    """A recipe with the text it was read from and the path of that (empty for a bundled one)."""
+
+    recipe: Recipe
+    text: str
+    path: str
+
+
+def acquire_cluster(file: RecipeFile, *, name: str, store: Store, clock: Clock) -> ClusterLock:
+    """Acquire the cluster that an `up` of this recipe works on.
+
+    Args:
+        file: The recipe.
+        name: The cluster's name if the user gave one; else one is derived from the recipe's.
+        store: Where clusters are remembered, and locks and keys lie.
+        clock: For the date of a new cluster.
+
+    Raises:
+        StoreError: Another command manages the cluster of that name.
+        RecipeError: The cluster of that name has other instances than the recipe asks for.
+    """
+    remove_stale_folders(store=store, clock=clock)
+    store.paths.made(store.paths.home)
+    with FileLock(store.paths.claims_lock):
+        for cluster in store.clusters.active():
+            if name and cluster.name == name:
+                acquired = _acquire_named(cluster, file.recipe, store)
+            elif not name and cluster.recipe_hash == file.recipe.hash:
+                acquired = _acquire_unfinished(cluster, store)
+            else:
+                continue
+            if acquired is not None:
+                return acquired
+        return _create(new_cluster(file, name=name, clock=clock), store)
+
+
+def resolve_cluster(file: RecipeFile, *, name: str, store: Store) -> Cluster | None:
+    """Return the cluster that `acquire_cluster` would continue; changes nothing."""
+    for cluster in store.clusters.active():
+        if name and cluster.name == name:
+            return cluster
+        if not name and cluster.recipe_hash == file.recipe.hash and cluster.state in BEGUN:
+            return cluster
+    return None
+
+
+def new_cluster(file: RecipeFile, *, name: str, clock: Clock) -> Cluster:
+    """Return a cluster for a recipe, which nothing remembers yet."""
+    recipe = file.recipe
+    return Cluster(
+        cluster_id=secrets.token_hex(6),
+        name=name or f"{recipe.name}-{secrets.token_hex(2)}",
+        cloud=recipe.cloud,
+        region=recipe.region,
+        recipe_text=file.text,
+        recipe_path=file.path,
+        recipe_hash=recipe.hash,
+        state=ClusterState.STARTING,
+        user=recipe.instances.user,
+        created_at=clock.now(),
+        disk_gib=recipe.instances.disk_gib,
+    )
+
+
+def lock_cluster(cluster: Cluster, *, paths: Paths) -> ClusterLock:
+    """Lock a cluster that exists.
+
+    Raises:
+        StoreError: Another command manages it.
+    """
+    paths.made(paths.cluster(cluster.cluster_id))
+    lock = FileLock(paths.cluster_lock(cluster.cluster_id))
+    if not lock.acquire(wait=False):
+        raise StoreError(
+            f"{lock.holder()} is in charge of {cluster.name}",
+            "wait for it, or end it with Ctrl-C; it cleans up",
+        )
+    return ClusterLock(cluster=cluster, lock=lock)
+
+
+def first_boot(cluster: Cluster, *, life_minutes: int, idle_minutes: int | None = None, paths: Paths) -> str:
+    """Return the user data of a cluster's instances; the same text each time, as a repeated request needs.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    path = paths.user_data(cluster.cluster_id, life_minutes)
+    if not path.exists():
+        text = user_data(
+            public_key=public_key(paths.key(cluster.cluster_id)),
+            secret=paths.host_secret(cluster.cluster_id).read_text(),
+            life_minutes=life_minutes,
+            idle_minutes=idle_minutes,
+            user=cluster.user,
+        )
+        _write_private(paths, cluster, path.name, text)
+    return path.read_text()
+
+
+def remove_secrets(cluster: Cluster, *, paths: Paths) -> None:
+    """Remove the keys of a cluster that is down, and its lock with them."""
+    shutil.rmtree(paths.cluster(cluster.cluster_id), ignore_errors=True)
+
+
+def remove_stale_folders(*, store: Store, clock: Clock) -> None:
+    """Remove keys that a crash left: of clusters that are down, or that the store never came to know."""
+    active = {cluster.cluster_id for cluster in store.clusters.active()}
+    for folder in store.paths.cluster_folders():
+        age_s = clock.now().timestamp() - folder.stat().st_mtime
+        # A folder is made a moment before it is locked, and locked before its cluster is remembered.
+        if folder.name in active or age_s < STALE_FOLDER_AGE_S:
+            continue
+        lock = FileLock(store.paths.cluster_lock(folder.name))
+        if lock.acquire(wait=False):
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
+
+
+def _acquire_named(cluster: Cluster, recipe: Recipe, store: Store) -> ClusterLock | None:
+    """Acquire the cluster of that name; None if it was taken down meanwhile."""
+    acquired = _with_state(lock_cluster(cluster, paths=store.paths), store)
+    if acquired.cluster.state is ClusterState.DOWN:
+        acquired.release()
+        return None
+    old = read_recipe(cluster.recipe_text, cluster.recipe_path)
+    if (old.cloud, old.region, old.instances) != (recipe.cloud, recipe.region, recipe.instances):
+        acquired.release()
+        raise RecipeError(
+            f"{cluster.name} is up with other instances than {recipe.name} asks for",
+            f"dlcloud down {cluster.name}, or choose another --name",
+        )
+    return acquired
+
+
+def _acquire_unfinished(cluster: Cluster, store: Store) -> ClusterLock | None:
+    """Acquire a cluster that no command manages and that was not kept on purpose; None if it is another."""
+    try:
+        acquired = _with_state(lock_cluster(cluster, paths=store.paths), store)
+    except StoreError:
+        return None
+    if acquired.unfinished:
+        return acquired
+    acquired.release()
+    return None
+
+
+def _with_state(acquired: ClusterLock, store: Store) -> ClusterLock:
+    """Read the cluster's state again, now that no other command can change it."""
+    cluster = store.clusters.find(acquired.cluster.cluster_id) or acquired.cluster
+    return replace(
+        acquired,
+        cluster=cluster,
+        unfinished=cluster.state in {*BEGUN, ClusterState.STOPPING},
+        kept=cluster.state is ClusterState.READY,
+    )
+
+
+def _create(cluster: Cluster, store: Store) -> ClusterLock:
+    # Locked before it is remembered: no other `up` can take it for an unfinished one.
+    acquired = lock_cluster(cluster, paths=store.paths)
+    create_key(store.paths.key(cluster.cluster_id))
+    _write_private(store.paths, cluster, store.paths.host_secret(cluster.cluster_id).name, new_secret())
+    store.clusters.add(cluster)
+    return acquired
+
+
+def _write_private(paths: Paths, cluster: Cluster, name: str, text: str) -> None:
+    path = paths.made(paths.cluster(cluster.cluster_id)) / name
+    try:
+        write_file(path, text)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error

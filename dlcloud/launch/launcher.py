@@ -1,0 +1,196 @@
+"""The launcher of one cluster: plan, launch, grow, shrink, list, destroy."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dlcloud.core.cluster import ClusterState, Member
+from dlcloud.core.errors import DlcloudError
+from dlcloud.core.events import Notice, Warned, stage
+from dlcloud.core.plan import Plan, make_plan
+from dlcloud.core.protocols import Account, Refusal
+from dlcloud.core.recipe import Recipe
+from dlcloud.core.remote import Connection
+from dlcloud.core.resize import decide
+from dlcloud.core.result import RunState
+from dlcloud.launch.acquire import remove_secrets
+from dlcloud.launch.connect import wait_until_reachable
+from dlcloud.launch.down import terminate_cluster
+from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.members import (
+    existing_capacity,
+    list_members,
+    reconcile_members,
+    terminate_members,
+    wait_for_consistency,
+)
+from dlcloud.launch.preflight import run_preflight
+from dlcloud.launch.provision import Provisioner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedMembers:
+    """The instances of a cluster after `launch` or `grow`.
+
+    Args:
+        members: All that can be used, those that were there before included.
+        connections: To each of them that the caller was not connected to before, by instance id.
+        refusals: Each pool's answer that it gives none, or too few.
+        lost: Why instances cannot be used, by id; those that were launched here have been ended.
+    """
+
+    members: list[Member]
+    connections: dict[str, Connection]
+    refusals: tuple[Refusal, ...] = ()
+    lost: Mapping[str, DlcloudError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher(ManagedCluster):
+    """A cluster that this command manages, and everything that can be done with its instances.
+
+    Args:
+        account: Knows limits, subnets and placement scores; None: plans are made without.
+    """
+
+    account: Account | None = None
+
+    def plan(
+        self,
+        recipe: Recipe,
+        *,
+        cidr: str = "",
+        size: int | None = None,
+        members: Sequence[Member] | None = None,
+    ) -> Plan:
+        """Ask everything that can be asked before anything is created, and decide what to launch.
+
+        Args:
+            recipe: The cluster's.
+            cidr: The network that may reach the instances; the caller's own if empty.
+            size: How many instances in all; by default as many as a resize said last, else the recipe.
+            members: The living instances, where the caller has listed them.
+
+        Raises:
+            CredentialsError, CloudError: A question was refused.
+            CapacityError, QuotaError, BudgetError: It cannot be had.
+        """
+        clusters = self.store.clusters
+        size = size or clusters.size(self.cluster_id)
+        resized = recipe if size is None else recipe.resized(size)
+        facts = run_preflight(resized, cloud=self.cloud, account=self.account, cidr=cidr).facts()
+        if members is None:
+            members = self.members() if clusters.known_to_cloud(self.cluster_id) else []
+        capacity = existing_capacity(self.cluster, resized, members, prices=facts.prices, clusters=clusters)
+        return make_plan(resized, facts, capacity)
+
+    def launch(self, plan: Plan) -> LaunchedMembers:
+        """Launch the plan's instances, or what is missing of them, and connect to all of them.
+
+        The caller destroys the cluster if this raises: by tag, so that nothing is missed.
+
+        Raises:
+            CapacityError, QuotaError, CloudError: The plan's minimum could not be had.
+            UnreachableError, HostKeyError: An instance did not come up, or could not prove its host key.
+        """
+        first = plan.pools[0]
+        with stage(
+            self.emit, self.clock, f"launching {plan.max_count} {first.instance_type} ({first.market})"
+        ):
+            group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
+            provisioner = Provisioner(managed=self, plan=plan, security_group_id=group_id)
+            provisioned = provisioner.provision(minimum=plan.min_count)
+        # An interrupted resize may have left more than the plan's.
+        surplus = decide(
+            provisioned.members, plan.max_count, base=plan.on_demand_base, rounds=plan.rounds
+        ).end
+        self.shrink(surplus)
+        members = [member for member in provisioned.members if member not in surplus]
+        members, connections = self._connect(plan, group_id, members)
+        self.store.clusters.set_state(self.cluster_id, ClusterState.RUNNING)
+        return LaunchedMembers(members=members, connections=connections, refusals=provisioned.refusals)
+
+    def grow(self, plan: Plan, *, connected: Collection[str] = ()) -> LaunchedMembers:
+        """Launch what is missing of the plan's instances while the others go on; fewer are no error here.
+
+        Args:
+            plan: With the number of instances in all (`max_count`).
+            connected: The ids of the instances that the caller works with already; they are left alone.
+
+        Raises:
+            CloudError: EC2 refused in another way than for want of capacity or quota. What was launched
+                carries the cluster's tag, and the next `grow`, `up` or `down` finds it.
+        """
+        name = self.cluster.name
+        with stage(self.emit, self.clock, f"launching what {name} lacks of {plan.max_count} instance(s)"):
+            group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
+            provisioner = Provisioner(managed=self, plan=plan, security_group_id=group_id)
+            provisioned = provisioner.provision(minimum=0)
+        new = [member for member in provisioned.members if member.instance.instance_id not in connected]
+        lost: dict[str, DlcloudError] = {}
+        usable, connections = self._connect(plan, group_id, new, lost) if new else ([], {})
+        for instance_id, error in lost.items():
+            self.emit(Warned(message=f"is given up: {error.message}", instance_id=instance_id))
+        lost_here = lost.keys() - provisioned.earlier_ids
+        self.shrink([member for member in new if member.instance.instance_id in lost_here])
+        kept = [member for member in provisioned.members if member.instance.instance_id in connected]
+        return LaunchedMembers(
+            members=kept + usable, connections=connections, refusals=provisioned.refusals, lost=lost
+        )
+
+    def members(self) -> list[Member]:
+        """Return the living instances; changes nothing."""
+        return list_members(self)
+
+    def reconcile(self, *, consistent: bool = False) -> list[Member]:
+        """Return the living instances, after finishing the ends that an earlier command began.
+
+        With `consistent`, EC2's lists first get the time to show what launches without an answer gave: for a
+        cluster that is to have no more instances.
+        """
+        if consistent:
+            wait_for_consistency(self)
+        return reconcile_members(self)
+
+    def shrink(self, members: Sequence[Member]) -> list[Member]:
+        """End some instances; returns them with the times at which they ended.
+
+        Raises:
+            CloudError: EC2 still lists one as running; the message names it. Running it again goes on.
+        """
+        return terminate_members(self, members)
+
+    def destroy(self) -> list[Member]:
+        """Terminate the cluster, with its keys and its unfinished runs; returns its instances as they ended.
+
+        Raises:
+            CloudError: Something is left; the message names it. Running it again goes on.
+        """
+        members = terminate_cluster(self)
+        for run in self.store.runs.of_cluster(self.cluster_id):
+            if run.state is RunState.RUNNING:
+                self.store.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
+        remove_secrets(self.cluster, paths=self.store.paths)
+        return members
+
+    def _connect(
+        self,
+        plan: Plan,
+        group_id: str,
+        members: Sequence[Member],
+        lost: dict[str, DlcloudError] | None = None,
+    ) -> tuple[list[Member], dict[str, Connection]]:
+        """Connect to instances, those that are lost added to `lost`; without it their errors are raised."""
+        for member in members:
+            instance = member.instance
+            message = f"{instance.instance_type} {instance.market} in {instance.zone}"
+            self.emit(Notice(message=message, instance_id=instance.instance_id))
+        with stage(
+            self.emit, self.clock, f"connecting to {len(members)} instance(s), proving their host keys"
+        ):
+            return wait_until_reachable(
+                self,
+                members,
+                group_id=group_id,
+                cidr=plan.cidr,
+                lose=None if lost is None else lost.update,
+            )

@@ -1,0 +1,47 @@
+"""A cluster that this command manages, with its collaborators."""
+
+from dataclasses import dataclass
+
+from dlcloud.core.cluster import Cluster
+from dlcloud.core.events import Emit
+from dlcloud.core.instance import Instance
+from dlcloud.core.protocols import Clock, Cloud
+from dlcloud.core.remote import Connection, Dial
+from dlcloud.store.home import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedCluster:
+    """One cluster and what it takes to work on it.
+
+    Args:
+        cluster: As the store remembers it.
+        cloud: EC2 in the cluster's region.
+        store: Where intents, instances and runs are remembered, and the keys lie.
+        dialer: Connects to the cluster's instances.
+        clock: For dates and timeouts.
+        emit: Takes the events of all flows.
+    """
+
+    cluster: Cluster
+    cloud: Cloud
+    store: Store
+    dialer: Dial
+    clock: Clock
+    emit: Emit
+
+    @property
+    def cluster_id(self) -> str:
+        return self.cluster.cluster_id
+
+    def describe_instances(self) -> dict[str, Instance]:
+        """Return every instance that carries the cluster's tag, by its id: one call of EC2."""
+        return {instance.instance_id: instance for instance in self.cloud.instances(self.cluster_id)}
+
+    def connect(self, instance: Instance, wait_s: float = 0.0) -> Connection:
+        """Return a connection to an instance.
+
+        Raises:
+            UnreachableError, HostKeyError: There is none to be had within `wait_s`.
+        """
+        return self.dialer.dial(instance.endpoint(self.cluster.user), wait_s=wait_s)
