@@ -109,7 +109,7 @@ def test_bad_arguments_exit_2_with_a_message(alone, arguments, message):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_help_needs_only_the_standard_library_and_names_every_parameter(alone, name):
     benchmark = catalog.BENCHMARKS[name]
-    imports = f"import sys; sys.path.insert(0, '.'); from {benchmark.module}.main import main"
+    imports = f"import sys; sys.path.insert(0, '.'); from {benchmark.module}.__main__ import main"
     script = f"{imports}; main(['--help'])"
     done = subprocess.run(
         [*STANDARD_LIBRARY_ONLY, script], cwd=alone, capture_output=True, text=True, timeout=60, check=False

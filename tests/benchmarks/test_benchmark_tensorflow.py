@@ -16,7 +16,8 @@ from dlcloud.benchmarks.harness.case import Limits, Session
 from dlcloud.benchmarks.harness.records import Metric, Recorder
 from dlcloud.benchmarks.harness.usage import CpuTimes
 from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
-from dlcloud.benchmarks.tensorflow_cpu import experiment, main
+from dlcloud.benchmarks.tensorflow_cpu import __main__ as main
+from dlcloud.benchmarks.tensorflow_cpu import experiment
 from dlcloud.benchmarks.tensorflow_cpu.knobs import (
     arguments_of,
     article_configuration,

@@ -13,7 +13,7 @@ from dlcloud.benchmarks.harness import hardware
 from dlcloud.benchmarks.harness.kernels import uses_tensor_cores
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.harness.variant import VariantError
-from dlcloud.benchmarks.mixed_precision import main as program
+from dlcloud.benchmarks.mixed_precision import __main__ as program
 from dlcloud.benchmarks.mixed_precision import proof, settings
 from dlcloud.benchmarks.mixed_precision.cases import compare_training, sign_test
 from dlcloud.benchmarks.mixed_precision.proof import count_cuda_kernels, count_onednn_kernels

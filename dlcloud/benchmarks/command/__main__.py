@@ -1,8 +1,65 @@
-"""Run the command benchmark: `python3 -m benchmarks.command`."""
+"""Compare settings of any command by the throughput it prints, or by its wall time where it prints none."""
 
+import argparse
+import json
 import sys
+from collections.abc import Sequence
 
-from .main import main
+from ..harness import program, redaction
+from ..harness.case import Case, Limits
+from .arguments import ENTRY, parse, read_settings, reader_of
+from .output import ThroughputReader
+from .variant import CommandVariant, Setting
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark and return its exit status."""
+    arguments = parse(argv)
+    settings, reader = read_settings(arguments.settings), reader_of(arguments)
+    adaptive = arguments.max_seconds is not None
+    limits = Limits(
+        width=arguments.width,
+        max_s=arguments.max_seconds or 0.0,
+        rounds=arguments.repeats,
+        fixed=not adaptive,
+    )
+    variants = [_variant(setting, arguments, reader) for setting in settings]
+    case = Case(name=arguments.case, variants=variants)
+    shown = _without_secrets(arguments, settings)
+    return program.run(ENTRY, shown, limits=limits, packages=(), cases=lambda _recorder: [case])
+
+
+def _without_secrets(arguments: argparse.Namespace, settings: Sequence[Setting]) -> argparse.Namespace:
+    """Return the arguments as they may be recorded."""
+    shown = [
+        {
+            "name": setting.name,
+            "environment": redaction.variables(setting.environment),
+            "arguments": redaction.words(setting.arguments),
+        }
+        for setting in settings
+    ]
+    changed = {"run": redaction.text(arguments.run), "settings": json.dumps(shown)}
+    return argparse.Namespace(**{**vars(arguments), **changed})
+
+
+def _variant(
+    setting: Setting, arguments: argparse.Namespace, reader: ThroughputReader | None
+) -> CommandVariant:
+    warm_up_runs = arguments.warm_up_runs
+    if warm_up_runs is None:
+        warm_up_runs = 1 if reader is None else 0
+    return CommandVariant(
+        setting=setting,
+        command=arguments.run,
+        reader=reader,
+        final=arguments.final,
+        counted=arguments.unit,
+        warm_up_runs=warm_up_runs,
+        environment=program.environment(),
+        echo=sys.stderr,
+    )
+
 
 if __name__ == "__main__":
     sys.exit(main())

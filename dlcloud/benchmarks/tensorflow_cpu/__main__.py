@@ -1,8 +1,55 @@
-"""Run the TensorFlow benchmark: `python3 -m benchmarks.tensorflow_cpu`."""
+"""Compare settings of training with TensorFlow: `python3 -m benchmarks.tensorflow_cpu`."""
 
+import argparse
+import importlib.util
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
-from .main import main
+from ..harness import program
+from ..harness.case import Session
+from .arguments import ENTRY, SEARCH, parse
+from .experiment import Experiments
+from .knobs import knobs_of
+from .machine import inspect_machine
+
+PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark and return its exit status."""
+    arguments = parse(argv)
+    if importlib.util.find_spec("tensorflow") is None:
+        requirements = ENTRY.requirements_for(["--device", arguments.device])
+        sys.stderr.write(f"tensorflow is not installed: pip install -r {requirements}\n")
+        return program.FAILED
+    limits = program.limits_from(arguments)
+    return program.run_work(
+        ENTRY,
+        arguments,
+        limits=limits,
+        packages=PACKAGES,
+        work=lambda session: _work(arguments, session),
+    )
+
+
+def _work(arguments: argparse.Namespace, session: Session) -> None:
+    machine = inspect_machine(arguments.device)
+    search = replace(
+        SEARCH,
+        rounds=arguments.search_rounds,
+        max_s=arguments.search_seconds,
+        slice_s=min(SEARCH.slice_s, arguments.slice_seconds),
+        warm_up_s=min(SEARCH.warm_up_s, arguments.warm_up_seconds),
+    )
+    Experiments(
+        arguments=arguments,
+        machine=machine,
+        knobs=knobs_of(arguments.device, machine),
+        search_limits=search,
+        session=session,
+    ).run()
+
 
 if __name__ == "__main__":
     sys.exit(main())
