@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.harness import program
 from benchmarks.harness.case import Case, Limits, Session
 from benchmarks.harness.protocol import measure
-from benchmarks.harness.records import Recorder, RecordsFile
+from benchmarks.harness.records import Recorder, open_records
 from benchmarks.harness.usage import ProcCpuClock
 from benchmarks.harness.variant import WorkerVariant
 
@@ -49,8 +49,8 @@ def main():
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     limits = Limits(slice_s=arguments.slice_seconds, max_s=arguments.max_seconds, warm_up_s=2.0)
-    with RecordsFile(arguments.output) as file:
-        return tried(arguments.tries, limits, file.stream)
+    with open_records(arguments.output) as file:
+        return tried(arguments.tries, limits, file)
 
 
 def tried(tries, limits, output):

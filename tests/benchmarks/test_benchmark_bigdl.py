@@ -70,7 +70,7 @@ def bigdl_python():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(CACHE))
         try:
-            python = environment.build_environment(requirements, version="3.11", tell=lambda _told: None)
+            python = environment.build_environment(requirements, version="3.11", report=lambda _told: None)
         except VariantError as error:
             pytest.skip(str(error))
         yield python
@@ -124,7 +124,7 @@ def test_a_python_that_is_not_there_is_named(tmp_path, monkeypatch):
     requirements = tmp_path / "some.txt"
     requirements.write_text("six==1.17.0\n")
     with pytest.raises(VariantError, match=r"needs Python 3.2, which is not installed"):
-        environment.build_environment(requirements, version="3.2", tell=lambda _told: None)
+        environment.build_environment(requirements, version="3.2", report=lambda _told: None)
 
 
 def test_an_environment_is_built_once_and_anew_where_it_was_torn(tmp_path, monkeypatch):
@@ -133,9 +133,9 @@ def test_an_environment_is_built_once_and_anew_where_it_was_torn(tmp_path, monke
     requirements.write_text("# nothing\n")
     version = ".".join(map(str, sys.version_info[:2]))
     told = []
-    python = environment.build_environment(requirements, version=version, tell=told.append)
-    assert environment.build_environment(requirements, version=version, tell=told.append) == python
+    python = environment.build_environment(requirements, version=version, report=told.append)
+    assert environment.build_environment(requirements, version=version, report=told.append) == python
     assert told == ["installing the packages of none, once on this machine"]
     (Path(python).parents[1] / "complete").unlink()
-    environment.build_environment(requirements, version=version, tell=told.append)
+    environment.build_environment(requirements, version=version, report=told.append)
     assert len(told) == 2

@@ -9,8 +9,8 @@ from dlcloud.benchmarks.harness.records import (
     Measurement,
     Metric,
     Recorder,
-    RecordsFile,
     Result,
+    open_records,
 )
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -75,21 +75,21 @@ def test_every_record_is_a_line_of_json_with_its_kind_and_time():
 
 def test_records_are_appended_after_a_line_that_a_crash_cut_off(tmp_path):
     path = tmp_path / "new folder" / "records.jsonl"
-    with RecordsFile(path) as file:
-        recorder(file.stream).end(ok=True, seconds=1.0)
+    with open_records(path) as file:
+        recorder(file).end(ok=True, seconds=1.0)
     with path.open("a") as cut:
         cut.write('{"schema":1,"rec')
-    with RecordsFile(path) as file:
-        recorder(file.stream).end(ok=True, seconds=2.0)
+    with open_records(path) as file:
+        recorder(file).end(ok=True, seconds=2.0)
     lines = path.read_text().splitlines()
     assert len(lines) == 3
     assert json.loads(lines[2])["seconds"] == 2.0
 
 
 def test_without_a_path_nothing_is_written():
-    with RecordsFile(None) as file:
-        assert file.stream is None
-        recorder(file.stream).end(ok=True, seconds=1.0)
+    with open_records(None) as file:
+        assert file is None
+        recorder(file).end(ok=True, seconds=1.0)
 
 
 def test_the_table_shows_results_comparisons_warnings_and_failures():

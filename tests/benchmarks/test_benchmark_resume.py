@@ -90,7 +90,7 @@ def changed(*keys, to):
 def test_a_case_that_ended_is_found_with_its_results_and_where_it_ran(tmp_path):
     path = written(tmp_path, START, *CASE, result("fp32", "vgg16 batch 8"))
     now = changed("arguments", "output", to="b")
-    found = resume.find(path, now)
+    found = resume.find_cases(path, now)
     assert list(found.cases) == [("vgg16 batch 1", ("fp32", "int8"))]
     (case,) = found.cases.values()
     assert (case.seconds, case.host) == (60.0, "i-1")
@@ -111,7 +111,7 @@ def test_a_case_that_ended_is_found_with_its_results_and_where_it_ran(tmp_path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_case_that_did_not_end_well_is_not_found(tmp_path, records, why):
-    assert resume.find(written(tmp_path, START, *records), START).cases == {}, why
+    assert resume.find_cases(written(tmp_path, START, *records), START).cases == {}, why
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_case_that_did_not_end_well_is_not_found(tmp_path, records, why):
     ],
 )
 def test_whatever_may_change_a_figure_counts_and_is_named(tmp_path, start, reason):
-    found = resume.find(written(tmp_path, START, *CASE), start)
+    found = resume.find_cases(written(tmp_path, START, *CASE), start)
     assert found.cases == {}
     (refusal,) = found.refusals
     assert refusal.startswith("1 case(s) are measured again: ")
@@ -147,20 +147,20 @@ def test_whatever_may_change_a_figure_counts_and_is_named(tmp_path, start, reaso
     ],
 )
 def test_what_changes_no_figure_does_not_count(tmp_path, start):
-    found = resume.find(written(tmp_path, START, *CASE), start, selecting=["batch"])
+    found = resume.find_cases(written(tmp_path, START, *CASE), start, selecting=["batch"])
     assert len(found.cases) == 1
 
 
 def test_the_newest_of_several_starts_counts(tmp_path):
     other = changed("arguments", "threads", to=4)
     path = written(tmp_path, other, *CASE, START, *CASE[:3], END | {"host": "i-2"})
-    found = resume.find(path, START)
+    found = resume.find_cases(path, START)
     assert [case.host for case in found.cases.values()] == ["i-2"]
     assert len(found.refusals) == 1
 
 
 def test_a_file_that_is_missing_holds_nothing(tmp_path):
-    assert resume.find(tmp_path / "none", START).cases == {}
+    assert resume.find_cases(tmp_path / "none", START).cases == {}
 
 
 def sweep(alone, *more):

@@ -1,4 +1,4 @@
 """The one protocol that every benchmark measures by, and the records it leaves.
 
-Knows no framework and no benchmark: the standard library only.
+Imports no framework and no benchmark, only the standard library.
 """

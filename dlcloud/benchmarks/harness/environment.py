@@ -1,7 +1,7 @@
 """Build the environment of a setting that cannot share the program's, once per machine.
 
-Environments are kept by a digest of their requirements. Two builders of the same one wait for each other, and
-one that was interrupted is built anew.
+Environments are kept by a digest of their requirements. Concurrent builds of the same one wait for
+each other, and an interrupted build starts anew.
 """
 
 import fcntl
@@ -19,13 +19,13 @@ from .variant import VariantError
 TAIL = 500
 
 
-def build_environment(requirements: Path, *, version: str, tell: Callable[[str], None]) -> str:
-    """Return the interpreter of an environment with these packages, built where it is missing.
+def build_environment(requirements: Path, *, version: str, report: Callable[[str], None]) -> str:
+    """Return the interpreter of an environment with these packages, built if it is missing.
 
     Args:
         requirements: Pinned packages.
-        version: Of Python, such as `3.11`: the only one that has all of them.
-        tell: Is told what takes time.
+        version: Python version, such as `3.11`: the only one that has all of them.
+        report: Receives a message if it takes time.
 
     Raises:
         VariantError: There is no such Python, or the packages cannot be installed.
@@ -37,13 +37,13 @@ def build_environment(requirements: Path, *, version: str, tell: Callable[[str],
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            tell(f"installing the packages of {requirements.stem}, once on this machine")
+            report(f"installing the packages of {requirements.stem}, once on this machine")
             _build(folder, requirements, version)
     return str(folder / "bin" / "python")
 
 
 def _build(folder: Path, requirements: Path, version: str) -> None:
-    base = _base(version)
+    base = _find_python(version)
     shutil.rmtree(folder, ignore_errors=True)
     _run([base, "-m", "venv", str(folder)])
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-input", "-q"]
@@ -51,19 +51,18 @@ def _build(folder: Path, requirements: Path, version: str) -> None:
     (folder / "complete").touch()
 
 
-def _base(version: str) -> str:
+def _find_python(version: str) -> str:
     """Return a Python of the version: this one, or one on the PATH."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         return sys.executable
-    found = shutil.which(f"python{version}")
-    if found is None:
+    if (python := shutil.which(f"python{version}")) is None:
         hint = f"apt-get install python{version}-venv"
         raise VariantError(f"it needs Python {version}, which is not installed: {hint}")
-    return found
+    return python
 
 
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())[-TAIL:]
-        raise VariantError(f"its environment cannot be built: {said}")
+        output = " ".join((done.stdout + done.stderr).split())[-TAIL:]
+        raise VariantError(f"its environment cannot be built: {output}")

@@ -35,7 +35,7 @@ STEERING = (
 )  # fmt: skip
 """How the variables begin that change how fast frameworks run."""
 
-NOT_GLIBC = "only glibc's allocator can be told to keep freed memory"
+NOT_GLIBC = "only glibc's allocator can keep freed memory"
 
 # The C library keeps freed memory, in huge pages, for the next step. Otherwise every large tensor goes back
 # to the kernel when it is freed, and is filled with zeros anew a step later.
@@ -55,7 +55,7 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
     """Return `environment`, `hardware` and `software` as records.py defines them.
 
     Args:
-        packages: Distributions whose versions matter; one that is not installed is left out.
+        packages: Distributions whose versions matter; those not installed are left out.
     """
     return {
         "environment": redaction.variables(
@@ -79,7 +79,7 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Return the processor's name as it calls itself."""
+    """Return the processor's own name."""
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
@@ -105,7 +105,7 @@ def physical_cores() -> int:
 def one_cpu_per_core() -> list[int]:
     """Return the first usable logical CPU of each core, sorted.
 
-    Cores are told apart by their lists of siblings: virtual machines often give every CPU the core number 0.
+    The lists of siblings identify the cores: virtual machines often give every CPU the core number 0.
     """
     first: dict[str, int] = {}
     for cpu in sorted(usable_cpus()):
@@ -115,7 +115,7 @@ def one_cpu_per_core() -> list[int]:
 
 
 def pin_to_cores() -> None:
-    """Keep this process, and all that it starts from now on, to one logical CPU of each physical core.
+    """Keep this process and its future children to one logical CPU of each physical core.
 
     Raises:
         OSError: The system cannot.
@@ -147,7 +147,7 @@ def is_glibc() -> bool:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Return the NVIDIA GPUs that the driver shows; none where there is no driver."""
+    """Return the NVIDIA GPUs that the driver shows; none without a driver."""
     if shutil.which("nvidia-smi") is None:
         return []
     fields = "name,memory.total,driver_version,compute_cap"
@@ -165,7 +165,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def _virtualization() -> str:
-    """Return `none`, or what the machine says of its maker, such as `Amazon EC2 c7i.large`."""
+    """Return `none`, or the maker and model of the virtual machine, such as `Amazon EC2 c7i.large`."""
     if "hypervisor" not in (_cpuinfo().get("flags") or "").split():
         return "none" if _cpuinfo().get("flags") else "unknown"
     vendor = _read(Path("/sys/class/dmi/id/sys_vendor"))
@@ -174,7 +174,7 @@ def _virtualization() -> str:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """Return the first processor's entries in `/proc/cpuinfo`; empty where there is none."""
+    """Return the first processor's entries in `/proc/cpuinfo`; empty without it."""
     first = _read(Path("/proc/cpuinfo")).split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
@@ -196,7 +196,7 @@ def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def main() -> None:
-    """Print what this machine is, as JSON."""
+    """Print a description of this machine as JSON."""
     sys.stdout.write(json.dumps(describe(())["hardware"]) + "\n")
 
 

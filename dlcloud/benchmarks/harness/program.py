@@ -15,7 +15,7 @@ from typing import Any
 from . import hardware, protocol, resume, table
 from .benchmark import OUTPUT_ITSELF, Benchmark
 from .case import Case, Limits, Session
-from .records import Failure, Recorder, RecordsFile
+from .records import Failure, Recorder, open_records
 from .usage import ProcCpuClock
 from .variant import VariantError
 
@@ -23,7 +23,7 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def limits_from(arguments: argparse.Namespace) -> Limits:
-    """Return the limits that the arguments of both groups ask for."""
+    """Return the limits that the options of COMMON and ROUNDS set."""
     return Limits(
         width=arguments.width,
         max_s=arguments.max_seconds,
@@ -48,7 +48,7 @@ def run(
         arguments: As parsed; they go into the first record.
         limits: When to stop.
         packages: Distributions whose versions belong to the figures.
-        cases: Makes the cases; may record failures, and raise VariantError where nothing can be measured.
+        cases: Makes the cases; may record failures, and raise VariantError if nothing can be measured.
     """
 
     def work(session: Session) -> None:
@@ -65,13 +65,13 @@ def run_work(
     packages: Iterable[str],
     work: Callable[[Session], None],
 ) -> int:
-    """Do the same for a benchmark whose next case depends on what the last one showed.
+    """Run a benchmark whose next case depends on the result of the last one.
 
     Args:
-        benchmark: As for `run`, like the others.
-        arguments: As there.
-        limits: As there.
-        packages: As there.
+        benchmark: The program.
+        arguments: As parsed; they go into the first record.
+        limits: When to stop.
+        packages: Distributions whose versions belong to the figures.
         work: Measures case after case with protocol.measure; may raise VariantError.
     """
     if arguments.resume == OUTPUT_ITSELF and arguments.output is None:
@@ -85,50 +85,43 @@ def run_work(
             return USAGE
     began = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
-    machine = _machine(benchmark, packages)
-    earlier = _earlier(benchmark, arguments, machine)
-    with RecordsFile(arguments.output) as file:
-        recorder = Recorder(output=file.stream, messages=sys.stderr, host=arguments.host)
-        recorder.start(benchmark.name, _plain(arguments), arguments.seed, machine)
-        # The seed makes intervals repeatable; nothing here is secret.
-        generator = random.Random(arguments.seed)  # noqa: S311
+    machine = hardware.describe(packages)
+    machine["software"]["code"] = resume.code_digest(benchmark.module.rpartition(".")[2])
+    earlier = _earlier_cases(benchmark, arguments, machine)
+    with open_records(arguments.output) as output:
+        recorder = Recorder(output=output, messages=sys.stderr, host=arguments.host)
+        recorder.start(benchmark.name, _as_json(arguments), arguments.seed, machine)
         session = Session(
             limits=limits,
             recorder=recorder,
             cpu_clock=ProcCpuClock(),
-            generator=generator,
+            # The seed makes intervals repeatable; nothing here is secret.
+            generator=random.Random(arguments.seed),  # noqa: S311
             earlier=earlier.cases,
             record_earlier=arguments.resume != OUTPUT_ITSELF,
         )
-        status = _status(benchmark.name, work, session)
+        status = _run_work(benchmark.name, work, session)
         recorder.end(ok=status == DONE, seconds=time.monotonic() - began)
     sys.stdout.write(table.render(recorder))
     return status
 
 
-def _machine(benchmark: Benchmark, packages: Iterable[str]) -> dict[str, Any]:
-    """Return all that figures depend on beside the arguments."""
-    machine = hardware.describe(packages)
-    machine["software"]["code"] = resume.code_digest(benchmark.module.rpartition(".")[2])
-    return machine
-
-
-def _earlier(
+def _earlier_cases(
     benchmark: Benchmark, arguments: argparse.Namespace, machine: dict[str, Any]
 ) -> resume.EarlierCases:
-    """Return what was measured before, and say what of it does not count."""
+    """Return the cases measured before, and print why others do not count."""
     if arguments.resume is None:
         return resume.EarlierCases()
     path = arguments.output if arguments.resume == OUTPUT_ITSELF else arguments.resume
     selecting = [name.replace("-", "_") for name in benchmark.selecting]
-    start = {"benchmark": benchmark.name, "arguments": _plain(arguments), "seed": arguments.seed, **machine}
-    found = resume.find(path, json.loads(json.dumps(start)), selecting=selecting)
-    for refusal in found.refusals:
+    start = {"benchmark": benchmark.name, "arguments": _as_json(arguments), "seed": arguments.seed, **machine}
+    earlier = resume.find_cases(path, json.loads(json.dumps(start)), selecting=selecting)
+    for refusal in earlier.refusals:
         sys.stderr.write(f"{refusal}\n")
-    return found
+    return earlier
 
 
-def _status(name: str, work: Callable[[Session], None], session: Session) -> int:
+def _run_work(name: str, work: Callable[[Session], None], session: Session) -> int:
     try:
         work(session)
     except VariantError as error:
@@ -148,7 +141,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _plain(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments as JSON can hold them."""
+def _as_json(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments in types of JSON."""
     values = vars(arguments).items()
     return {name: str(value) if isinstance(value, Path) else value for name, value in values}

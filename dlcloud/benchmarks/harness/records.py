@@ -3,7 +3,7 @@
 Every record has `schema` (1), `record` (its kind) and `time` (UTC, ISO 8601). A reader ignores keys and kinds
 that it does not know. By kind:
 
-start       benchmark; arguments {name: value}; seed; host: what the machine is called; environment
+start       benchmark; arguments {name: value}; seed; host: the name of the machine; environment
             {NAME: value} of the variables that steer the frameworks; hardware {cpu_model, physical_cores,
             logical_cpus, usable_cpus, affinity: the CPUs that it and all it starts may run on ("0-3"),
             cpu_flags [..], memory_gib, gpus [{name, memory_mib, driver,
@@ -11,8 +11,8 @@ start       benchmark; arguments {name: value}; seed; host: what the machine is 
             virtualization}; software {python, packages {name: version}, code: digest of the program}
 progress    message; done, total: cases ended and cases in all; remaining_s: an estimate, or null
 case        case; settings [..]; seconds; host: where it ran, which need not be where this program runs;
-            complete: bool, true where every setting was measured. It follows the case's results, and is
-            what `--resume` goes by
+            complete: bool, true if every setting was measured. It follows the case's results; `--resume`
+            relies on it
 sample      case; setting; metric; value; unit; items; seconds; round; disturbed_share; steal_share;
             redone: times the slice was thrown away for being disturbed; latencies_ms [..] (at most 250,
             evenly taken, batch 1 only)
@@ -24,29 +24,29 @@ comparison  case; baseline; candidate; metric; ratio; low; high; confidence; ver
 overall     a comparison with the best of several baselines, as of several engines' fp32, all measured in
             turn; keys as of `comparison`, `baseline` being the one that was best
 failure     case; setting (null where the whole case failed); message
-skip        case; setting; reason: what this machine lacks, memory among it; no failure
+skip        case; setting; reason: what this machine lacks, such as memory; no failure
 end         ok: bool, true where nothing failed; seconds: from start to end
 
-`case` is what is measured ("vgg16 batch 1"), `setting` how ("fp32", "int8"), `metric` one of Metric.
+`case` names the work ("vgg16 batch 1"), `setting` the way ("fp32", "int8"), `metric` is one of Metric.
 Shares are 0 to 1. `verdict` is one of statistics.Verdict. An interval [low, high] holds the true value with
 95 % confidence, of fewer than six samples with 1 - 2**(1 - n); of a single one, low and high are the value.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 SCHEMA = 1
 
 
 class Metric(Enum):
-    """What is measured; the value is the name in the records."""
+    """A measured quantity; the value is its name in the records."""
 
     THROUGHPUT = "throughput"
     DURATION = "duration"
@@ -59,12 +59,12 @@ class Metric(Enum):
 
     @property
     def higher_is_better(self) -> bool:
-        """Tell which way the metric counts."""
+        """True if a larger value is better."""
         return self is Metric.THROUGHPUT
 
 
 class RecordKind(Enum):
-    """What a record tells."""
+    """The kind of a record."""
 
     START = "start"
     PROGRESS = "progress"
@@ -97,7 +97,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one setting came to in one case."""
+    """The result of one setting in one case."""
 
     case: str
     setting: str
@@ -110,7 +110,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How a candidate did against the baseline; `ratio` above 1 is better."""
+    """A candidate compared with its baseline; `ratio` above 1 is better."""
 
     case: str
     baseline: str
@@ -144,13 +144,13 @@ class Skip:
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Writes records to a file, says what happens on stderr, and keeps what the final table needs.
+    """Writes records to a file, reports progress on stderr, and keeps what the final table needs.
 
     Args:
         output: The file that records are appended to, or None.
-        messages: Where progress is told.
-        host: What this machine is called.
-        now: Tells the time, aware and in UTC.
+        messages: Stream of the progress messages.
+        host: Name of this machine.
+        now: Current time, aware and in UTC.
     """
 
     output: TextIO | None
@@ -166,75 +166,57 @@ class Recorder:
     def start(
         self, benchmark: str, arguments: Mapping[str, Any], seed: int, machine: Mapping[str, Any]
     ) -> None:
-        """Record what is about to be measured, where and with what.
-
-        Args:
-            benchmark: The program's name.
-            arguments: Its arguments.
-            seed: What every random choice is drawn from.
-            machine: `environment`, `hardware` and `software`, as hardware.describe gives them.
-        """
-        told = {"benchmark": benchmark, "arguments": arguments, "seed": seed, "host": self.host, **machine}
-        self._write(RecordKind.START, told)
+        """Record the program, its arguments, and the machine as hardware.describe gives it."""
+        values = {"benchmark": benchmark, "arguments": arguments, "seed": seed, "host": self.host, **machine}
+        self._write(RecordKind.START, values)
 
     def progress(self, message: str, *, done: int, total: int, remaining_s: float | None = None) -> None:
-        """Record and tell what is happening now."""
+        """Record and print the current activity."""
         self._write(
             RecordKind.PROGRESS,
             {"message": message, "done": done, "total": total, "remaining_s": remaining_s},
         )
-        left = f", about {duration(remaining_s)} left" if remaining_s is not None else ""
-        self._tell(f"[{done}/{total}{left}] {message}")
+        left = f", about {format_duration(remaining_s)} left" if remaining_s is not None else ""
+        self._print(f"[{done}/{total}{left}] {message}")
 
     def case_end(
         self, case: str, settings: Sequence[str], *, seconds: float, complete: bool, host: str = ""
     ) -> None:
-        """Record that a case has come to its end.
-
-        Args:
-            case: Its name.
-            settings: Their names.
-            seconds: How long it took.
-            complete: Whether every setting was measured.
-            host: Where it ran, if that was not here.
-        """
-        told = {"case": case, "settings": list(settings), "seconds": round(seconds, 3)}
-        self._write(RecordKind.CASE, {**told, "host": host or self.host, "complete": complete})
+        """Record that a case has ended; `host` is the machine that it ran on, if that was not this one."""
+        values = {"case": case, "settings": list(settings), "seconds": round(seconds, 3)}
+        self._write(RecordKind.CASE, {**values, "host": host or self.host, "complete": complete})
 
     def sample(self, values: Mapping[str, Any]) -> None:
-        """Record one slice or one value of it."""
+        """Record one slice, or one value of it."""
         self._write(RecordKind.SAMPLE, values)
 
     def result(self, result: Result) -> None:
-        """Record what a setting came to."""
         self.results.append(result)
         metrics = {metric.value: _fields(measured) for metric, measured in result.metrics.items()}
         self._write(RecordKind.RESULT, {**_fields(result), "metrics": metrics})
 
     def comparison(self, comparison: Comparison) -> None:
-        """Record how a candidate did against the baseline."""
         self.comparisons.append(comparison)
         self._write(RecordKind.COMPARISON, {**_fields(comparison), "metric": comparison.metric.value})
 
     def overall_comparison(self, comparison: Comparison) -> None:
-        """Record how a setting did against the best of several baselines."""
+        """Record a comparison with the best of several baselines."""
         self.overall.append(comparison)
         self._write(RecordKind.OVERALL, {**_fields(comparison), "metric": comparison.metric.value})
 
     def failure(self, failure: Failure) -> None:
-        """Record and tell that something could not be measured."""
+        """Record and print a failure."""
         self.failures.append(failure)
         self._write(RecordKind.FAILURE, _fields(failure))
-        self._tell(f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}")
+        self._print(f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}")
 
     def skip(self, skip: Skip) -> None:
-        """Record and tell that a setting was left out, and why."""
+        """Record and print that a setting was left out."""
         self.skips.append(skip)
         self._write(RecordKind.SKIP, _fields(skip))
-        self._tell(f"skipped: {skip.case}, {skip.setting}: {skip.reason}")
+        self._print(f"skipped: {skip.case}, {skip.setting}: {skip.reason}")
 
     def end(self, *, ok: bool, seconds: float) -> None:
-        """Record that the program is done."""
         self._write(RecordKind.END, {"ok": ok, "seconds": round(seconds, 3)})
 
     def _write(self, kind: RecordKind, values: Mapping[str, Any]) -> None:
@@ -245,55 +227,43 @@ class Recorder:
         self.output.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
         self.output.flush()
 
-    def _tell(self, message: str) -> None:
+    def _print(self, message: str) -> None:
         self.messages.write(message + "\n")
         self.messages.flush()
 
 
-@dataclass(slots=True)
-class RecordsFile:
-    """A records file, open for appending while the block lasts; None as path opens nothing."""
+@contextmanager
+def open_records(path: Path | None) -> Iterator[TextIO | None]:
+    """Open a records file for appending, in a new folder if need be; None opens nothing.
 
-    path: Path | None
-    _stream: TextIO | None = None
-
-    def __enter__(self) -> Self:
-        """Open the file, its folder made if missing; a line cut off by a crash is ended first."""
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self.path.open("a+", encoding="utf-8")
-            _end_last_line(self._stream)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        if self._stream is not None:
-            self._stream.close()
-
-    @property
-    def stream(self) -> TextIO | None:
-        """Return the open file, or None where no path was given."""
-        return self._stream
+    A line that was cut off by a crash is ended first.
+    """
+    if path is None:
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cut_off = path.exists() and not _ends_a_line(path)
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write("\n" if cut_off else "")
+        yield stream
 
 
-def duration(seconds: float) -> str:
-    """Return a time as people say it: `40 s`, `12 min`, `2 h 5 min`."""
+def _ends_a_line(path: Path) -> bool:
+    """True if a file is empty or ends with a line break."""
+    with path.open("rb") as content:
+        if not content.seek(0, os.SEEK_END):
+            return True
+        content.seek(-1, os.SEEK_END)
+        return content.read(1) == b"\n"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration for people: `40 s`, `12 min`, `2 h 5 min`."""
     minutes = round(seconds / 60)
     if minutes < 2:  # noqa: PLR2004 - below that, seconds tell more
         return f"{seconds:.0f} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def _end_last_line(stream: TextIO) -> None:
-    size = stream.seek(0, os.SEEK_END)
-    if size:
-        with Path(stream.name).open("rb") as content:
-            content.seek(-1, os.SEEK_END)
-            if content.read(1) != b"\n":
-                stream.write("\n")
 
 
 def _fields(value: Measurement | Result | Comparison | Failure | Skip) -> dict[str, Any]:

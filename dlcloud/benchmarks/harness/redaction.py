@@ -1,4 +1,4 @@
-"""Keep secrets out of the records: values of what looks secret by its name, and passwords in addresses."""
+"""Keep secrets out of the records: values whose name looks secret, and passwords in addresses."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,12 @@ _ADDRESS = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 
 
 def looks_secret(name: str) -> bool:
-    """Tell whether a variable or option of this name holds a secret: HF_TOKEN does, MAX_TOKENS does not."""
+    """True if the name is that of a secret: HF_TOKEN is, MAX_TOKENS is not."""
     return _NAME.search(name) is not None
 
 
 def variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return variables without the values that must not be recorded; None, one taken away, stays."""
+    """Return the variables without secret values; None, a removed variable, stays."""
     return {
         name: value if value is None else HIDDEN if looks_secret(name) else text(value)
         for name, value in environment.items()
@@ -26,14 +26,14 @@ def variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def text(given: str) -> str:
-    """Return a command line or value without what `NAME=value`, `--name value` or an address tells."""
+    """Return a command line or value without the secrets of `NAME=value`, `--name value` and addresses."""
     for pattern in (_ASSIGNED, _OPTION):
         given = pattern.sub(rf"\1{HIDDEN}", given)
     return _ADDRESS.sub(rf"\1{HIDDEN}@", given)
 
 
 def words(arguments: Iterable[str]) -> list[str]:
-    """Return the words of a command line, the word after a secret option hidden."""
+    """Return the words of a command line without the secrets, also after a secret option."""
     shown: list[str] = []
     secret = False
     for word in arguments:

@@ -1,7 +1,7 @@
 """Find the cases that an interrupted program had already measured, so that they are not measured again.
 
-A case counts as measured where its `case` record says that every setting of it came to its end, and where all
-that can change its figures is as it was: the program's own code, its arguments, the versions of Python and of
+A case counts as measured if its `case` record says that every setting of it was measured, and if everything
+that can change its figures is unchanged: the program's own code, its arguments, the versions of Python and of
 the packages, the variables that steer them, and the hardware. The kernel may differ: a new image must not
 cost hours of repeated work, and within a case both settings were measured on the same one.
 """
@@ -40,39 +40,41 @@ class MeasuredCase:
 
 @dataclass(slots=True, kw_only=True)
 class EarlierCases:
-    """Which cases count, and why cases of other starts do not."""
+    """The cases that count, and why the cases of other starts do not."""
 
     cases: dict[tuple[str, tuple[str, ...]], MeasuredCase] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
 
 
-def find(path: Path, start: Mapping[str, Any], *, selecting: Collection[str] = ()) -> EarlierCases:
-    """Return what a records file holds of cases that need not be measured again.
+def find_cases(path: Path, start: Mapping[str, Any], *, selecting: Collection[str] = ()) -> EarlierCases:
+    """Return the cases in a records file that need not be measured again.
 
     Args:
-        path: The records; a file that is missing holds none.
-        start: What the `start` record of this program is going to say.
-        selecting: Arguments that only say which cases there are.
+        path: The records; a missing file holds none.
+        start: The coming `start` record of this program.
+        selecting: Arguments that only select cases.
     """
-    found = EarlierCases()
-    for began, records in _starts(path):
-        earlier = list(_complete(records))
+    cases = EarlierCases()
+    for began, records in _split_by_start(path):
+        earlier = list(_complete_cases(records))
         if not earlier:
             continue
-        reason = difference(began, start, selecting=selecting)
+        reason = explain_change(began, start, selecting=selecting)
         if reason is None:
-            found.cases.update({(each.case, each.settings): each for each in earlier})
+            cases.cases.update({(case.case, case.settings): case for case in earlier})
         else:
-            found.refusals.append(f"{len(earlier)} case(s) are measured again: {reason}")
-    return found
+            cases.refusals.append(f"{len(earlier)} case(s) are measured again: {reason}")
+    return cases
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any], *, selecting: Collection[str]) -> str | None:
-    """Say what differs between two `start` records that can change a figure; None where nothing does."""
+def explain_change(
+    old: Mapping[str, Any], new: Mapping[str, Any], *, selecting: Collection[str]
+) -> str | None:
+    """Return the first difference of two `start` records that can change a figure; None if there is none."""
     unrelated = UNRELATED | set(selecting)
-    for name, before, after in _compared(old, new, unrelated):
+    for name, before, after in _compare_parts(old, new, unrelated):
         if before != after:
-            return f"{name} was {_short(before)}, is {_short(after)}"
+            return f"{name} was {_shorten(before)}, is {_shorten(after)}"
     return None
 
 
@@ -87,24 +89,24 @@ def code_digest(package: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compared(
+def _compare_parts(
     old: Mapping[str, Any], new: Mapping[str, Any], unrelated: Collection[str]
 ) -> Iterator[tuple[str, Any, Any]]:
     yield "the benchmark", old.get("benchmark"), new.get("benchmark")
-    yield from _pairs("--", old.get("arguments"), new.get("arguments"), unrelated)
+    yield from _compare_mappings("--", old.get("arguments"), new.get("arguments"), unrelated)
     yield "the seed", old.get("seed"), new.get("seed")
-    yield from _pairs("the variable ", old.get("environment"), new.get("environment"))
+    yield from _compare_mappings("the variable ", old.get("environment"), new.get("environment"))
     before, after = old.get("software") or {}, new.get("software") or {}
     yield "Python", before.get("python"), after.get("python")
     yield "the program", before.get("code"), after.get("code")
-    yield from _pairs("the version of ", before.get("packages"), after.get("packages"))
+    yield from _compare_mappings("the version of ", before.get("packages"), after.get("packages"))
     before, after = old.get("hardware") or {}, new.get("hardware") or {}
     for name in HARDWARE:
         yield f"the machine's {name}", before.get(name), after.get(name)
-    yield "the machine's memory in GiB", *_memory(before.get("memory_gib"), after.get("memory_gib"))
+    yield "the machine's memory in GiB", *_compare_memory(before.get("memory_gib"), after.get("memory_gib"))
 
 
-def _pairs(
+def _compare_mappings(
     prefix: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, without: Collection[str] = ()
 ) -> Iterator[tuple[str, Any, Any]]:
     before, after = old or {}, new or {}
@@ -112,17 +114,17 @@ def _pairs(
         yield f"{prefix}{name}", before.get(name), after.get(name)
 
 
-def _memory(before: float | None, after: float | None) -> tuple[float | None, float | None]:
+def _compare_memory(before: float | None, after: float | None) -> tuple[float | None, float | None]:
     alike = before and after and abs(before - after) <= MEMORY_TOLERANCE * before
     return (None, None) if alike else (before, after)
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."  # noqa: PLR2004 - a line has room for two
 
 
-def _starts(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _split_by_start(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Yield each `start` record with the records that follow it."""
     began: dict[str, Any] | None = None
     since: list[dict[str, Any]] = []
@@ -138,7 +140,7 @@ def _starts(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file; a line cut off by a crash is none."""
+    """Yield the records of a file without lines that a crash cut off."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -150,54 +152,52 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _complete(records: Iterable[Mapping[str, Any]]) -> Iterator[MeasuredCase]:
-    """Yield the cases that came to their end with every setting."""
+def _complete_cases(records: Iterable[Mapping[str, Any]]) -> Iterator[MeasuredCase]:
+    """Yield the cases of which every setting was measured."""
     since: list[Mapping[str, Any]] = []
     for record in records:
         if record.get("record") != RecordKind.CASE.value:
             since.append(record)
             continue
-        earlier = _earlier(record, since) if record.get("complete") else None
+        earlier = _read_case(record, since) if record.get("complete") else None
         since = []
         if earlier is not None:
             yield earlier
 
 
-def _earlier(end: Mapping[str, Any], since: Iterable[Mapping[str, Any]]) -> MeasuredCase | None:
-    """Read a case; None where a record of it is not as this program writes it."""
-    mine = [record for record in since if record.get("case") == end["case"]]
+def _read_case(end: Mapping[str, Any], since: Iterable[Mapping[str, Any]]) -> MeasuredCase | None:
+    """Read a case; None if a record of it is not as this program writes it."""
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for record in since:
+        if record.get("case") == end["case"]:
+            by_kind.setdefault(str(record.get("record")), []).append(record)
     try:
-        results = [_result(record) for record in mine if record["record"] == RecordKind.RESULT.value]
-        comparisons = [
-            _comparison(record) for record in mine if record["record"] == RecordKind.COMPARISON.value
-        ]
-        overall = [_comparison(record) for record in mine if record["record"] == RecordKind.OVERALL.value]
-        earlier = MeasuredCase(
+        case = MeasuredCase(
             case=end["case"],
             settings=tuple(end["settings"]),
-            results=tuple(results),
-            comparisons=tuple(comparisons),
-            overall=tuple(overall),
+            results=tuple(map(_read_result, by_kind.get(RecordKind.RESULT.value, ()))),
+            comparisons=tuple(map(_read_comparison, by_kind.get(RecordKind.COMPARISON.value, ()))),
+            overall=tuple(map(_read_comparison, by_kind.get(RecordKind.OVERALL.value, ()))),
             seconds=float(end["seconds"]),
             host=str(end.get("host", "")),
         )
     except (KeyError, TypeError, ValueError):
         return None
-    return earlier if {result.setting for result in results} >= set(earlier.settings) else None
+    return case if {result.setting for result in case.results} >= set(case.settings) else None
 
 
-def _result(record: Mapping[str, Any]) -> Result:
+def _read_result(record: Mapping[str, Any]) -> Result:
     return Result(
         case=record["case"],
         setting=record["setting"],
         baseline=record["baseline"],
-        metrics={Metric(name): Measurement(**told) for name, told in record["metrics"].items()},
+        metrics={Metric(name): Measurement(**fields) for name, fields in record["metrics"].items()},
         facts=record["facts"],
         warnings=tuple(record["warnings"]),
         stable=record["stable"],
     )
 
 
-def _comparison(record: Mapping[str, Any]) -> Comparison:
-    told = {name: record[name] for name in Comparison.__dataclass_fields__}
-    return Comparison(**{**told, "metric": Metric(told["metric"])})
+def _read_comparison(record: Mapping[str, Any]) -> Comparison:
+    fields = {name: record[name] for name in Comparison.__dataclass_fields__}
+    return Comparison(**{**fields, "metric": Metric(fields["metric"])})

@@ -1,6 +1,6 @@
-"""Say how sure a measured figure is: medians, bootstrap intervals, verdicts, and where a warm-up ends.
+"""How certain a measured figure is: medians, bootstrap intervals, verdicts, and where a warm-up ends.
 
-Pure standard library, so that both the benchmarks and the launcher's reports count the same way.
+Standard library only, so that the benchmarks and the launcher's reports compute alike.
 """
 
 import math
@@ -32,13 +32,13 @@ WARM_UP_TOLERANCE = 0.05
 
 
 class Verdict(Enum):
-    """What a comparison shows."""
+    """The verdict of a comparison."""
 
     FASTER = "faster"
     SLOWER = "slower"
     NO_DIFFERENCE = "no difference seen"
     UNDECIDED = "undecided"
-    """Too few pairs to tell."""
+    """Too few pairs to decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Interval:
 
     @property
     def relative_width(self) -> float:
-        """Return the width of the interval as a share of its value; infinite where the value is 0."""
+        """Return the width of the interval as a share of its value; infinite if the value is 0."""
         return (self.high - self.low) / abs(self.value) if self.value else math.inf
 
 
@@ -115,7 +115,7 @@ def bootstrap(
 def percentile_interval(values: Sequence[float], share: float) -> Interval:
     """Return a percentile of many values with the interval between the two values whose ranks enclose it.
 
-    Where there are too few values for the tail that is asked for, the interval ends at the extreme value.
+    With too few values for the requested tail, the interval ends at the extreme value.
 
     Raises:
         ValueError: There are no values.
@@ -149,10 +149,10 @@ def _expanded_tail(count: int) -> float:
 
 
 def judge(ratio: Interval) -> Verdict:
-    """Name a winner only where the interval of the speed-up excludes 1.
+    """Name a winner only if the interval of the speed-up excludes 1.
 
     Args:
-        ratio: How many times as well the candidate does as the baseline; above 1 is faster.
+        ratio: The speed-up of the candidate over the baseline.
     """
     if ratio.confidence < CONFIDENCE:
         return Verdict.UNDECIDED
@@ -164,7 +164,7 @@ def judge(ratio: Interval) -> Verdict:
 
 
 def is_look_due(count: int, minimum: int) -> bool:
-    """Tell whether `count` rounds are one of the few points at which sampling may stop.
+    """True if `count` rounds are one of the few points at which sampling may stop.
 
     After the first look they are even, so that each setting was as often before another as after it.
 
@@ -179,7 +179,7 @@ def is_look_due(count: int, minimum: int) -> bool:
 
 
 def is_settled(values: Sequence[float]) -> bool:
-    """Tell whether a warm-up has ended: the last two medians of three steps agree within 5 %."""
+    """True if a warm-up has ended: the last two medians of three steps agree within 5 %."""
     if len(values) < 2 * WARM_UP_GROUP:
         return False
     before = median(values[-2 * WARM_UP_GROUP : -WARM_UP_GROUP])
@@ -188,7 +188,7 @@ def is_settled(values: Sequence[float]) -> bool:
 
 
 def warm_up_length(values: Sequence[float]) -> int | None:
-    """Return how many leading values belong to the warm-up, or None where it never ends.
+    """Return how many leading values belong to the warm-up, or None if it never ends.
 
     The values up to the first two agreeing medians are the warm-up, those two groups included but for the
     last, which is already warm.

@@ -1,4 +1,4 @@
-"""Render what was measured as a plain table for people."""
+"""Render the results as a plain table for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,26 +7,26 @@ from .verdicts import TIME_WAS_UP
 
 MIB = 1 << 20
 
-_Compared = Mapping[tuple[str, str], Comparison]
+_BySetting = Mapping[tuple[str, str], Comparison]
 
 
 def render(recorder: Recorder) -> str:
-    """Return the table of results, then the warnings and the failures where there are any."""
-    compared = {(comparison.case, comparison.candidate): comparison for comparison in recorder.comparisons}
+    """Return the table of results, then the warnings, skipped settings and failures."""
+    comparisons = {(comparison.case, comparison.candidate): comparison for comparison in recorder.comparisons}
     overall = {(comparison.case, comparison.candidate): comparison for comparison in recorder.overall}
-    rows = [_row(result, compared, overall) for result in recorder.results]
+    rows = [_row(result, comparisons, overall) for result in recorder.results]
     parts = []
     if rows:
         names = ["case", "setting", *dict.fromkeys(name for row in rows for name in row)]
         names = list(dict.fromkeys(names))
-        parts.append(_aligned([names, *([row.get(name, "") for name in names] for row in rows)]))
+        parts.append(_align([names, *([row.get(name, "") for name in names] for row in rows)]))
     parts.extend(_notes(recorder))
     return "\n".join(parts) + ("\n" if parts else "")
 
 
-def _row(result: Result, compared: _Compared, overall: _Compared) -> dict[str, str]:
+def _row(result: Result, comparisons: _BySetting, overall: _BySetting) -> dict[str, str]:
     """Return the cells of one setting by column."""
-    comparison = compared.get((result.case, result.setting))
+    comparison = comparisons.get((result.case, result.setting))
     row = {"case": result.case, "setting": result.setting}
     for metric, measured in result.metrics.items():
         row[f"{metric.value.replace('_', ' ')} ({measured.unit})"] = _value(metric, measured)
@@ -69,7 +69,7 @@ def _notes(recorder: Recorder) -> Iterable[str]:
         yield f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _align(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))

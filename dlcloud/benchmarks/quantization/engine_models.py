@@ -95,8 +95,8 @@ def _prepare_interpreter(engine: Engine, recorder: Recorder) -> str:
     if not engine.own_requirements:
         return sys.executable
     requirements = ENTRY.requirements_path.with_name(engine.own_requirements)
-    tell = partial(recorder.progress, done=0, total=1)
-    return environment.build_environment(requirements, version=engine.own_python, tell=tell)
+    report = partial(recorder.progress, done=0, total=1)
+    return environment.build_environment(requirements, version=engine.own_python, report=report)
 
 
 def select_cpu_precisions(
