@@ -58,9 +58,17 @@ class Provisioner:
         earlier_ids = frozenset(member.instance.instance_id for member in members)
         refusals: list[Refusal] = []
         for market in self.plan.rounds:
-            is_partial = self._request_missing(members, market, refusals)
-            if is_partial:
-                self._request_missing(members, market, refusals, spread=True)
+            for spread in (False, True):
+                missing = self.plan.max_count - len(members)
+                if missing <= 0:
+                    break
+                attempt = self._next_attempt(members, market, spread=spread)
+                launched = self._request(attempt)
+                refusals += launched.refusals
+                new = self._new_members(launched, members)
+                members += new
+                if not (attempt.single and 0 < len(new) < missing):
+                    break  # only what one pool gave in part is completed from all zones
         provisioned = Provisioned(members=members, refusals=tuple(refusals), earlier_ids=earlier_ids)
         if len(members) < minimum:
             raise capacity_error(provisioned, minimum)
@@ -89,24 +97,17 @@ class Provisioner:
         members = reconcile_members(self.managed, repeated=repeated)
         return [self._member(member.instance) if member.hourly_usd is None else member for member in members]
 
-    def _request_missing(
-        self, members: list[Member], market: Market, refusals: list[Refusal], *, spread: bool = False
-    ) -> bool:
-        """Add to members and refusals what one request gives; True if its one pool gave only a part."""
-        missing = self.plan.max_count - len(members)
-        if missing <= 0:
-            return False
+    def _next_attempt(self, members: Sequence[Member], market: Market, *, spread: bool) -> LaunchAttempt:
         on_demand = sum(member.instance.market is Market.ON_DEMAND for member in members)
         number = len(self.managed.store.clusters.intents(self.managed.cluster_id, LAUNCH))
-        attempt = next_attempt(
+        missing = self.plan.max_count - len(members)
+        return next_attempt(
             self.plan, market, missing=missing, on_demand=on_demand, attempt=number, spread=spread
         )
-        launched = self._request(attempt)
-        refusals += launched.refusals
+
+    def _new_members(self, launched: LaunchResult, members: Sequence[Member]) -> list[Member]:
         ids = {member.instance.instance_id for member in members}
-        new = [i for i in launched.instances if i.alive and i.instance_id not in ids]
-        members += [self._member(instance) for instance in new]
-        return attempt.single and 0 < len(new) < missing
+        return [self._member(i) for i in launched.instances if i.alive and i.instance_id not in ids]
 
     def _request(self, attempt: LaunchAttempt, intent_id: int | None = None) -> LaunchResult:
         """Make one request, its intent stored before it; a pool's refusal is an answer, not an error."""

@@ -62,7 +62,10 @@ def fan_out(
                 index, item = waiting.get_nowait()
             except queue.Empty:
                 return
-            outcomes[index] = _outcome(work, item)
+            try:
+                outcomes[index] = Outcome(item=item, value=work(item))
+            except Exception as error:  # noqa: BLE001 every error is kept, and raised by all_or_raise
+                outcomes[index] = Outcome(item=item, error=error)
 
     workers = [_Worker(serve, number) for number in range(min(width, len(items)))]
     try:
@@ -126,13 +129,6 @@ class _Worker:
             self._serve()
         finally:
             self.ended.set()
-
-
-def _outcome(work: Callable[[T], R], item: T) -> Outcome[T, R]:
-    try:
-        return Outcome(item=item, value=work(item))
-    except Exception as e:  # noqa: BLE001 every error is kept, and raised by all_or_raise
-        return Outcome(item=item, error=e)
 
 
 def _wait_for(workers: Sequence[_Worker], grace_s: float | None) -> None:

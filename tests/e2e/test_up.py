@@ -94,7 +94,7 @@ def test_ctrl_c_leaves_nothing_running_and_says_so(user, moment):
     assert user.alive() == []
     assert user.run("status").stdout == "nothing is up\n"
     if moment == "running command":
-        assert "taking quick" in err
+        assert "terminating quick" in err
         assert "is down" in err
 
 
