@@ -1,4 +1,4 @@
-"""Run a workload on instances that are up, bring its samples home and store them as they come.
+"""Run a workload on running instances, and stream its samples to the launcher, which stores them.
 
 Never launches or terminates an instance.
 """

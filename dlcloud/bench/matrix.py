@@ -1,4 +1,4 @@
-"""What a user asks a bench for, read and checked: bundled benchmarks, or the workload of a recipe."""
+"""Read and check the matrix of a bench: instance types, and bundled benchmarks or a recipe's workload."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,91 +13,91 @@ from dlcloud.core.recipe import Recipe, Workload, read_recipe
 NAME = "bench"
 
 
-def sweepable() -> list[str]:
-    """Return the names of the benchmarks that run without being told anything."""
-    return [each.name for each in BENCHMARKS.values() if each.sweep is not None]
+def sweepable_benchmarks() -> list[str]:
+    """Return the names of the benchmarks that run without parameters."""
+    return [benchmark.name for benchmark in BENCHMARKS.values() if benchmark.sweep is not None]
 
 
-def bundled_order(
+def matrix_of_benchmarks(
     types: Sequence[str], benchmarks: Sequence[str], options: Mapping[str, Any], *, tiny: bool
 ) -> BenchmarkMatrix:
-    """Return the order of bundled benchmarks on types.
+    """Return the matrix of bundled benchmarks on instance types.
 
     Args:
         types: Instance types.
-        benchmarks: Their names; all if there are none.
+        benchmarks: Names of benchmarks; all if there are none.
         options: The top-level keys of a recipe beside its workload.
-        tiny: Whether each runs in its tiny form.
+        tiny: Whether to run the tiny forms.
 
     Raises:
-        RecipeError: A name is none, or an option means nothing.
+        RecipeError: An unknown benchmark, or a bad option.
     """
-    known = sweepable()
-    unknown = [name for name in benchmarks if name not in known]
+    available = sweepable_benchmarks()
+    unknown = [name for name in benchmarks if name not in available]
     if unknown:
         raise RecipeError(
-            f"--benchmark {unknown[0]}: there is no such benchmark to run by itself",
-            f"there are: {', '.join(known)}; for your own command: --recipe FILE",
+            f"--benchmark {unknown[0]}: no such benchmark",
+            f"available: {', '.join(available)}; for your own command: --recipe FILE",
         )
-    names = list(dict.fromkeys(benchmarks or known))
-    works = tuple(_work(BENCHMARKS[name], tiny=tiny) for name in names)
-    return _order(types, works, {"name": NAME, **options, "workload": works[0].workload.model_dump()})
+    names = list(dict.fromkeys(benchmarks or available))
+    jobs = tuple(_job(BENCHMARKS[name], tiny=tiny) for name in names)
+    return _matrix(types, jobs, {"name": NAME, **options, "workload": jobs[0].workload.model_dump()})
 
 
-def recipe_order(
+def matrix_of_recipe(
     types: Sequence[str], recipe: Recipe, options: Mapping[str, Any], *, tiny: bool = False
 ) -> BenchmarkMatrix:
-    """Return the order of a recipe's workload on types.
+    """Return the matrix of a recipe's workload on instance types.
 
     Args:
-        types: Instance types, instead of the recipe's own; its own, all of them, where there are none.
-        recipe: What to run, with its set-up and its budget.
-        options: What stands in place of the recipe's own keys, down to single ones.
-        tiny: Whether its benchmark runs in its tiny form.
+        types: Instance types; those of the recipe if there are none.
+        recipe: The workload, with its set-up and its budget.
+        options: Keys that replace the recipe's own, at any depth.
+        tiny: Whether to run the benchmark's tiny form.
 
     Raises:
-        RecipeError: An option means nothing, or the workload has no tiny form.
+        RecipeError: A bad option, or the workload has no tiny form.
     """
     workload = recipe.workload
     benchmark = BENCHMARKS.get(workload.benchmark) if workload.benchmark else None
     if tiny:
         if benchmark is None or not benchmark.tiny:
-            raise RecipeError(f"{recipe.name} has no tiny form: its program is its own")
+            raise RecipeError(f"{recipe.name} has no tiny form: it runs a command of its own")
         parameters = {**workload.parameters, **benchmark.tiny}
         workload = workload.model_copy(update={"parameters": parameters})
     types = types or recipe.instances.types
-    work = Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark)
-    said = recipe.model_copy(update={"workload": workload}).model_dump(mode="json", exclude_none=True)
-    return _order(types, (work,), _merged(said, options))
+    job = Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark)
+    document = recipe.model_copy(update={"workload": workload}).model_dump(mode="json", exclude_none=True)
+    return _matrix(types, (job,), _merge(document, options))
 
 
-def _work(benchmark: Benchmark, *, tiny: bool) -> Job:
+def _job(benchmark: Benchmark, *, tiny: bool) -> Job:
     parameters = {**(benchmark.sweep or {}), **(benchmark.tiny if tiny else {})}
     workload = Workload(benchmark=benchmark.name, parameters=parameters)
     return Job(name=benchmark.name, workload=workload, benchmark=benchmark)
 
 
-def _order(types: Sequence[str], works: tuple[Job, ...], said: Mapping[str, Any]) -> BenchmarkMatrix:
+def _matrix(types: Sequence[str], jobs: tuple[Job, ...], document: Mapping[str, Any]) -> BenchmarkMatrix:
     names = tuple(dict.fromkeys(types))
-    whole = _merged(said, {"instances": {"types": list(names), "count": 1}})
-    # Through the reader of recipes, so that an option is refused in the words in which a recipe would be.
-    base = read_recipe(json.dumps(_without_none(whole)), "what was asked for")
-    return BenchmarkMatrix(base=base, types=names, works=works)
+    document = _merge(document, {"instances": {"types": list(names), "count": 1}})
+    # The reader of recipes reports a bad option as it reports a bad recipe.
+    base = read_recipe(json.dumps(_without_none(document)), "the options")
+    return BenchmarkMatrix(base=base, types=names, works=jobs)
 
 
-def _merged(said: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(said)
-    for key, value in more.items():
+def _merge(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(document)
+    for key, value in changes.items():
         if value is None:
             continue
         inner = merged.get(key)
         merged[key] = (
-            _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, dict) else value
+            _merge(inner, value) if isinstance(inner, Mapping) and isinstance(value, dict) else value
         )
     return merged
 
 
-def _without_none(value: Any) -> Any:  # noqa: ANN401  a tree of JSON
+def _without_none(value: Any) -> Any:  # noqa: ANN401 - a tree of JSON
     if isinstance(value, dict):
         return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
     return value

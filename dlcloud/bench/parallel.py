@@ -1,4 +1,4 @@
-"""Do long work for several items at once, each of which cleans up after itself when all are stopped."""
+"""Run long work for several items in parallel; on Ctrl-C each item cleans up after itself."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -13,74 +13,65 @@ from dlcloud.system.parallel import fan_out
 T = TypeVar("T")
 R = TypeVar("R")
 
-TURN_POLL_S = 0.2
+SLOT_POLL_S = 0.2
 
 
 class StoppedError(Exception):
-    """Ctrl-C was pressed while several were at work: each stops at its next step, and cleans up."""
+    """Raised in parallel work after Ctrl-C, at its next step, so that it cleans up."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoppableClock:
-    """A clock on which nobody waits once all are to stop.
-
-    Raises:
-        StoppedError: From `sleep`.
-    """
+    """A clock whose `sleep` raises StoppedError after `stop` is set."""
 
     clock: Clock
     stop: threading.Event
 
     def now(self) -> datetime:
-        """Return the time of day, UTC."""
         return self.clock.now()
 
     def monotonic(self) -> float:
-        """Return seconds on a clock that is never set."""
         return self.clock.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait, unless all are to stop."""
         if self.stop.wait(seconds):
             raise StoppedError
 
 
 def stop_emitting(emit: Emit, stop: threading.Event) -> Emit:
-    """Return an `emit` that raises StoppedError once all are to stop: flows tell of every step."""
+    """Return an `emit` that raises StoppedError after `stop` is set: flows emit an event at every step."""
 
-    def tell(event: Event) -> None:
+    def emit_unless_stopped(event: Event) -> None:
         if stop.is_set():
             raise StoppedError
         emit(event)
 
-    return tell
+    return emit_unless_stopped
 
 
 class ExclusiveSlot:
-    """Lets one at a time go on, where those at work would disturb each other.
+    """A slot for one thread at a time, for work that would be disturbed by the others.
 
     Args:
         stop: Ends the waiting.
-        alone: False lets everybody go on at once.
+        exclusive: False admits all threads at once.
     """
 
-    def __init__(self, stop: threading.Event, *, alone: bool) -> None:
+    def __init__(self, stop: threading.Event, *, exclusive: bool) -> None:
         self._stop = stop
-        self._lock = threading.Lock() if alone else None
+        self._lock = threading.Lock() if exclusive else None
 
     @property
-    def taken(self) -> bool:
-        """Tell whether one would have to wait."""
+    def is_taken(self) -> bool:
+        """True if the next thread has to wait."""
         return self._lock is not None and self._lock.locked()
 
     def __enter__(self) -> None:
-        """Wait for one's turn."""
-        while self._lock is not None and not self._lock.acquire(timeout=TURN_POLL_S):
+        while self._lock is not None and not self._lock.acquire(timeout=SLOT_POLL_S):
             if self._stop.is_set():
                 raise StoppedError
 
     def __exit__(self, *_: object) -> None:
-        """Let the next go on."""
         if self._lock is not None:
             self._lock.release()
 
@@ -88,19 +79,19 @@ class ExclusiveSlot:
 def run_parallel(
     work: Callable[[T], R], items: Sequence[T], *, stop: threading.Event, on_stop: Callable[[], None]
 ) -> list[R]:
-    """Call `work` for every item at once and return the values in order.
+    """Call `work` for all items in parallel and return the values in order.
 
-    On Ctrl-C all are told to stop, and are waited for: each cleans up. A second Ctrl-C waits no longer.
+    Ctrl-C sets `stop` and waits until all have cleaned up. A second Ctrl-C does not wait.
 
     Args:
-        work: Raises only what is a bug, or StoppedError.
-        items: What it is called with.
-        stop: Is set on Ctrl-C.
-        on_stop: Called then, to wake those that wait for something else than a clock.
+        work: Raises only StoppedError, or because of a bug.
+        items: Its arguments.
+        stop: Set on Ctrl-C.
+        on_stop: Called on Ctrl-C, to wake threads that do not wait on a clock.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
-        Exception: The first that any raised, after all have ended.
+        Exception: The first exception of `work`, after all calls have ended.
     """
 
     def stop_all() -> None:

@@ -1,9 +1,9 @@
-"""Look at what an instance really has, before anything is installed on it."""
+"""Probe the hardware of an instance, before anything is installed on it."""
 
 import json
 import shlex
 
-from dlcloud.bench.program import Program, travels
+from dlcloud.bench.program import Program, is_sent
 from dlcloud.core.errors import RemoteCommandError
 from dlcloud.core.fit import Machine, machine_of_probe
 from dlcloud.core.remote import Connection
@@ -13,22 +13,22 @@ from dlcloud.launch.setup import FOLDER
 PROBE = f"{FOLDER}/probe"
 
 
-def look(connection: Connection, program: Program, *, instance_type: str) -> Machine:
-    """Return what an instance has, by its own account.
+def probe_machine(connection: Connection, program: Program, *, instance_type: str) -> Machine:
+    """Return the machine that an instance reports.
 
     Args:
-        connection: To the instance.
-        program: Any of the bundled ones; they travel together.
-        instance_type: What it was launched as.
+        connection: Connection to the instance.
+        program: Any bundled program; they are sent together.
+        instance_type: Its type, for messages.
 
     Raises:
-        RemoteCommandError: It did not tell.
+        RemoteCommandError: Its report cannot be read.
     """
     instance_id = connection.endpoint.instance_id
-    connection.send_tree(program.package, f"{PROBE}/benchmarks", only=travels)
-    told = connection.check(f"cd {shlex.quote(PROBE)} && python3 -m benchmarks.harness.hardware")
+    connection.send_tree(program.package, f"{PROBE}/benchmarks", only=is_sent)
+    report = connection.check(f"cd {shlex.quote(PROBE)} && python3 -m benchmarks.harness.hardware")
     try:
-        hardware = hardware_of({"hardware": json.loads(told)})
+        hardware = hardware_of({"hardware": json.loads(report)})
     except (ValueError, AttributeError, TypeError) as error:
-        raise RemoteCommandError(f"{instance_id} did not tell what it has, but {told[-200:]!r}") from error
+        raise RemoteCommandError(f"{instance_id}: bad report of its hardware: {report[-200:]!r}") from error
     return machine_of_probe(f"{instance_id} ({instance_type})", hardware)

@@ -1,4 +1,4 @@
-"""The program that a workload means: a bundled benchmark, or the user's command under the same protocol."""
+"""The program of a workload: a bundled benchmark, or the user's command under the same protocol."""
 
 import io
 import json
@@ -17,15 +17,21 @@ from dlcloud.launch.remote_jobs import RECORDS
 
 EARLIER = "earlier.jsonl"
 """Records of cases that an interrupted run had measured; they are not measured again."""
+
 COMMAND = "command"
-"""The bundled program that runs the user's own."""
+"""The bundled program that runs the user's command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What runs on each instance.
+    """The program that runs on each instance.
 
-    `package` is copied beside `files`; `arguments` are those of its module.
+    Attributes:
+        name: Name of the benchmark.
+        arguments: Arguments of its module.
+        requirements: Pinned packages, a line each.
+        package: The folder of the benchmarks, copied beside `files`.
+        files: The user's file or folder.
     """
 
     name: str
@@ -35,16 +41,16 @@ class Program:
     files: Path | None
 
     @property
-    def resumable(self) -> bool:
-        """Tell whether it can go on with what was cut off: not with files of the user's, which change."""
+    def is_resumable(self) -> bool:
+        """True if it can resume an interrupted run: not with files of the user's, which may change."""
         return self.name != COMMAND and self.files is None
 
     def command(self, python: str, *, host: str, resume: bool = False) -> str:
-        """Return the shell command that runs it: in the run's folder, a benchmark of files beside them.
+        """Return the shell command that runs it, beside the user's files if there are any.
 
         Args:
             python: The environment's interpreter.
-            host: What the instance is called in the records.
+            host: Name of the instance in the records.
             resume: Whether EARLIER lies in the run's folder.
         """
         beside = self.name != COMMAND and self.files is not None
@@ -58,20 +64,19 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
     """Return the program of a recipe.
 
     Raises:
-        RecipeError: There is no such benchmark, it does not take such a parameter, or a file is missing; or
-            it is an elastic training, which is not measured.
+        RecipeError: An unknown benchmark, a bad parameter, a missing file, or an elastic training.
     """
     workload = recipe.workload
     if workload.elastic is not None:
-        raise RecipeError(f"{recipe.name} is an elastic training: nothing of it is measured", "dlcloud up")
+        raise RecipeError(f"{recipe.name} is an elastic training, which is not measured", "dlcloud up")
     name = workload.benchmark or COMMAND
     if name not in BENCHMARKS or (workload.benchmark == COMMAND):
-        known = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))
-        raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"there are: {known}")
+        available = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))
+        raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"available: {available}")
     arguments = _command_arguments(recipe.name, workload) if workload.command else _parameters(workload)
-    _refuse_bad(arguments, BENCHMARKS[name])
+    _check_arguments(arguments, BENCHMARKS[name])
     files = _files(workload, recipe_folder)
-    _refuse_missing(workload, BENCHMARKS[name], files)
+    _check_files(workload, BENCHMARKS[name], files)
     return Program(
         name=name,
         arguments=tuple(arguments),
@@ -83,28 +88,28 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
     )
 
 
-def _refuse_bad(arguments: list[str], benchmark: Benchmark) -> None:
-    """Let the program itself read its arguments, here, before anything is launched."""
+def _check_arguments(arguments: list[str], benchmark: Benchmark) -> None:
+    """Have the program's own parser check its arguments before anything is launched."""
     module = import_module(f"dlcloud.{benchmark.module}.arguments")
-    told = io.StringIO()
+    output = io.StringIO()
     try:
-        with redirect_stderr(told), redirect_stdout(told):
+        with redirect_stderr(output), redirect_stdout(output):
             module.parse(arguments)
     except SystemExit as error:
-        fault = told.getvalue().strip().rpartition("error: ")[2]
+        fault = output.getvalue().strip().rpartition("error: ")[2]
         hint = f"parameters of {benchmark.name}: {', '.join(benchmark.parameters)}"
         raise RecipeError(f"workload: {fault}", hint) from error
 
 
-def _refuse_missing(workload: Workload, benchmark: Benchmark, files: Path | None) -> None:
-    """Refuse a parameter that names a file of the user's which does not travel."""
+def _check_files(workload: Workload, benchmark: Benchmark, files: Path | None) -> None:
+    """Check that the files which parameters name are among those sent to the instance."""
     for parameter in (option.name for option in benchmark.options if option.file):
         name = workload.parameters.get(parameter)
         if name is None:
             continue
         if files is None:
             raise RecipeError(
-                f"workload.parameters.{parameter}: {name} does not travel to the instance",
+                f"workload.parameters.{parameter}: {name} is not sent to the instance",
                 "workload.files names the file or folder to send; the parameter is relative to it",
             )
         folder = files if files.is_dir() else files.parent
@@ -120,7 +125,7 @@ def _parameters(workload: Workload) -> list[str]:
 
 
 def _command_arguments(name: str, workload: Workload) -> list[str]:
-    """Return the arguments that make the bundled program run the user's command in the run's work folder."""
+    """Return the arguments of the bundled program that runs the user's command in the run's work folder."""
     arguments = ["--run", f"cd work && {workload.command}", "--unit", workload.unit, "--case", name]
     arguments += ["--repeats", str(workload.repeats)]
     if workload.throughput:
@@ -144,6 +149,6 @@ def _files(workload: Workload, recipe_folder: Path) -> Path | None:
     return path
 
 
-def travels(path: Path) -> bool:
-    """Tell whether a file of a program is sent to the instance."""
+def is_sent(path: Path) -> bool:
+    """True if a file of a program is sent to the instance."""
     return "__pycache__" not in path.parts

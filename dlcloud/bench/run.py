@@ -1,10 +1,10 @@
-"""Run a benchmark, or the user's command, on instances: set up, sent, run detached, its results stored."""
+"""Run a benchmark, or the user's command, on instances: set up, send, run detached, store its results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlcloud.bench.program import EARLIER, Program, travels
+from dlcloud.bench.program import EARLIER, Program, is_sent
 from dlcloud.core.cluster import Member
 from dlcloud.core.events import Notice, Progress, Warned, stage
 from dlcloud.core.recipe import Recipe
@@ -24,10 +24,10 @@ class Runner:
 
     Args:
         managed: The cluster.
-        recipe: With the set-up, and the files to bring home.
-        program: What to run.
+        recipe: The recipe, with the set-up and the files to fetch.
+        program: The program to run.
         image_id: The image that the instances booted, for the record.
-        fresh: Measure everything, whatever an interrupted run had measured already.
+        fresh: Measure everything, even if an interrupted run had measured it already.
     """
 
     managed: ManagedCluster
@@ -48,11 +48,11 @@ class Runner:
         return self.recipe.workload.benchmark or self.recipe.name
 
     def run_all(self, members: Sequence[Member]) -> list[Run]:
-        """Run on every instance at once; a run that an earlier `up` left behind is followed, not repeated.
+        """Run on all instances in parallel; a run that an earlier `up` left behind is followed, not repeated.
 
         Raises:
             InstanceError: Every run failed.
-            PartialError: Some runs failed; what the others measured is stored.
+            PartialError: Some runs failed; the results of the others are stored.
         """
         outcomes = fan_out(self._run, members, width=max(1, len(members)))
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
@@ -62,19 +62,19 @@ class Runner:
         connection = jobs.connect(member)
         run = jobs.find_unfinished(member, self.workload) or self._send(connection, member)
         jobs.start(connection, run)
-        # The program is at work meanwhile: nothing waits for prices.
+        # The program runs meanwhile: nothing waits for prices.
         self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
         with stage(
             self.managed.emit, self.managed.clock, f"running {self.program.name}", instance_id=run.instance_id
         ):
-            ended = jobs.follow(member, run, lambda records: self._tell(run, records))
+            ended = jobs.follow(member, run, lambda records: self._emit_records(run, records))
         ended = jobs.fetch_results(member, ended, self.recipe.keep.files)
         if ended.state is RunState.FAILED:
             raise jobs.error_of(ended, self.program.name)
         return ended
 
     def _send(self, connection: Connection, member: Member) -> Run:
-        """Set an instance up, send it the program, and remember the run that is about to start."""
+        """Set an instance up, send it the program, and store the run that is about to start."""
         setup_at = self.managed.clock.now()
         python = prepare(
             connection,
@@ -90,31 +90,30 @@ class Runner:
 
     def _send_program(self, connection: Connection, run: Run, python: str) -> None:
         folder = folder_of(run)
-        connection.send_tree(self.program.package, f"{folder}/benchmarks", only=travels)
+        connection.send_tree(self.program.package, f"{folder}/benchmarks", only=is_sent)
         if self.program.files is not None:
-            connection.send_tree(self.program.files, f"{folder}/work", only=travels)
-        earlier = self._earlier(run)
+            connection.send_tree(self.program.files, f"{folder}/work", only=is_sent)
+        earlier = self._earlier_records(run)
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")
         command = self.program.command(python, host=run.instance_id, resume=bool(earlier))
         connection.send_bytes(command.encode(), f"{folder}/command")
 
-    def _earlier(self, run: Run) -> bytes:
-        """Return the records of what interrupted runs had measured; the program checks what of it fits."""
-        if self.fresh or not self.program.resumable:
+    def _earlier_records(self, run: Run) -> bytes:
+        """Return the records of interrupted runs; the program checks which cases are still valid."""
+        if self.fresh or not self.program.is_resumable:
             return b""
-        before = resumable_runs(self.managed.store.runs.all(), run)
-        cases = finished_cases(
-            line for each in before for line in self.managed.store.runs.all_lines(each.run_id)
-        )
+        runs = self.managed.store.runs
+        interrupted = resumable_runs(runs.all(), run)
+        cases = finished_cases(line for other in interrupted for line in runs.all_lines(other.run_id))
         if cases:
-            message = f"{len(cases)} case(s) were measured before an interruption, and are sent along"
+            message = f"{len(cases)} case(s) were measured before an interruption and are not repeated"
             self.managed.emit(
-                Notice(message=f"{message}; --fresh measures all anew", instance_id=run.instance_id)
+                Notice(message=f"{message}; --fresh measures all again", instance_id=run.instance_id)
             )
         return "".join(f"{line}\n" for case in cases for line in (case.start, *case.lines)).encode()
 
-    def _tell(self, run: Run, records: Sequence[dict[str, Any]]) -> None:
+    def _emit_records(self, run: Run, records: Sequence[dict[str, Any]]) -> None:
         for record in records:
             if record["record"] == "progress":
                 self.managed.emit(
@@ -128,5 +127,5 @@ class Runner:
                 )
             elif record["record"] in {"failure", "skip"}:
                 where = " ".join(str(record[key]) for key in ("case", "setting") if record.get(key))
-                told = f"{where}: {record.get('message') or record.get('reason')}"
-                self.managed.emit(Warned(message=told, instance_id=run.instance_id))
+                message = f"{where}: {record.get('message') or record.get('reason')}"
+                self.managed.emit(Warned(message=message, instance_id=run.instance_id))

@@ -65,7 +65,7 @@ def command(
     """
     from pathlib import Path
 
-    from dlcloud.bench.matrix import bundled_order, recipe_order
+    from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe
     from dlcloud.cli.bench_flow import Bench
     from dlcloud.cli.context import Context
     from dlcloud.cli.lifecycle import parse_network
@@ -90,9 +90,9 @@ def command(
     if recipe:
         text, path = recipe_text(recipe)
         folder = path.absolute().parent if path else folder
-        order = recipe_order(types, read_recipe(text, str(path or recipe)), options, tiny=tiny)
+        order = matrix_of_recipe(types, read_recipe(text, str(path or recipe)), options, tiny=tiny)
     else:
-        order = bundled_order(types, benchmarks, options, tiny=tiny)
+        order = matrix_of_benchmarks(types, benchmarks, options, tiny=tiny)
     with Context("bench", verbose=verbose) as context:
         flow = Bench(
             context=context,

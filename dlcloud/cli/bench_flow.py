@@ -159,7 +159,7 @@ class Bench:
             fresh=self.fresh,
             stop=stop,
             # On this machine they would take each other's time.
-            turns=ExclusiveSlot(stop, alone=self.order.base.cloud == "local"),
+            turns=ExclusiveSlot(stop, exclusive=self.order.base.cloud == "local"),
         )
 
     def _measure(self, type_plan: TypePlan, shared: Shared) -> TypeResult:

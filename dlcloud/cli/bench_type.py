@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dlcloud.bench.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
-from dlcloud.bench.probe import look
+from dlcloud.bench.probe import probe_machine
 from dlcloud.bench.program import Program
 from dlcloud.bench.run import Runner
 from dlcloud.cli.context import Context
@@ -124,7 +124,7 @@ class TypeRun:
     def _run_all(self, launcher: Launcher) -> None:
         launched = launcher.launch(self.plan)
         for job in self._fitting(launched):
-            if self.shared.turns.taken:
+            if self.shared.turns.is_taken:
                 self.emit(Notice(message=f"{job.name} waits: on one machine only one is measured at a time"))
             with self.shared.turns:
                 self._run(job, launcher, launched)
@@ -134,7 +134,7 @@ class TypeRun:
         waiting = [job for job in self.shared.order.works if job.name in self.planned.waiting]
         connection = next(iter(launched.connections.values()))
         program = next(iter(self.shared.programs.values()))
-        decided = fits(waiting, look(connection, program, instance_type=self.name))
+        decided = fits(waiting, probe_machine(connection, program, instance_type=self.name))
         lacking = [left for left in decided.left_out if not left.setting]
         self.context.benches.put_left_out(self.shared.bench_id, self.name, lacking)
         for left in lacking:

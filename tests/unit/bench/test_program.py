@@ -31,7 +31,7 @@ def test_a_benchmark_is_its_module_with_its_parameters():
     assert made.name == "quantization"
     assert made.arguments == ("--network", "tiny", "vgg16", "--batch", "1")
     assert made.files is None
-    assert (made.package / "quantization" / "main.py").is_file()
+    assert (made.package / "quantization" / "arguments.py").is_file()
     assert any(line.startswith("onnxruntime==") for line in packages_of(made.requirements))
 
 
@@ -125,11 +125,11 @@ def test_a_model_of_the_users_own_travels_and_is_found_beside_the_program(tmp_pa
     lines = ["benchmark: quantization", "files: models", "parameters: {model: mine.onnx, engine: openvino}"]
     made = program(with_workload(*lines), tmp_path)
     assert made.files == tmp_path / "models"
-    assert not made.resumable
+    assert not made.is_resumable
     command = made.command("/env/bin/python", host="i-1")
     assert command.startswith(
         "PYTHONPATH=.. exec /env/bin/python -m benchmarks.quantization --output ../records.jsonl"
     )
-    for other, says in (("files: models", "there is no other.onnx"), ("unit: images", "does not travel")):
+    for other, says in (("files: models", "there is no other.onnx"), ("unit: images", "is not sent")):
         with pytest.raises(RecipeError, match=says):
             program(with_workload(lines[0], other, "parameters: {model: other.onnx}"), tmp_path)

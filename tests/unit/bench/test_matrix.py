@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.bench.matrix import bundled_order, recipe_order, sweepable
+from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe, sweepable_benchmarks
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.bench import TypeResult, done_before, fault_of, fits
@@ -15,7 +15,7 @@ TYPES = ("c5.18xlarge", "g4dn.xlarge")
 
 
 def order(*benchmarks, tiny=False, **options):
-    return bundled_order(TYPES, benchmarks, options, tiny=tiny)
+    return matrix_of_benchmarks(TYPES, benchmarks, options, tiny=tiny)
 
 
 def test_each_type_has_a_cluster_of_its_own_and_each_work_its_name():
@@ -29,15 +29,15 @@ def test_each_type_has_a_cluster_of_its_own_and_each_work_its_name():
 
 
 def test_a_long_name_still_makes_a_recipe():
-    asked = recipe_order(
+    asked = matrix_of_recipe(
         ["u7i-12tb.224xlarge"], recipe(RECIPE.replace("name: sample", "name: " + "s" * 31)), {}
     )
     assert len(asked.of_type("u7i-12tb.224xlarge").name) <= 31
 
 
 def test_without_names_everything_that_can_run_by_itself_runs():
-    assert [work.name for work in order().works] == sweepable()
-    assert "command" not in sweepable()
+    assert [work.name for work in order().works] == sweepable_benchmarks()
+    assert "command" not in sweepable_benchmarks()
 
 
 def test_the_tiny_form_changes_what_it_names_and_nothing_else():
@@ -56,17 +56,17 @@ def test_the_tiny_form_changes_what_it_names_and_nothing_else():
 )
 def test_bad_options_are_refused_in_words(benchmarks, options, told):
     with pytest.raises(RecipeError, match=told):
-        bundled_order(TYPES, benchmarks, options, tiny=False)
+        matrix_of_benchmarks(TYPES, benchmarks, options, tiny=False)
 
 
 def test_a_name_that_is_no_type_is_refused():
     with pytest.raises(RecipeError, match="instances"):
-        bundled_order(["g4dn"], [], {}, tiny=False)
+        matrix_of_benchmarks(["g4dn"], [], {}, tiny=False)
 
 
 def test_a_recipe_brings_its_workload_and_keeps_what_no_option_names():
     own = recipe(RECIPE.replace("  count: 2\n", "  count: 2\n  disk_gib: 99\n  market: spot\n"))
-    asked = recipe_order(TYPES, own, {"instances": {"market": None}, "budget": {"max_hours": "1"}})
+    asked = matrix_of_recipe(TYPES, own, {"instances": {"market": None}, "budget": {"max_hours": "1"}})
     assert (asked.base.instances.disk_gib, asked.base.instances.market) == (99, "spot")
     assert asked.base.instances.maximum == 1
     assert asked.base.budget.max_hours == 1.0
@@ -86,7 +86,7 @@ def test_fit_is_judged_by_type_then_instance_and_unknown_types_do_all():
     assert [each.setting for each in skylake.left_out] == ["bf16"]
     small = Machine(name="i-1", flags=frozenset(), memory_gib=1.0, gpus=0)
     assert fits(works, small).benchmarks == ()
-    own = recipe_order(TYPES, recipe(), {}).works
+    own = matrix_of_recipe(TYPES, recipe(), {}).works
     assert fits(own, small).left_out == fits(own, small).left_out
 
 

@@ -75,12 +75,12 @@ def test_on_ctrl_c_those_that_take_long_to_clean_up_are_waited_for():
 
 def test_turns_are_taken_one_at_a_time_only_where_asked():
     stop = threading.Event()
-    alone, together = ExclusiveSlot(stop, alone=True), ExclusiveSlot(stop, alone=False)
+    alone, together = ExclusiveSlot(stop, exclusive=True), ExclusiveSlot(stop, exclusive=False)
     with together, together:
-        assert not together.taken
+        assert not together.is_taken
     with alone:
-        assert alone.taken
+        assert alone.is_taken
         stop.set()
         with pytest.raises(StoppedError), alone:
             pass
-    assert not alone.taken
+    assert not alone.is_taken
