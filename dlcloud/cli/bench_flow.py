@@ -12,7 +12,7 @@ import click
 
 from dlcloud.bench.parallel import ExclusiveSlot, run_parallel
 from dlcloud.bench.program import Program, program_of
-from dlcloud.cli.bench_type import Shared, TypeRun, labelled, recipe_file
+from dlcloud.cli.bench_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.cli.context import Context
 from dlcloud.cli.lifecycle import destroy_unfinished, plan_cluster
 from dlcloud.core.bench import RESUME_WINDOW, BenchmarkMatrix, TypeResult, done_before, fault_of, fits
@@ -166,7 +166,7 @@ class Bench:
         """Do all that is to be done on one type, and terminate its instance."""
         name = type_plan.instance_type
         done = [work for work in type_plan.fit.benchmarks if work not in type_plan.waiting]
-        context = self.context.with_emit(labelled(self.context.emit, name))
+        context = self.context.with_emit(label_events(self.context.emit, name))
         if type_plan.plan is None:
             try:
                 destroy_unfinished(context, recipe_file(self.order, name))

@@ -1,4 +1,4 @@
-"""What a bench does on one instance type: an instance up, what fits run on it, the instance terminated."""
+"""One instance type of a bench: launch an instance, run on it all that fits, destroy it."""
 
 import json
 import threading
@@ -27,15 +27,15 @@ from dlcloud.report.bench import TypePlan
 class Shared:
     """What all types of a bench have in common.
 
-    Attributes:
-        bench_id: Under which it is stored.
-        order: What is asked for.
-        programs: What each work runs, by name.
-        cloud: Where.
+    Args:
+        bench_id: The key of the bench in the store.
+        order: The types and the jobs.
+        programs: By the names of the jobs.
+        cloud: EC2 in the region of the bench.
         fresh: Measure again what an interrupted run had measured.
         stop: Set when all are to stop.
-        turns: Who may measure now.
-        dials: What connects to instances; closed when all are to stop.
+        turns: Held while a program measures.
+        dials: The connections of all types; closed when all are to stop.
     """
 
     bench_id: str
@@ -48,7 +48,7 @@ class Shared:
     dials: list[Dial] = field(default_factory=list)
 
     def hang_up(self) -> None:
-        """End every connection, so that nobody waits for what an instance may still say."""
+        """Close every connection, so that no thread waits for an instance's output."""
         for dial in list(self.dials):
             dial.close()
 
@@ -56,8 +56,8 @@ class Shared:
 def recipe_file(order: BenchmarkMatrix, name: str) -> RecipeFile:
     """Return the recipe of one type's cluster, as the store remembers it."""
     recipe = order.of_type(name)
-    said = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return RecipeFile(recipe=recipe, text=json.dumps(said, indent=1), path="")
+    content = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return RecipeFile(recipe=recipe, text=json.dumps(content, indent=1), path="")
 
 
 @dataclass(kw_only=True)
@@ -65,12 +65,12 @@ class TypeRun:
     """One type of a bench.
 
     Args:
-        shared: What it has in common with the others.
-        context: Tells of everything under the type's name.
-        planned: What is to be run.
-        plan: How an instance is had.
-        done: The works that are done; grows.
-        failed: What went wrong with others, by name; grows.
+        shared: With the other types.
+        context: Emits every event under the type's name.
+        planned: The jobs to be run.
+        plan: Of the instance.
+        done: The jobs that are done; grows.
+        failed: The messages of those that failed, by name; grows.
     """
 
     shared: Shared
@@ -82,17 +82,15 @@ class TypeRun:
 
     @property
     def name(self) -> str:
-        """Return the instance type."""
         return self.planned.instance_type
 
     @cached_property
     def emit(self) -> Emit:
-        """Where its steps are told, until all are stopped."""
+        """The sink of its events, which raises once all are stopped."""
         return stop_emitting(self.context.emit, self.shared.stop)
 
     @cached_property
     def clock(self) -> StoppableClock:
-        """The clock of its steps."""
         return StoppableClock(self.context.clock, self.shared.stop)
 
     def outcome(self) -> TypeResult:
@@ -159,10 +157,10 @@ class TypeRun:
             self.done.append(job.name)
 
 
-def labelled(emit: Emit, name: str) -> Emit:
-    """Return an `emit` that tells everything under one name: a bench has one instance of a type."""
+def label_events(emit: Emit, name: str) -> Emit:
+    """Return an `emit` that labels every event with one name: a bench has one instance of a type."""
 
-    def tell(event: Event) -> None:
+    def emit_labelled(event: Event) -> None:
         emit(replace(event, instance_id=name))
 
-    return tell
+    return emit_labelled

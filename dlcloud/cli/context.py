@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, NoReturn, Self, TextIO
 from dlcloud.core.errors import LocalCloudError, RecipeError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
+from dlcloud.store.home import Store
 from dlcloud.store.paths import Paths
+from dlcloud.store.runs import Runs
 
 if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
     from dlcloud.cloud.account import Account
@@ -31,9 +33,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.local.site import LocalEndpoint, LocalSite, SharedSite
     from dlcloud.ssh.dial import Dialer
     from dlcloud.store.benches import Benches
-    from dlcloud.store.home import Store
     from dlcloud.store.measurements import Measurements
-    from dlcloud.store.runs import Runs
     from dlcloud.store.transfer import Exchange
 
 LOGS_KEPT = 50
@@ -49,15 +49,12 @@ class SystemClock:
     """The machine's clocks."""
 
     def now(self) -> datetime:
-        """Return the time of day, UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return seconds on a clock that is never set."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
         time.sleep(seconds)
 
 
@@ -67,7 +64,7 @@ class Context:
 
     Args:
         command: The command's name, for its log.
-        verbose: Whether the log goes to stderr, too.
+        verbose: The log goes to stderr, too.
     """
 
     command: str
@@ -77,14 +74,14 @@ class Context:
     _made_clients: "dict[tuple[str, str], Clients]" = field(default_factory=dict)
 
     def __enter__(self) -> Self:
-        """Begin: SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up."""
+        """Make SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         self._log_to_file()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close what was opened."""
+        """Close connections, database and console."""
         self._open.close()
 
     @property
@@ -94,56 +91,45 @@ class Context:
 
     @cached_property
     def paths(self) -> Paths:
-        """Every path."""
         paths = Paths(home())
         paths.made(paths.home)
         return paths
 
     @cached_property
     def emit(self) -> "Emit":
-        """Where flows tell what they do."""
+        """The sink of all events: the console."""
         from dlcloud.cli.console import console_for
 
         return self._open.enter_context(console_for(sys.stderr)).emit
 
     @cached_property
     def clusters(self) -> Clusters:
-        """What is remembered of clusters."""
         return Clusters(self.database)
 
     @cached_property
-    def runs(self) -> "Runs":
-        """What is remembered of runs."""
-        from dlcloud.store.runs import Runs
-
+    def runs(self) -> Runs:
         return Runs(self.database)
 
     @cached_property
     def measurements(self) -> "Measurements":
-        """What was measured, as reports read it."""
         from dlcloud.store.measurements import Measurements
 
         return Measurements(self.database)
 
     @cached_property
     def exchange(self) -> "Exchange":
-        """Runs out of this home, and into it."""
         from dlcloud.store.transfer import Exchange
 
         return Exchange(self.database)
 
     @cached_property
     def benches(self) -> "Benches":
-        """What is remembered of benches."""
         from dlcloud.store.benches import Benches
 
         return Benches(self.database)
 
     @cached_property
-    def store(self) -> "Store":
-        """The clusters, runs and files of this home."""
-        from dlcloud.store.home import Store
-
+    def store(self) -> Store:
         return Store(clusters=self.clusters, runs=self.runs, paths=self.paths)
 
     def with_emit(self, emit: "Emit") -> Self:
@@ -177,6 +163,7 @@ class Context:
         """Return EC2 in a region: AWS's, or the local one, which is started if it does not run."""
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.cloud.ec2 import Ec2Cloud
+        from dlcloud.cloud.network import own_cidr
         from dlcloud.cloud.prices import Prices
         from dlcloud.resources.texts import control_policy
         from dlcloud.store.price_cache import StoredPrices
@@ -189,14 +176,14 @@ class Context:
             clients=clients,
             catalog=catalog,
             prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
-            own_cidr=(lambda: LOCAL_CIDR) if local else _own_cidr,
+            own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
             control_policy=control_policy,
             pause=self.clock.sleep,
             inside=bool(self.controller_instance_id),
         )
 
     def account(self, name: str, region: str) -> "Account":
-        """Return what the account may and has in a region."""
+        """Return the account's limits, usage and subnets in a region."""
         from dlcloud.cloud.account import Account
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.store.cache import AnswerCache
@@ -209,13 +196,12 @@ class Context:
         )
 
     def billing(self) -> "Billing":
-        """Return what AWS billed."""
         from dlcloud.cloud.billing import BILLING_REGION, Billing
 
         return Billing(self._clients("aws", BILLING_REGION))
 
     def dialer(self, cluster: "Cluster") -> "Dialer":
-        """Return what connects to a cluster's instances."""
+        """Return the connections to a cluster's instances; they are closed with this context."""
         from dlcloud.ssh.dial import Dialer
 
         secret = self.paths.host_secret(cluster.cluster_id)
@@ -230,7 +216,6 @@ class Context:
         return dialer
 
     def launcher(self, cluster: "Cluster") -> "Launcher":
-        """Return the launcher of a cluster."""
         from dlcloud.launch.launcher import Launcher
 
         return Launcher(
@@ -245,7 +230,6 @@ class Context:
 
     @cached_property
     def detached(self) -> "DetachedClusters":
-        """The clusters that are controlled by an instance of their own."""
         from dlcloud.detached.remote import DetachedClusters
 
         return DetachedClusters(
@@ -259,17 +243,7 @@ class Context:
         )
 
     def forward_command(self, name: str) -> int | None:
-        """Run this very command on the instance that controls a detached cluster, relaying its output.
-
-        Args:
-            name: The cluster that the command is about, as it was typed; empty for the only one.
-
-        Returns:
-            Its exit status there; None where the cluster is controlled from here, or is not found.
-
-        Raises:
-            UnreachableError: The instance does not answer.
-        """
+        """Run this very command on the instance that controls a detached cluster; see `DetachedClusters`."""
         out, err = _byte_writer(sys.stdout), _byte_writer(sys.stderr)
         return self.detached.forward_command(name, sys.argv[1:], out=out, err=err)
 
@@ -283,26 +257,26 @@ class Context:
         named = [cluster for cluster in active if not name or name in {cluster.name, cluster.cluster_id}]
         if len(named) == 1:
             return named[0]
-        known = ", ".join(cluster.name for cluster in active) or "none is up"
+        names = ", ".join(cluster.name for cluster in active) or "none is up"
         if name:
-            raise RecipeError(f"no cluster {name} is up", f"up: {known}")
-        raise RecipeError(
-            "which cluster?" if named else "no cluster is up", f"up: {known}" if named else "dlcloud up"
-        )
+            raise RecipeError(f"no cluster {name} is up", f"up: {names}")
+        if named:
+            raise RecipeError("which cluster?", f"up: {names}")
+        raise RecipeError("no cluster is up", "dlcloud up")
 
     def _clients(self, name: str, region: str) -> "Clients":
         """Return the clients of a region; one set, so that each is made once."""
         from dlcloud.cloud.clients import Clients
 
-        known = next((each for (cloud, _), each in self._made_clients.items() if cloud == name), None)
-        if (name, region) not in self._made_clients and known is not None:
-            self._made_clients[name, region] = known.in_region(region)
-        if (name, region) not in self._made_clients:
+        clients = self._made_clients
+        other = next((made for (cloud, _), made in clients.items() if cloud == name), None)
+        if (name, region) not in clients and other is not None:
+            clients[name, region] = other.in_region(region)
+        if (name, region) not in clients:
             url = self.local_site.start().url if name == "local" else ""
-            self._made_clients[name, region] = Clients(
-                region=region, endpoint_url=url, on_instance=bool(self.controller_instance_id)
-            )
-        return self._made_clients[name, region]
+            on_instance = bool(self.controller_instance_id)
+            clients[name, region] = Clients(region=region, endpoint_url=url, on_instance=on_instance)
+        return clients[name, region]
 
     @cached_property
     def database(self) -> Database:
@@ -321,7 +295,7 @@ class Context:
         logging.basicConfig(
             level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
         )
-        # botocore and paramiko tell of requests, with headers and keys, below this level.
+        # Below this level botocore and paramiko log requests, with headers and keys.
         for library in ("botocore", "boto3", "urllib3", "paramiko"):
             logging.getLogger(library).setLevel(logging.WARNING)
 
@@ -332,12 +306,6 @@ def _byte_writer(stream: TextIO) -> Callable[[bytes], None]:
         stream.buffer.flush()
 
     return write
-
-
-def _own_cidr() -> str:
-    from dlcloud.cloud.network import own_cidr
-
-    return own_cidr()
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -77,7 +77,7 @@ class Collector:
         """Show what is left over and, unless `dry_run`, remove it.
 
         Raises:
-            CloudError: No region could be listed, or nothing could be removed.
+            CloudError: No region could be listed.
             PartialError: Some regions could not be listed, or some things are still there.
         """
         leftovers, failed = self._find()

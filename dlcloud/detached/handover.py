@@ -229,13 +229,7 @@ def job_state(connection: Connection) -> str:
 
 
 def install_dlcloud(connection: Connection, variables: Mapping[str, str], *, clock: Clock, emit: Emit) -> str:
-    """Install this very dlcloud on an instance; what was installed before is replaced.
-
-    Args:
-        connection: To the instance.
-        variables: Of dlcloud's environment there.
-        clock: Times the stages.
-        emit: Takes their events.
+    """Install this very dlcloud on an instance, with `variables` in its environment, or replace it there.
 
     Returns:
         The absolute path of CONTROL on the instance.
@@ -244,7 +238,7 @@ def install_dlcloud(connection: Connection, variables: Mapping[str, str], *, clo
         RemoteCommandError: The instance could not take it.
     """
     requirements = "\n".join(f"{name}=={version(name)}" for name in RUNTIME)
-    python = prepare(connection, Setup(), requirements, clock=clock, emit=emit, least=OLDEST_PYTHON)
+    python = prepare(connection, Setup(), requirements, clock=clock, emit=emit, minimum_python=OLDEST_PYTHON)
     with stage(emit, clock, "sending dlcloud itself", instance_id=connection.endpoint.instance_id):
         # Other users of the instance must not read the cluster's key.
         answer = connection.check(f"mkdir -p {CONTROL} && chmod 700 {CONTROL} && cd {CONTROL} && pwd")

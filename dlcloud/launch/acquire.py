@@ -6,9 +6,8 @@ two `up` at once make two clusters, and an `up` after one that was killed contin
 
 import secrets
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import RecipeError, StoreError
@@ -26,7 +25,7 @@ BEGUN = (ClusterState.STARTING, ClusterState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterLock:
+class ClusterLock(AbstractContextManager["ClusterLock"]):
     """A cluster that this command manages: `unfinished` if an earlier one began it, `kept` if one kept it up.
 
     As a context manager it releases the lock at the end.
@@ -40,12 +39,7 @@ class ClusterLock:
     def release(self) -> None:
         self.lock.release()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

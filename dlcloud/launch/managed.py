@@ -1,4 +1,4 @@
-"""A cluster that this command manages, with its collaborators."""
+"""A cluster with the collaborators that work on it."""
 
 from dataclasses import dataclass
 

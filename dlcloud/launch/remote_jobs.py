@@ -34,11 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteJobs:
-    """Runs of one cluster's instances, each the command in its folder, started once.
-
-    Args:
-        managed: The cluster.
-    """
+    """Runs of one cluster's instances: a folder with a command for each, which is started once."""
 
     managed: ManagedCluster
 
@@ -133,7 +129,7 @@ class RemoteJobs:
                 kept = paths.made(paths.run_files(run.run_id))
                 connection.fetch_files(f"{folder_of(run)}/work", patterns, kept)
         except DlcloudError as error:
-            message = f"files were not brought home: {error.message}"
+            message = f"files were not fetched: {error.message}"
             self.managed.emit(Warned(message=message, instance_id=run.instance_id))
         ended = replace(run, ended_at=clock.now())
         self.managed.store.runs.end(run.run_id, ended.state, ended.exit_status, clock.now())
@@ -148,11 +144,6 @@ class RemoteJobs:
         )
 
     def connect(self, member: Member, wait_s: float = 0.0) -> Connection:
-        """Return a connection to an instance.
-
-        Raises:
-            UnreachableError, HostKeyError: There is none to be had within `wait_s`.
-        """
         return self.managed.connect(member.instance, wait_s)
 
     def _store_stream(self, connection: Connection, run: Run, handle: RecordHandler) -> None:

@@ -13,26 +13,33 @@ from dlcloud.resources.texts import template
 from dlcloud.system.parallel import fan_out
 
 FOLDER = "dlcloud"
-"""Where dlcloud's files lie on an instance, below the home of its user."""
+"""The folder of dlcloud's files on an instance, below the home of its user."""
 
 JOB = f"python3 -I -S {FOLDER}/job.py"
-"""The command that runs job.py: apart from whatever packages an image has, which also slow its start."""
+"""The command that runs job.py, isolated from the image's packages, which also slow its start."""
+
 PREPARED = f"{FOLDER}/prepared"
-"""Says with what an instance was last set up by `prepare_all`."""
+"""The file on an instance with the digest of its last set-up by `prepare_all`."""
 
 
 def prepare(
-    connection: Connection, setup: Setup, requirements: str, *, clock: Clock, emit: Emit, least: str = ""
+    connection: Connection,
+    setup: Setup,
+    requirements: str,
+    *,
+    clock: Clock,
+    emit: Emit,
+    minimum_python: str = "",
 ) -> str:
-    """Set one instance up.
+    """Set one instance up: the recipe's commands, then the environment.
 
     Args:
         connection: To the instance.
-        setup: The recipe's commands.
+        setup: The recipe's.
         requirements: Pinned packages, a line each; the environment is keyed by their digest, and reused.
         clock: Times the stages.
-        emit: Is told of each stage.
-        least: The oldest Python that will do (`3.11.4`), where the image's own may be too old.
+        emit: Takes their events.
+        minimum_python: A version (`3.11.4`), where the image's own may be too old.
 
     Returns:
         The path of the environment's Python interpreter on the instance.
@@ -51,14 +58,14 @@ def prepare(
         return "python3"
     key = environment_key(requirements)
     with stage(emit, clock, "building the environment, or finding it built", instance_id=instance_id):
-        build = f"python3 {FOLDER}/environment.py {key} {least}".rstrip()
-        told = connection.check(build, stdin=requirements.encode())
+        build = f"python3 {FOLDER}/environment.py {key} {minimum_python}".rstrip()
+        output = connection.check(build, stdin=requirements.encode())
     try:
-        answer = json.loads(told.splitlines()[-1])
+        answer = json.loads(output.splitlines()[-1])
         python = str(answer["python"])
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise RemoteCommandError(
-            f"{instance_id}: environment.py gave no answer but {told[-200:]!r}"
+            f"{instance_id}: environment.py gave no answer but {output[-200:]!r}"
         ) from error
     if answer.get("reused"):
         emit(Notice(message=f"environment {key} was built before and is used again", instance_id=instance_id))
@@ -68,10 +75,10 @@ def prepare(
 def prepare_all(
     connections: Mapping[str, Connection], setup: Setup, requirements: str, *, clock: Clock, emit: Emit
 ) -> dict[str, DlcloudError]:
-    """Set up, all at once, the instances that are not set up just so; those that are go on undisturbed.
+    """Set up, all at once, the instances that are not set up in this way; the others go on undisturbed.
 
     Returns:
-        What failed, by instance id.
+        The errors of those that failed, by instance id.
     """
     outcomes = fan_out(
         lambda name: _prepare_once(connections[name], setup, requirements, clock=clock, emit=emit),
@@ -90,22 +97,22 @@ def prepare_all(
 def _prepare_once(
     connection: Connection, setup: Setup, requirements: str, *, clock: Clock, emit: Emit
 ) -> None:
-    """Set one instance up, and leave word of it there: whoever comes next knows, whatever became of us."""
-    said = json.dumps([setup.commands, packages_of(requirements)])
-    digest = hashlib.sha256(said.encode()).hexdigest()
-    known = connection.run(f"cat {PREPARED}").stdout.decode(errors="replace").strip()
-    if known == digest:
+    """Set one instance up, and store the digest of the set-up there, for the next command."""
+    content = json.dumps([setup.commands, packages_of(requirements)])
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    earlier = connection.run(f"cat {PREPARED}").stdout.decode(errors="replace").strip()
+    if earlier == digest:
         return
     prepare(connection, setup, requirements, clock=clock, emit=emit)
     connection.send_bytes(digest.encode(), PREPARED)
 
 
 def environment_key(requirements: str) -> str:
-    """Return the digest by which an environment is known: of its packages, not of comments or their order."""
+    """Return the digest that names an environment: of its packages, not of comments or their order."""
     return hashlib.sha256("\n".join(packages_of(requirements)).encode()).hexdigest()[:16]
 
 
 def packages_of(requirements: str) -> list[str]:
-    """Return the packages that requirements name, sorted, without comments."""
+    """Return the packages of a requirements text, sorted, without comments."""
     lines = (line.split("#")[0].strip() for line in requirements.splitlines())
     return sorted(filter(None, lines))

@@ -283,7 +283,7 @@ def test_an_ended_run_is_stored_though_its_files_are_lost(world):
     (run,) = there.runner(dial=GoneAfterwards(one)).run_all(there.members)
     assert (run.state, run.exit_status) == (RunState.DONE, 0)
     assert there.stored() == [(RunState.DONE, 0)]
-    assert any(isinstance(event, Warned) and "not brought home" in event.message for event in there.told)
+    assert any(isinstance(event, Warned) and "not fetched" in event.message for event in there.told)
 
 
 def test_progress_and_failures_are_told_as_they_come(world):
