@@ -194,7 +194,7 @@ class _Config:
             self._template.get("SecurityGroups", []),
             **self._keywords(grant.offer, market, fleet_id),
         )
-        self._responses.boot(reservation.instances, self._template)
+        self._responses.boot(reservation, self._template)
         return {
             "LaunchTemplateAndOverrides": self._echo(grant.offer),
             "Lifecycle": market.value,

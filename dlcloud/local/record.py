@@ -22,6 +22,25 @@ _STATE_CODES = {
     InstanceState.STOPPING: 64,
     InstanceState.STOPPED: 80,
 }
+# moto's token of a launch without one.
+_MOTO_CLIENT_TOKEN = "ABCDE"  # noqa: S105 - not a secret
+_SHOWN: Mapping[str, Any] = {
+    "boot_mode": "uefi-preferred",
+    "capacity_reservation_specification": {"CapacityReservationPreference": "open"},
+    "current_instance_boot_mode": "uefi",
+    "ena_support": True,
+    "enclave_options": {"Enabled": False},
+    "maintenance_options": {"AutoRecovery": "default"},
+    "network_performance_options": {"BandwidthWeighting": "default"},
+    "operator": {"Managed": False},
+    "platform_details": "Linux/UNIX",
+    "private_dns_name_options": {
+        "HostnameType": "ip-name",
+        "EnableResourceNameDnsARecord": False,
+        "EnableResourceNameDnsAAAARecord": False,
+    },
+    "usage_operation": "RunInstances",
+}
 
 
 class StateReason(Enum):
@@ -39,10 +58,12 @@ class InstanceRecord:
     Args:
         instance: moto's object, whose attributes the EC2 answers show.
         template: The launch template data that the instance was launched with, if any.
+        reservation_id: The id of its launch.
     """
 
-    def __init__(self, instance: Any, template: Mapping[str, Any]) -> None:  # noqa: ANN401 - moto's object
+    def __init__(self, instance: Any, template: Mapping[str, Any], reservation_id: str) -> None:  # noqa: ANN401 - moto's object
         self._instance = instance
+        self._set_shown_properties(reservation_id)
         self.state = InstanceState.PENDING
         self.ended_at: datetime | None = None
         self._apply_template(template)
@@ -161,6 +182,23 @@ class InstanceRecord:
         if self.market is Market.SPOT:
             self._instance.spot_instance_request_id = f"sir-{secrets.token_hex(4)}"
         self.set_state(InstanceState.PENDING)
+
+    def _set_shown_properties(self, reservation_id: str) -> None:
+        """Set what EC2 shows of an instance, and finds it by, beyond what moto has."""
+        instance = self._instance
+        instance.reservation_id = reservation_id
+        if instance.client_token == _MOTO_CLIENT_TOKEN:
+            instance.client_token = ""
+        if not instance.hibernation_options:
+            instance.hibernation_options = {"Configured": False}
+        if not instance.security_groups:
+            instance.security_groups = list(instance.nics[0].group_set)
+        instance.metadata_options.http_protocol_ipv4 = "enabled"
+        zones = instance.ec2_backend.describe_availability_zones()
+        zone_ids = {zone.name: zone.zone_id for zone in zones}
+        instance.placement.availability_zone_id = zone_ids.get(instance.availability_zone)
+        for name, value in _SHOWN.items():
+            setattr(instance, name, value)
 
     def _public_key(self) -> str | None:
         """Return the EC2 key pair's public key, in OpenSSH's form."""

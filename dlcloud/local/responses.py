@@ -7,13 +7,13 @@ from typing import Any, ClassVar, cast
 from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
-from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.instance import Market
 from dlcloud.local.capacity import OVER_QUOTA, VcpuQuotas
+from dlcloud.local.describe import DescribingResponses
 from dlcloud.local.instances import Instances
 from dlcloud.local.record import InstanceRecord, StateReason, template_version
 from dlcloud.local.services import spot_usd
@@ -34,7 +34,7 @@ _LINUX = {"Linux/UNIX", "Linux/UNIX (Amazon VPC)"}
 _BEST_SCORE = 9
 
 
-class LocalResponses(EC2Response):
+class LocalResponses(DescribingResponses):
     """moto's EC2 answers with these actions in place of its own; bound to one site by a subclass."""
 
     instances: ClassVar[Instances]
@@ -57,7 +57,7 @@ class LocalResponses(EC2Response):
             instance_type = self.params.get("InstanceType") or template.get("InstanceType") or "m1.small"
             self.params["MinCount"] = self._grant(instance_type, self._zones(instance_type))
             result = super().run_instances()
-            self.boot(cast("Any", result.result).instances, template)
+            self.boot(cast("Any", result.result), template)
         return result
 
     def terminate_instances(self) -> ActionResult:
@@ -175,12 +175,13 @@ class LocalResponses(EC2Response):
         """Return the zones of the region that offer a type."""
         return self.offerings.get(region or self.region, {}).get(instance_type, set())
 
-    def boot(self, instances: list[Any], template: dict[str, Any]) -> None:
+    def boot(self, reservation: Any, template: dict[str, Any]) -> None:  # noqa: ANN401 - moto's object
         """Boot instances that moto has just made; terminate them if there is no address for one."""
+        records = [InstanceRecord(instance, template, reservation.id) for instance in reservation.instances]
         try:
-            self.instances.launch([InstanceRecord(instance, template) for instance in instances])
+            self.instances.launch(records)
         except OSError as error:
-            for instance in instances:
+            for instance in reservation.instances:
                 instance.terminate()
             raise EC2ClientError("InsufficientAddressCapacity", str(error)) from error
 
