@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..harness import program, redaction
 from ..harness.case import Case, Limits
-from .arguments import ENTRY, parse, read_settings, reader_of
+from .arguments import ENTRY, make_reader, parse, read_settings
 from .output import ThroughputReader
 from .variant import CommandVariant, Setting
 
@@ -15,7 +15,7 @@ from .variant import CommandVariant, Setting
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit status."""
     arguments = parse(argv)
-    settings, reader = read_settings(arguments.settings), reader_of(arguments)
+    settings, reader = read_settings(arguments.settings), make_reader(arguments)
     adaptive = arguments.max_seconds is not None
     limits = Limits(
         width=arguments.width,
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _without_secrets(arguments: argparse.Namespace, settings: Sequence[Setting]) -> argparse.Namespace:
-    """Return the arguments as they may be recorded."""
+    """Return the arguments without secrets, for the records."""
     shown = [
         {
             "name": setting.name,

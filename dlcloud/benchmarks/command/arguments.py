@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from .variant import Setting
 
 SETTING_KEYS = {"name", "environment", "arguments"}
 
-READING_GROUP = "throughput (without any of these the wall time of a run is measured)"
+_reading = partial(Option, group="throughput (without any of these the wall time of a run is measured)")
 
 ENTRY = Benchmark(
     name="command",
@@ -35,36 +36,27 @@ ENTRY = Benchmark(
             "runs of each setting; fewer than 6 cannot name a winner",
             type=positive,
             default=MINIMUM_PAIRS,
-            metavar="N",
         ),
         Option(
             "warm-up-runs",
             "runs of each setting before those that count",
             type=natural,
             default_help="1 for wall time, otherwise 0",
-            metavar="N",
         ),
-        Option(
-            "throughput",
-            "a regular expression whose one group is the throughput, per line",
-            metavar="REGEX",
-            group=READING_GROUP,
+        _reading(
+            "throughput", "a regular expression whose one group is the throughput, per line", metavar="REGEX"
         ),
-        Option(
-            "json-field",
-            "field of output lines that are JSON objects (a.b for nested)",
-            metavar="NAME",
-            group=READING_GROUP,
+        _reading(
+            "json-field", "field of output lines that are JSON objects (a.b for nested)", metavar="NAME"
         ),
-        Option(
+        _reading(
             "reported",
             "the program reports it: `import dlcloud_report; dlcloud_report.throughput(images / seconds)`, "
             "or numbers appended to the file that the variable DLCLOUD_REPORT names, one a line",
             flag=True,
-            group=READING_GROUP,
         ),
-        Option("final", "use the last value of a run, not all after warm-up", flag=True, group=READING_GROUP),
-        Option("unit", "what is counted per second, such as images", default="items", group=READING_GROUP),
+        _reading("final", "use the last value of a run, not all after warm-up", flag=True),
+        _reading("unit", "what is counted per second, such as images", default="items"),
     ),
     defaults={"max-seconds": None},
     rounds=False,
@@ -77,7 +69,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     try:
         read_settings(arguments.settings)
-        reader_of(arguments)
+        make_reader(arguments)
     except ValueError as error:
         parser.error(str(error))
     return arguments
@@ -103,7 +95,7 @@ def read_settings(text: str) -> list[Setting]:
         raise ValueError(f"--settings is not JSON: {error}") from None
     if not isinstance(entries, list) or not entries:
         raise ValueError("--settings must be a list of at least one setting")
-    faults = [fault for place, entry in enumerate(entries, 1) for fault in _faults(place, entry)]
+    faults = [fault for place, entry in enumerate(entries, 1) for fault in _find_faults(place, entry)]
     if faults:
         raise ValueError("; ".join(faults))
     names = [entry["name"] for entry in entries]
@@ -113,7 +105,7 @@ def read_settings(text: str) -> list[Setting]:
     return [_setting(entry) for entry in entries]
 
 
-def _faults(place: int, entry: Any) -> list[str]:  # noqa: ANN401 - whatever JSON holds
+def _find_faults(place: int, entry: Any) -> list[str]:  # noqa: ANN401 - any JSON
     where = f"setting {place}"
     if not isinstance(entry, dict):
         return [f"{where} is not an object"]
@@ -146,8 +138,8 @@ def _read_file(path: str) -> str:
         raise ValueError(f"--settings: {path}: {error.strerror}") from None
 
 
-def reader_of(arguments: argparse.Namespace) -> ThroughputReader | None:
-    """Return what reads the throughput; None if the wall time is measured.
+def make_reader(arguments: argparse.Namespace) -> ThroughputReader | None:
+    """Make the reader of the throughput; None if the wall time is measured.
 
     Raises:
         ValueError: The arguments contradict each other.

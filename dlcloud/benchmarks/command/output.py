@@ -1,4 +1,4 @@
-"""Find throughputs in what a command prints."""
+"""Read throughputs from the output of a command."""
 
 import json
 import math
@@ -11,17 +11,17 @@ from ..harness.variant import VariantError
 
 
 class ThroughputReader(Protocol):
-    """A way to read throughputs from lines of output."""
+    """Reads throughputs from lines of output."""
 
     def values(self, line: str) -> list[float]:
         """Return the throughputs in a line, in order.
 
         Raises:
-            VariantError: What stands in the throughput's place is not a number above 0.
+            VariantError: The text in place of a throughput is not a number above 0.
         """
 
     def describe(self) -> str:
-        """Say what is looked for."""
+        """Return what a line needs, as the predicate of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,9 @@ class Pattern:
         return cls(expression)
 
     def values(self, line: str) -> list[float]:
-        """Return the group's number of each match."""
         return [_number(text) for text in self.expression.findall(line)]
 
     def describe(self) -> str:
-        """Say what is looked for."""
         return f"matches {self.expression.pattern!r}"
 
 
@@ -63,7 +61,6 @@ class JsonField:
     name: str
 
     def values(self, line: str) -> list[float]:
-        """Return the field's number, or nothing where the line has no such field."""
         if not line.lstrip().startswith("{"):
             return []
         try:
@@ -77,7 +74,6 @@ class JsonField:
         return [_number(str(value))]
 
     def describe(self) -> str:
-        """Say what is looked for."""
         return f"is a JSON object with the field {self.name!r}"
 
 
@@ -86,17 +82,15 @@ class Reported:
     """Reads the lines of the file that the program reports to: numbers, one a line."""
 
     def values(self, line: str) -> list[float]:
-        """Return the number of a line that is not empty."""
         return [_number(line.strip())] if line.strip() else []
 
     def describe(self) -> str:
-        """Say what is looked for."""
         return "is needed, but a call of dlcloud_report.throughput or .step, and there was none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """The throughputs of one run that count; `settled` is False where they never agreed."""
+    """The throughputs of one run that count; `settled` is False if they never agreed."""
 
     counted: tuple[float, ...]
     settled: bool
@@ -105,8 +99,7 @@ class Values:
 def after_warm_up(values: list[float]) -> Values:
     """Leave out the leading values that belong to the warm-up.
 
-    Fewer than two groups of three show no warm-up and count all; of values that never agree the second half
-    counts.
+    Of fewer than two groups of three all values count; of values that never agree, the second half.
     """
     if len(values) < 2 * statistics.WARM_UP_GROUP:
         return Values(counted=tuple(values), settled=True)

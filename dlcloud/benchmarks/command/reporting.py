@@ -1,7 +1,7 @@
-"""Report a throughput from inside the measured program; found there as `dlcloud_report`.
+"""Report a throughput from inside the measured program, which imports this as `dlcloud_report`.
 
     import dlcloud_report
-    dlcloud_report.throughput(images / seconds)     # wherever one is known
+    dlcloud_report.throughput(images / seconds)     # as often as one is known
     dlcloud_report.step(images)                     # or once a step: the time between two calls is taken
 
 Outside of a benchmark both do nothing, so that the lines can stay. Programs in other languages append
@@ -17,7 +17,7 @@ _before: float | None = None
 
 
 def throughput(value: float) -> None:
-    """Report what was done per second.
+    """Report a throughput, per second.
 
     Raises:
         ValueError: It is not a number above 0.

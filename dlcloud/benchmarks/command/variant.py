@@ -1,4 +1,4 @@
-"""The variant that runs the user's own command once a slice."""
+"""The variant that runs the user's command once a slice."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from ..harness import redaction
 from ..harness.records import Measurement, Metric
@@ -28,7 +28,7 @@ LAST_LINE_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What one setting changes: variables (None takes one away) and arguments added to the command."""
+    """One setting: its variables (None removes one) and the arguments added to the command."""
 
     name: str
     environment: Mapping[str, str | None] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """One run of the command that ended well."""
+    """One run of the command that succeeded."""
 
     seconds: float
     values: list[float]
@@ -48,14 +48,14 @@ class CommandVariant:
     """Runs a shell command in one setting.
 
     Args:
-        setting: What is particular to this variant.
-        command: For the shell; the setting's arguments are added, quoted.
-        reader: How to read throughputs from its output; None measures its wall time.
+        setting: The setting of this variant.
+        command: Shell command; the setting's arguments are appended, quoted.
+        reader: Reads throughputs from its output; None measures its wall time.
         final: Count only the last throughput of a run.
         counted: What the throughput counts, per second.
         warm_up_runs: Runs before those that count.
-        environment: What the setting's variables are added to.
-        echo: Where the command's output is shown as it comes.
+        environment: The variables without the setting's.
+        echo: Stream to which the command's output is copied.
     """
 
     setting: Setting
@@ -70,47 +70,40 @@ class CommandVariant:
     _cpu_s: float = field(init=False, default=0.0)
     _peak_mib: float = field(init=False, default=0.0)
 
+    process_spread: ClassVar[float] = 0.0
+    """Every run is a process of its own: their differences are among those measured."""
+    expected_bytes: ClassVar[int] = 0
+
     @property
     def name(self) -> str:
-        """Return the setting's name."""
+        """Return the name of the setting."""
         return self.setting.name
 
     @property
     def metric(self) -> Metric:
-        """Return throughput, or duration where none is read."""
+        """Return throughput, or duration if no throughput is read."""
         return Metric.DURATION if self.reader is None else Metric.THROUGHPUT
 
     @property
     def unit(self) -> str:
-        """Return the unit of the metric; a unit that already names a time is left as it is."""
+        """Return the unit of the metric: `images/s` for `images` and for `images/s`."""
         if self.reader is None:
             return "s"
         return self.counted if "/" in self.counted else f"{self.counted}/s"
 
-    @property
-    def process_spread(self) -> float:
-        """Return 0: every run is a process of its own, so that their differences are among those measured."""
-        return 0.0
-
-    @property
-    def expected_bytes(self) -> int:
-        """Return 0: nothing is known of the user's command."""
-        return 0
-
     def peak_bytes(self) -> int:
-        """Return 0: between its runs there is no process, and only one runs at a time."""
+        """Return 0: there is no process between runs, and only one runs at a time."""
         return 0
 
     def start(self) -> Mapping[str, Any]:
-        """Return the facts, without secrets; the command itself is started for each slice."""
+        """Return the facts without secrets; the command is started for each slice."""
         return {
-            "command": redaction.text(self._line()),
+            "command": redaction.text(self._shell_line()),
             "environment": redaction.variables(self.setting.environment),
             "warm_up_runs": self.warm_up_runs,
         }
 
-    def warm_up(self, limit_s: float) -> WarmUp:  # noqa: ARG002 - how many runs is for the user to say
-        """Run as often as the user asked before it counts."""
+    def warm_up(self, limit_s: float) -> WarmUp:  # noqa: ARG002 - the user sets the number of runs
         seconds = sum(self._run().seconds for _ in range(self.warm_up_runs))
         return WarmUp(steps=self.warm_up_runs, seconds=seconds, settled=True)
 
@@ -127,15 +120,14 @@ class CommandVariant:
         return Slice.of_parts(values.counted, seconds=run.seconds, settled=values.settled)
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all runs that have ended."""
         return self._cpu_s
 
     def finish(self) -> Finish:
-        """Return the largest memory that any process of any run took."""
+        """Return the largest memory of any process of any run."""
         return Finish(metrics={Metric.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}, outputs=[])
 
     def close(self) -> None:
-        """Kill the run in progress with all that it started, and wait for it."""
+        """Kill the process group of the run in progress, and wait for it."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -147,30 +139,30 @@ class CommandVariant:
         self._process = None
 
     def _run(self) -> _Run:
-        """Run the command to its end, showing its output.
+        """Run the command to its end and copy its output.
 
         Raises:
-            VariantError: It ended with a status other than 0.
+            VariantError: Its exit status is not 0.
         """
         if not isinstance(self.reader, Reported):
             return self._run_with({}, self.reader)
         with tempfile.TemporaryDirectory(prefix="dlcloud-report-") as folder:
             report = Path(folder, "values")
             shutil.copy(reporting.__file__, Path(folder, REPORT_MODULE))
-            run = self._run_with(self._found_in(folder) | {reporting.VARIABLE: str(report)}, None)
+            path = self.setting.environment.get("PYTHONPATH", self.environment.get("PYTHONPATH"))
+            variables = {
+                "PYTHONPATH": os.pathsep.join(filter(None, (path, folder))),
+                reporting.VARIABLE: str(report),
+            }
+            run = self._run_with(variables, None)
             lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
         run.values.extend(value for line in lines for value in self.reader.values(line))
         return run
 
-    def _found_in(self, folder: str) -> dict[str, str]:
-        """Return the variable that lets Python find modules in a folder beside where it looks anyway."""
-        known = self.setting.environment.get("PYTHONPATH", self.environment.get("PYTHONPATH"))
-        return {"PYTHONPATH": os.pathsep.join(filter(None, (known, folder)))}
-
     def _run_with(self, variables: Mapping[str, str], reader: ThroughputReader | None) -> _Run:
         began = time.perf_counter()
-        self._process = self._started(variables)
-        assert self._process.stdout is not None  # noqa: S101 - asked for as a pipe
+        self._process = self._start_process(variables)
+        assert self._process.stdout is not None  # noqa: S101 - requested as a pipe
         values: list[float] = []
         last = ""
         for line in self._process.stdout:
@@ -183,26 +175,26 @@ class CommandVariant:
         seconds = time.perf_counter() - began
         self.close()
         if status:
-            said = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
-            raise VariantError(f"the command {describe_exit(status)}{said}")
+            output = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
+            raise VariantError(f"the command {describe_exit(status)}{output}")
         return _Run(seconds=seconds, values=values)
 
-    def _started(self, variables: Mapping[str, str]) -> subprocess.Popen[str]:
-        """Start the command in a process group of its own, so that all of it can be ended."""
-        changed = {**_activated(self.environment), **self.setting.environment, **variables}
+    def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[str]:
+        """Start the command in a process group of its own."""
+        merged = {**_activate(self.environment), **self.setting.environment, **variables}
         return subprocess.Popen(
-            [shutil.which("bash") or "/bin/sh", "-c", self._line()],
+            [shutil.which("bash") or "/bin/sh", "-c", self._shell_line()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,
-            env={name: value for name, value in changed.items() if value is not None},
+            env={name: value for name, value in merged.items() if value is not None},
         )
 
     def _reap(self) -> int:
-        """Wait for the command, count what it used, and return its exit status."""
+        """Wait for the command, add up its CPU time and memory, and return its exit status."""
         assert self._process is not None  # noqa: S101 - it was started just before
         _, status, usage = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
@@ -211,12 +203,12 @@ class CommandVariant:
         self._peak_mib = max(self._peak_mib, usage.ru_maxrss / per_mib)
         return self._process.returncode
 
-    def _line(self) -> str:
+    def _shell_line(self) -> str:
         return " ".join([self.command, *map(shlex.quote, self.setting.arguments)])
 
 
-def _activated(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with the programs of this virtual environment, if it is one, first on PATH."""
+def _activate(environment: Mapping[str, str]) -> dict[str, str]:
+    """Put the programs of this virtual environment first on PATH, if it is one."""
     if sys.prefix == sys.base_prefix:
         return dict(environment)
     programs = filter(None, (str(Path(sys.executable).parent), environment.get("PATH")))

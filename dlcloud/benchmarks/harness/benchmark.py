@@ -8,6 +8,7 @@ import fnmatch
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class Option:
         default: Its default; of several values, a tuple.
         default_help: What the default means, if its value does not say.
         choices: The values allowed; all if empty.
-        metavar: What the help shows for its value.
+        metavar: What the help shows for its value, if the type has no entry in METAVARS.
         many: Whether it takes several values.
         optional: What it stands for without a value; None if it needs one.
         flag: Whether it takes no value.
@@ -81,7 +82,7 @@ class Option:
             type=self.type,
             default=list(self.default) if isinstance(self.default, tuple) else self.default,
             choices=self.choices or None,
-            metavar=self.metavar,
+            metavar=self.metavar or (None if self.choices else METAVARS.get(self.type)),
             required=self.required,
             help=text,
             **arity,
@@ -127,90 +128,79 @@ def _number(text: str) -> float:
         return float("nan")
 
 
+METAVARS: Mapping[Callable[[str], Any], str] = {
+    natural: "N",
+    positive: "N",
+    positive_float: "S",
+    fraction: "SHARE",
+    Path: "FILE",
+}
+
 _LIMITS = Limits()
 
+_recording = partial(Option, group="records")
+_measuring = partial(Option, group="measuring")
+_pacing = partial(Option, group="rounds")
+
 RECORDING = (
-    Option("output", "append the records to FILE, as JSON lines", type=Path, metavar="FILE", group="records"),
-    Option(
+    _recording("output", "append the records to FILE, as JSON lines", type=Path),
+    _recording(
         "resume",
         "measure only the cases that EARLIER, records of an interrupted run, does not hold; without EARLIER, "
         "the output itself",
         type=Path,
         metavar="EARLIER",
         optional=OUTPUT_ITSELF,
-        group="records",
     ),
-    Option(
-        "host",
-        "name of this machine in the records",
-        default=platform.node(),
-        default_help="its host name",
-        metavar="NAME",
-        group="records",
+    _recording(
+        "host", "name of this machine in the records", default=platform.node(), default_help="its host name"
     ),
 )
 """Options of every program that only its caller sets."""
 
 COMMON = (
-    Option(
+    _measuring(
         "width",
         "relative width of the speed-up's 95 % interval at which sampling stops",
         type=fraction,
         default=_LIMITS.width,
-        metavar="SHARE",
-        group="measuring",
     ),
-    Option(
+    _measuring(
         "max-seconds",
         "seconds of measuring a case after which no further round begins",
         type=positive_float,
         default=_LIMITS.max_s,
-        metavar="S",
-        group="measuring",
     ),
-    Option(
+    _measuring(
         "pin",
         "cores keeps everything to one hyper-thread of each physical core",
         choices=("none", "cores"),
         default="none",
-        group="measuring",
     ),
-    Option("seed", "of every random choice", type=natural, default=0, metavar="N", group="measuring"),
+    _measuring("seed", "of every random choice", type=natural, default=0),
 )
 """Options of every benchmark."""
 
 ROUNDS = (
-    Option(
+    _pacing(
         "rounds",
         "rounds measured at least; fewer than 6 cannot name a winner",
         type=positive,
         default=_LIMITS.rounds,
-        metavar="N",
-        group="rounds",
     ),
-    Option(
-        "slice-seconds",
-        "least time of a setting in a round",
-        type=positive_float,
-        default=_LIMITS.slice_s,
-        metavar="S",
-        group="rounds",
+    _pacing(
+        "slice-seconds", "least time of a setting in a round", type=positive_float, default=_LIMITS.slice_s
     ),
-    Option(
+    _pacing(
         "warm-up-seconds",
         "when a warm-up that does not end by itself is cut off",
         type=positive_float,
         default=_LIMITS.warm_up_s,
-        metavar="S",
-        group="rounds",
     ),
 )
 """Options of benchmarks whose settings run in slices of time."""
 
-
-THREADS = Option(
-    "threads", "threads of the engine", type=positive, default_help="one per physical core", metavar="N"
-)
+THREADS = Option("threads", "threads of the engine", type=positive, default_help="one per physical core")
 
 TINY: Parameters = {"max-seconds": "2", "slice-seconds": "0.05", "warm-up-seconds": "1"}
 """How the tiny form of a benchmark measures."""

@@ -67,7 +67,7 @@ ENTRY = Benchmark(
             metavar="SETTING",
             many=True,
         ),
-        Option("batch", "images a step", type=positive, default=(8,), metavar="N", many=True, selects=True),
+        Option("batch", "images a step", type=positive, default=(8,), many=True, selects=True),
         Option(
             "size",
             "height and width of the images",
@@ -83,10 +83,7 @@ ENTRY = Benchmark(
         ),
         Option("optimizer", "sgd with momentum, or adam", choices=("sgd", "adam"), default="sgd"),
         Option(
-            "device",
-            "auto: the first GPU, if there is one",
-            choices=("auto", "cpu", "cuda"),
-            default="auto",
+            "device", "auto: the first GPU, if there is one", choices=("auto", "cpu", "cuda"), default="auto"
         ),
         THREADS,
         Option(
@@ -95,9 +92,8 @@ ENTRY = Benchmark(
             type=positive,
             default=IMAGENET,
             default_help="ImageNet's 1281167",
-            metavar="N",
         ),
-        Option("epochs", "epochs that digits is trained for", type=positive, default=12, metavar="N"),
+        Option("epochs", "epochs that digits is trained for", type=positive, default=12),
     ),
     defaults={"warm-up-seconds": WARM_UP_S},
     needs=(HardwareNeed(memory_gib=8), HardwareNeed(setting="bf16", flags=BF16_FLAGS, flags_name=BF16_NAME)),

@@ -92,7 +92,6 @@ ENTRY = Benchmark(
             "images a step; latency is measured at 1",
             type=positive,
             default=(1, 8),
-            metavar="N",
             many=True,
             selects=True,
         ),
@@ -111,7 +110,6 @@ ENTRY = Benchmark(
             "synthetic images that the int8 scales are computed from",
             type=positive,
             default=16,
-            metavar="N",
         ),
         Option(
             "cache",

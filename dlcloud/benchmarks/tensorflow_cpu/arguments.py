@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from ..harness.benchmark import (
     BF16_FLAGS,
@@ -23,7 +24,7 @@ STOCK, ARTICLE, TODAY = SETTINGS = ("stock", "article", "today")
 SEARCH = Limits(width=0.1, max_s=20.0, rounds=3, slice_s=1.0, warm_up_s=20.0)
 """A search only asks of each value whether it is clearly better."""
 
-SEARCH_GROUP = f"the search for {TODAY}'s best setting"
+_search = partial(Option, group=f"the search for {TODAY}'s best setting")
 
 ENTRY = Benchmark(
     name="tensorflow",
@@ -40,7 +41,7 @@ ENTRY = Benchmark(
             many=True,
             selects=True,
         ),
-        Option("batch", "images a step", type=positive, default=(32,), metavar="N", many=True, selects=True),
+        Option("batch", "images a step", type=positive, default=(32,), many=True, selects=True),
         Option(
             "settings",
             "settings to compare; stock is the baseline in any case",
@@ -51,46 +52,37 @@ ENTRY = Benchmark(
         ),
         Option("optimizer", "how weights are updated", choices=tuple(SLOTS), default="sgd"),
         Option("device", "where to train", choices=("cpu", "gpu"), default="cpu"),
-        Option(
+        _search(
             "knobs",
             "knobs that the search may turn",
             choices=NAMES,
             default=NAMES,
             default_help="all",
             many=True,
-            group=SEARCH_GROUP,
         ),
-        Option(
+        _search(
             "search-batch",
             "search at this batch only and use the best setting at every one",
             type=positive,
             default_help="each is searched",
-            metavar="N",
-            group=SEARCH_GROUP,
         ),
-        Option(
+        _search(
             "search-rounds",
             "rounds of each case of the search at least",
             type=positive,
             default=SEARCH.rounds,
-            metavar="N",
-            group=SEARCH_GROUP,
         ),
-        Option(
+        _search(
             "search-seconds",
             "seconds after which a case of the search begins no further round",
             type=positive_float,
             default=SEARCH.max_s,
-            metavar="S",
-            group=SEARCH_GROUP,
         ),
-        Option(
+        _search(
             "search-total-seconds",
             "seconds after which the search turns no further knob",
             type=positive_float,
             default_help="every knob is turned",
-            metavar="S",
-            group=SEARCH_GROUP,
         ),
     ),
     needs=(
