@@ -26,28 +26,14 @@ from dlcloud.report.cost_details import cost_of_cluster
 
 
 def plan_cluster(context: Context, file: RecipeFile, *, name: str, cidr: str) -> Plan:
-    """Ask everything that can be asked before anything is created, and decide what to launch.
-
-    Args:
-        context: The collaborators.
-        file: The recipe.
-        name: The cluster's name; empty for one derived from the recipe's.
-        cidr: The network that may reach the instances; empty for the caller's own.
-
-    Raises:
-        CloudError, BudgetError: It cannot be had.
-    """
+    """Return the plan of the cluster that an `up` of this recipe works on; see `Launcher.plan`."""
     cluster = resolve_cluster(file, name=name, store=context.store)
     cluster = cluster or new_cluster(file, name=name, clock=context.clock)
     return context.launcher(cluster).plan(file.recipe, cidr=cidr)
 
 
 def parse_network(cidr: str) -> str:
-    """Return the network that `--cidr` names, spelt as EC2 does; empty for none.
-
-    Raises:
-        RecipeError: It names none.
-    """
+    """Return the network of `--cidr`, spelt as EC2 does; empty for none."""
     try:
         return str(ipaddress.ip_network(cidr)) if cidr else ""
     except ValueError as error:
@@ -55,11 +41,7 @@ def parse_network(cidr: str) -> str:
 
 
 def confirm_spending(plan: Plan, *, yes: bool) -> None:
-    """Ask before money is spent, unless `--yes` was passed or the plan is a rehearsal.
-
-    Raises:
-        BudgetError: There is no terminal to ask on.
-    """
+    """Ask before money is spent, unless `--yes` was passed or the plan is a rehearsal."""
     if yes or plan.rehearsal:
         return
     if not sys.stdin.isatty():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import call, not_
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import DlcloudError, UnreachableError
@@ -16,12 +17,9 @@ ADDRESS_POLL_S = 1.0
 DIAL_ROUND_S = 20.0
 """How long instances are dialled before EC2 is asked whether they still live."""
 
-
-LostInstances = Mapping[str, DlcloudError]
-"""Why instances that were launched cannot be used, by instance id."""
-
-Lose = Callable[[LostInstances], None]
-"""Takes instances that are given up, so that the others go on."""
+LostInstances = dict[str, DlcloudError]
+"""Why instances cannot be used, by instance id. Where a caller passes one, instances are given up by adding
+them to it, and the others go on; without it their errors are raised."""
 
 
 def wait_until_reachable(
@@ -30,7 +28,7 @@ def wait_until_reachable(
     *,
     group_id: str,
     cidr: str,
-    lose: Lose | None = None,
+    lost: LostInstances | None = None,
 ) -> tuple[list[Member], dict[str, Connection]]:
     """Open SSH to the caller's network, await addresses, connect: what lies between a launch and work.
 
@@ -39,7 +37,7 @@ def wait_until_reachable(
         members: Its instances to connect to.
         group_id: The security group of the instances.
         cidr: The network that may reach them.
-        lose: Takes the instances that are given up; without it their errors are raised.
+        lost: Collects the instances that are given up.
 
     Returns:
         The instances that answer, and the connections to them by instance id.
@@ -50,20 +48,19 @@ def wait_until_reachable(
     """
     # The group's rule and the addresses do not wait for each other: a round trip less.
     steps: list[Callable[[], list[Member] | None]] = [
-        lambda: await_addresses(managed, members, lose=lose),
+        lambda: await_addresses(managed, members, lost),
         lambda: managed.cloud.allow_ssh(group_id, cidr),
     ]
-    addressed, allowed = fan_out(lambda step: step(), steps)
-    for outcome in (addressed, allowed):
-        if outcome.error is not None:
-            raise outcome.error
+    addressed, allowed = fan_out(call, steps)
+    if error := addressed.error or allowed.error:
+        raise error
     with_address = addressed.value or []
-    connections = connect(managed, with_address, lose=lose)
+    connections = connect(managed, with_address, lost)
     return [member for member in with_address if member.instance.instance_id in connections], connections
 
 
 def await_addresses(
-    managed: ManagedCluster, members: Sequence[Member], *, lose: Lose | None = None
+    managed: ManagedCluster, members: Sequence[Member], lost: LostInstances | None = None
 ) -> list[Member]:
     """Poll until every instance has an address; the state `running` is not waited for, SSH answers sooner.
 
@@ -71,13 +68,13 @@ def await_addresses(
         The instances that have an address.
 
     Raises:
-        UnreachableError: An instance ended, or has no address after five minutes, and `lose` is not given.
+        UnreachableError: An instance ended, or has no address after five minutes, and `lost` is not given.
     """
     current = {member.instance.instance_id: member for member in members}
 
-    def give_up(lost: LostInstances) -> None:
-        _lose_or_raise(lost, lose)
-        for name in lost:
+    def give_up(errors: Mapping[str, DlcloudError]) -> None:
+        _lose_or_raise(errors, lost)
+        for name in errors:
             del current[name]
 
     def without_address() -> list[str]:
@@ -89,7 +86,7 @@ def await_addresses(
 
     waiting = wait_until(
         without_address,
-        lambda names: not names,
+        not_,
         clock=managed.clock,
         timeout_s=BOOT_TIMEOUT_S,
         poll_s=ADDRESS_POLL_S,
@@ -100,7 +97,7 @@ def await_addresses(
 
 
 def connect(
-    managed: ManagedCluster, members: Sequence[Member], *, lose: Lose | None = None
+    managed: ManagedCluster, members: Sequence[Member], lost: LostInstances | None = None
 ) -> dict[str, Connection]:
     """Connect to every instance at once, waiting for those that still boot.
 
@@ -117,9 +114,9 @@ def connect(
     connected: dict[str, Connection] = {}
 
     def give_up(outcomes: Sequence[Outcome[Endpoint, Connection]]) -> None:
-        if outcomes and lose is None:
+        if lost is None:
             all_or_raise(outcomes)
-        _lose_or_raise({outcome.item.instance_id: _own_error(outcome.error) for outcome in outcomes}, lose)
+        _lose_or_raise({outcome.item.instance_id: _own_error(outcome.error) for outcome in outcomes}, lost)
         for outcome in outcomes:
             del waiting[outcome.item.instance_id]
 
@@ -137,29 +134,21 @@ def connect(
         if waiting:
             listed = managed.describe_instances()
             ended = _errors_of_ended(listed[name] for name in waiting if name in listed)
-            _lose_or_raise(ended, lose)
+            _lose_or_raise(ended, lost)
             for name in ended:
                 del waiting[name]
         return [outcome for outcome in failed if outcome.item.instance_id in waiting]
 
-    unreachable = wait_until(
-        dial_waiting,
-        lambda outcomes: not outcomes,
-        clock=managed.clock,
-        timeout_s=BOOT_TIMEOUT_S,
-        poll_s=0,
-    )
-    give_up(unreachable)
+    give_up(wait_until(dial_waiting, not_, clock=managed.clock, timeout_s=BOOT_TIMEOUT_S, poll_s=0))
     return connected
 
 
-def _lose_or_raise(lost: LostInstances, lose: Lose | None) -> None:
-    if not lost:
-        return
-    if lose is None:
-        first = next(iter(lost.values()))
-        raise UnreachableError("\n".join(error.message for error in lost.values()), first.hint) from first
-    lose(lost)
+def _lose_or_raise(errors: Mapping[str, DlcloudError], lost: LostInstances | None) -> None:
+    if lost is not None:
+        lost.update(errors)
+    elif errors:
+        first = next(iter(errors.values()))
+        raise UnreachableError("\n".join(error.message for error in errors.values()), first.hint) from first
 
 
 def _own_error(error: Exception | None) -> DlcloudError:

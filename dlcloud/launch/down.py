@@ -1,7 +1,7 @@
 """Terminate a cluster, or what is left of one that no store remembers, and verify that nothing is left."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import not_
 
@@ -34,11 +34,8 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     clusters.set_state(cluster.cluster_id, ClusterState.STOPPING)
     with stage(managed.emit, managed.clock, f"terminating the instances of {cluster.name}"):
         requested_at = managed.clock.now()
-        steps: list[Callable[[], dict[str, Instance]]] = [
-            lambda: _terminate_all(managed),
-            lambda: _close(managed),
-        ]
-        terminated, closed = fan_out(lambda step: step(), steps)
+        # What cannot wait for the end of the instances goes on beside it.
+        terminated, closed = fan_out(lambda step: step(managed), [_terminate_all, _close])
         if terminated.error is not None:
             raise terminated.error
         instances = terminated.value or {}

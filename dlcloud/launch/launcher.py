@@ -80,8 +80,7 @@ class Launcher(ManagedCluster):
         facts = run_preflight(resized, cloud=self.cloud, account=self.account, cidr=cidr).facts()
         if members is None:
             members = self.members() if clusters.known_to_cloud(self.cluster_id) else []
-        capacity = existing_capacity(self.cluster, resized, members, prices=facts.prices, clusters=clusters)
-        return make_plan(resized, facts, capacity)
+        return make_plan(resized, facts, existing_capacity(self, resized, members, facts.prices))
 
     def launch(self, plan: Plan) -> LaunchedMembers:
         """Launch the plan's instances, or what is missing of them, and connect to all of them.
@@ -187,10 +186,4 @@ class Launcher(ManagedCluster):
         with stage(
             self.emit, self.clock, f"connecting to {len(members)} instance(s), proving their host keys"
         ):
-            return wait_until_reachable(
-                self,
-                members,
-                group_id=group_id,
-                cidr=plan.cidr,
-                lose=None if lost is None else lost.update,
-            )
+            return wait_until_reachable(self, members, group_id=group_id, cidr=plan.cidr, lost=lost)

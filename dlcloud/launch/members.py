@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from dlcloud.core.attempts import LaunchAttempt
-from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.cluster import Member
 from dlcloud.core.cost import committed_usd, price_of
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import stage
@@ -43,9 +43,7 @@ def list_members(managed: ManagedCluster) -> list[Member]:
 def reconcile_members(managed: ManagedCluster, *, repeated: Collection[Instance] = ()) -> list[Member]:
     """Return the cluster's living instances; finish the ends that were cut off, remember those that came.
 
-    Args:
-        managed: The cluster.
-        repeated: Instances in the answer to a repeated launch request; EC2 may not list them yet.
+    `repeated` are instances in the answer to a repeated launch request, which EC2 may not list yet.
     """
     clusters = managed.store.clusters
     _repeat_terminations(managed)
@@ -121,29 +119,23 @@ def ended_members(
 
 
 def existing_capacity(
-    cluster: Cluster,
-    recipe: Recipe,
-    members: Sequence[Member],
-    *,
-    prices: Sequence[Price],
-    clusters: Clusters,
+    managed: ManagedCluster, recipe: Recipe, members: Sequence[Member], prices: Sequence[Price]
 ) -> ExistingCapacity:
-    """Return what a plan must know of the instances that exist, with what they take of the budget.
+    """Return the number of instances that exist, and what they and the ended ones take of the budget.
 
     Args:
-        cluster: Whose.
+        managed: The cluster.
         recipe: With its budget.
         members: The cluster's living instances.
         prices: Of now, for the instances whose price the store does not know.
-        clusters: Knows those that ended, and after how long each ends itself.
     """
-    every = {member.instance.instance_id: member for member in clusters.members(cluster.cluster_id)}
-    every |= {member.instance.instance_id: member for member in members}
+    stored = managed.store.clusters.members(managed.cluster_id)
+    every = {member.instance.instance_id: member for member in [*stored, *members]}
     committed = committed_usd(
         [_with_price(member, prices) for member in every.values()],
-        life_minutes=_life_minutes(cluster.cluster_id, clusters),
+        life_minutes=_life_minutes(managed.cluster_id, managed.store.clusters),
         longest_minutes=int(recipe.budget.max_hours * 60),
-        disk_gib=cluster.disk_gib,
+        disk_gib=managed.cluster.disk_gib,
     )
     on_demand = sum(member.instance.market is Market.ON_DEMAND for member in members)
     return ExistingCapacity(count=len(members), on_demand=on_demand, committed_usd=committed)

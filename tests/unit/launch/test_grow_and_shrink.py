@@ -184,7 +184,7 @@ def test_the_size_asked_for_last_is_remembered(world):
 
 def test_what_is_there_takes_its_part_of_the_budget(world):
     members = world.provision()
-    there = existing_capacity(world.cluster, recipe(), members, prices=[price()], clusters=world.clusters)
+    there = existing_capacity(world.launcher, recipe(), members, [price()])
     assert (there.count, there.on_demand) == (2, 2)
     assert 1.42 < there.committed_usd < 1.5  # 2 x 4 h x 0.1785, and two disks
 
