@@ -7,13 +7,15 @@ from typing import Any
 from dlcloud.core.cost import money
 from dlcloud.core.instance import Market
 from dlcloud.core.ranking import Group, group_rows, pareto_front
+from dlcloud.core.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Comparison
 from dlcloud.core.result_row import ResultRow
-from dlcloud.report.cells import digits, speed_up
+from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
 
 Spec = dict[str, Any]
 
 # Mid-tones: each has a contrast of at least 3 to white and to the page's dark; shapes say the same again.
 PALETTE = ("#2f7fd6", "#c8591f", "#1f8f63", "#a35fc7", "#967216", "#17808f", "#cf4f86", "#767b84")
+BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], PALETTE[7]
 SHAPES = (
     "circle",
     "square",
@@ -24,6 +26,8 @@ SHAPES = (
     "triangle-right",
     "triangle-left",
 )
+TEXT = "currentColor"
+"""The colour of the page's text, in light and dark; a picture for paper replaces it."""
 ROW_PX = 24
 MOST_NAMES = 24
 """With more points than this, only those on the front bear their names."""
@@ -33,7 +37,7 @@ WIDE_SPREAD = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One chart: `spec` has its values under `data.values`, which `titles` and `rows` say as a table, too."""
+    """One chart: `spec` has its values under `data.values`; `titles` and `rows` are the same as a table."""
 
     name: str
     caption: str
@@ -43,58 +47,62 @@ class Chart:
     numeric: frozenset[int] = frozenset()
 
 
-def cost_charts(lines: Sequence[ResultRow], market: Market) -> list[Chart]:
-    """Return the charts of the lines: cost against throughput by case, then all speed-ups by benchmark."""
+def field(name: str, title: str | None = None, kind: str = "quantitative", **other: object) -> Spec:
+    """Return the encoding of a field of the values."""
+    return {"field": name, "type": kind, "title": title, **other}
+
+
+def nominal(name: str, title: str | None = None, **other: object) -> Spec:
+    return field(name, title, "nominal", **other)
+
+
+DESCRIPTION = {"field": "description", "type": "nominal"}
+"""What a screen reader says of a mark."""
+
+
+def scale(names: Sequence[str], values: Sequence[str]) -> Spec:
+    """Return a scale that repeats its values where there are more names."""
+    return {"domain": list(names), "range": [values[place % len(values)] for place in range(len(names))]}
+
+
+def cost_charts(rows: Sequence[ResultRow], market: Market) -> list[Chart]:
+    """Return the charts of the rows: cost against throughput by case, then all speed-ups by benchmark."""
     charts: list[Chart] = []
-    for of_case in group_rows(lines, Group.CASE):
+    for of_case in group_rows(rows, Group.CASE):
         charts += _pareto_chart(of_case, market, len(charts))
-    for of_benchmark in group_rows(lines, Group.BENCHMARK):
+    for of_benchmark in group_rows(rows, Group.BENCHMARK):
         charts += _speed_up_chart(of_benchmark, len(charts))
     return charts
 
 
-def _pareto_chart(lines: Sequence[ResultRow], market: Market, place: int) -> list[Chart]:
+def _pareto_chart(rows: Sequence[ResultRow], market: Market, place: int) -> list[Chart]:
     """Return cost against throughput, with intervals and the Pareto front; no chart without any price."""
-    shown = [line for line in lines if line.throughput and line.usd_per_million(market) is not None]
+    shown = [row for row in rows if row.throughput and row.usd_per_million(market) is not None]
     if not shown:
         return []
-    front = {id(line) for line in pareto_front(shown, market)}
-    values = [_pareto_value(line, market, front=id(line) in front) for line in shown]
+    front = {id(row) for row in pareto_front(shown, market)}
+    values = [_pareto_value(row, market, is_on_front=id(row) in front) for row in shown]
     unit = shown[0].throughput.unit if shown[0].throughput else ""
     cost = f"USD per million {shown[0].items}, {market}"
-    caption = f"{_title(shown)}: cost against throughput"
-    x = {
-        "field": "throughput",
-        "type": "quantitative",
-        "title": unit,
-        "scale": _spread([value["throughput"] for value in values]),
-    }
-    y = {
-        "field": "usd",
-        "type": "quantitative",
-        "title": cost,
-        "scale": _spread([value["usd"] for value in values]),
-    }
-    kinds = sorted({value["type"] for value in values}), sorted({value["setting"] for value in values})
+    x = field("throughput", unit, scale=_spread([value["throughput"] for value in values]))
+    y = field("usd", cost, scale=_spread([value["usd"] for value in values]))
+    types = sorted({value["type"] for value in values})
+    settings = sorted({value["setting"] for value in values})
     symbol = {
         "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
         "encoding": {
             "x": x,
             "y": y,
-            "color": {
-                "field": "type",
-                "type": "nominal",
-                "title": "type",
-                "scale": _scale(kinds[0], PALETTE),
-            },
-            "shape": {
-                "field": "setting",
-                "type": "nominal",
-                "title": "setting",
-                "scale": _scale(kinds[1], SHAPES),
-            },
-            "tooltip": _tooltip(type="type", setting="setting", told="told", usd_told="cost", run="run"),
-            "description": {"field": "description", "type": "nominal"},
+            "color": nominal("type", "type", scale=scale(types, PALETTE)),
+            "shape": nominal("setting", "setting", scale=scale(settings, SHAPES)),
+            "tooltip": [
+                nominal("type", "type"),
+                nominal("setting", "setting"),
+                nominal("throughput_text", "throughput"),
+                nominal("usd_text", "cost"),
+                nominal("run", "run"),
+            ],
+            "description": DESCRIPTION,
         },
     }
     frontier = {
@@ -103,7 +111,7 @@ def _pareto_chart(lines: Sequence[ResultRow], market: Market, place: int) -> lis
             "type": "line",
             "interpolate": "linear",
             "strokeDash": [5, 4],
-            "color": "#767b84",
+            "color": GREY,
             "aria": False,
         },
         "encoding": {"x": x, "y": y, "order": {"field": "throughput"}},
@@ -121,153 +129,146 @@ def _pareto_chart(lines: Sequence[ResultRow], market: Market, place: int) -> lis
     spec = {
         "data": {"name": "lines", "values": values},
         "height": 300,
-        "layer": [_bar(x, y, "x"), _bar(x, y, "y"), frontier, symbol, labels],
+        "layer": [_interval_bar(x, y, "x"), _interval_bar(x, y, "y"), frontier, symbol, labels],
     }
-    rows = [
-        [each["type"], each["setting"], each["told"], each["usd_told"], "yes" if each["front"] else ""]
-        for each in values
+    keys = ("type", "setting", "throughput_text", "usd_text")
+    table = [[*(value[key] for key in keys), "yes" if value["front"] else ""] for value in values]
+    return [
+        Chart(
+            name=f"pareto-{place}",
+            caption=f"{_title(shown)}: cost against throughput",
+            spec=spec,
+            titles=("type", "setting", unit, cost, "on the front"),
+            rows=table,
+        )
     ]
-    titles = ("type", "setting", unit, cost, "on the front")
-    return [Chart(name=f"pareto-{place}", caption=caption, spec=spec, titles=titles, rows=rows)]
 
 
-def _pareto_value(line: ResultRow, market: Market, *, front: bool) -> dict[str, Any]:
-    throughput, usd = line.throughput, line.usd_per_million(market)
+def _pareto_value(row: ResultRow, market: Market, *, is_on_front: bool) -> dict[str, Any]:
+    throughput, usd = row.throughput, row.usd_per_million(market)
     if throughput is None or usd is None:
-        raise ValueError("a line of this chart has a throughput and a price")
-    bounds = line.usd_interval(market) or (usd, usd)
-    low, high = (
-        (throughput.low, throughput.high) if line.has_interval else (throughput.value, throughput.value)
-    )
-    marks = ("*" if line.rehearsal else "") + ("" if line.result.stable else " ~")
-    told = digits(throughput.value) + marks + (f" ({low:.4g}–{high:.4g})" if line.has_interval else "")
-    usd_told = money(usd) + ("*" if line.rehearsal else "")
-    usd_told += f" ({money(bounds[0])}–{money(bounds[1])})" if line.has_interval else ""
-    name = f"{line.run.instance_type} {line.result.setting}{marks}"
+        raise ValueError("a row of this chart has a throughput and a price")
+    low, high = throughput.interval or (throughput.value, throughput.value)
+    cheap, dear = row.usd_interval(market) or (usd, usd)
+    mark = REHEARSED if row.rehearsal else ""
+    marks = mark + ("" if row.result.stable else UNSTABLE)
+    throughput_text, usd_text = digits(throughput.value) + marks, money(usd) + mark
+    if row.has_interval:
+        throughput_text += f" ({low:.4g}–{high:.4g})"
+        usd_text += f" ({money(cheap)}–{money(dear)})"
+    name = f"{row.run.instance_type} {row.result.setting}{marks}"
+    description = f"{name}: {throughput_text} {throughput.unit}, {usd_text} USD a million"
     return {
-        "run": line.run.run_id,
-        "type": line.run.instance_type,
-        "setting": line.result.setting,
+        "run": row.run.run_id,
+        "type": row.run.instance_type,
+        "setting": row.result.setting,
         "name": name,
         "throughput": throughput.value,
         "throughput_low": low,
         "throughput_high": high,
         "usd": float(usd),
-        "usd_low": float(bounds[0]),
-        "usd_high": float(bounds[1]),
-        "front": front,
-        "shown": int(front),
-        "told": f"{told} {throughput.unit}",
-        "usd_told": usd_told,
-        "description": f"{name}: {told} {throughput.unit}, {usd_told} USD a million"
-        + (", on the front" if front else ""),
+        "usd_low": float(cheap),
+        "usd_high": float(dear),
+        "front": is_on_front,
+        "shown": int(is_on_front),
+        "throughput_text": f"{throughput_text} {throughput.unit}",
+        "usd_text": usd_text,
+        "description": description + (", on the front" if is_on_front else ""),
     }
 
 
-def _bar(x: Spec, y: Spec, axis: str) -> Spec:
+def _interval_bar(x: Spec, y: Spec, axis: str) -> Spec:
     """Return the interval of one axis as a thin rule."""
-    field = "throughput" if axis == "x" else "usd"
-    along = {**(x if axis == "x" else y), "field": f"{field}_low"}
-    across = y if axis == "x" else x
+    along, across = (x, y) if axis == "x" else (y, x)
     return {
-        "mark": {"type": "rule", "strokeWidth": 1.5, "color": "#767b84", "aria": False},
+        "mark": {"type": "rule", "strokeWidth": 1.5, "color": GREY, "aria": False},
         "encoding": {
-            axis: along,
-            f"{axis}2": {"field": f"{field}_high"},
+            axis: {**along, "field": f"{along['field']}_low"},
+            f"{axis}2": {"field": f"{along['field']}_high"},
             "y" if axis == "x" else "x": across,
         },
     }
 
 
-def _speed_up_chart(lines: Sequence[ResultRow], place: int) -> list[Chart]:
+def _speed_up_chart(rows: Sequence[ResultRow], place: int) -> list[Chart]:
     """Return the speed-ups over the baseline as bars with intervals; no chart where none was measured."""
-    shown = [line for line in lines if line.comparison]
-    if not shown:
+    values = [_speed_up_value(row, row.comparison, rows) for row in rows if row.comparison]
+    if not values:
         return []
-    values = [_speed_up_value(line, lines) for line in shown]
-    y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 300}}
-    x = {
-        "field": "ratio",
-        "type": "quantitative",
-        "title": "speed-up over the baseline setting",
-        # Room for what is written behind the longest bar.
-        "scale": {"domain": [0, 1.35 * max(1.0, *(value["high"] for value in values))], "nice": False},
+    y = nominal("name", sort=None, axis={"labelLimit": 300})
+    # Room for what is written behind the longest bar.
+    longest = 1.35 * max(1.0, *(value["high"] for value in values))
+    x = field("ratio", "speed-up over the baseline setting", scale={"domain": [0, longest], "nice": False})
+    verdicts = scale((FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED), (BLUE, ORANGE, GREY, GREY))
+    bars = {
+        "mark": {"type": "bar", "height": {"band": 0.7}},
+        "encoding": {
+            "y": y,
+            "x": x,
+            "color": nominal("verdict", "verdict", scale=verdicts),
+            "tooltip": [
+                nominal("name", "what"),
+                nominal("text", "speed-up"),
+                nominal("verdict", "verdict"),
+                nominal("run", "run"),
+            ],
+            "description": DESCRIPTION,
+        },
     }
-    verdicts = ("faster", "slower", "no difference seen", "undecided")
-    colour = {
-        "field": "verdict",
-        "type": "nominal",
-        "title": "verdict",
-        "scale": _scale(verdicts, (PALETTE[0], PALETTE[1], PALETTE[7], PALETTE[7])),
+    intervals = {
+        "mark": {"type": "errorbar", "ticks": True, "color": TEXT, "thickness": 1.5, "aria": False},
+        "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
+    }
+    texts = {
+        "mark": {"type": "text", "align": "left", "dx": 6, "aria": False},
+        "encoding": {"y": y, "x": {**x, "field": "high"}, "text": {"field": "text"}},
+    }
+    baseline = {
+        "mark": {"type": "rule", "strokeDash": [2, 3], "color": TEXT, "aria": False},
+        "encoding": {"x": {"datum": 1, "type": "quantitative"}},
     }
     spec = {
         "data": {"name": "lines", "values": values},
         "height": ROW_PX * len(values),
-        "layer": [
-            {
-                "mark": {"type": "bar", "height": {"band": 0.7}},
-                "encoding": {
-                    "y": y,
-                    "x": x,
-                    "color": colour,
-                    "tooltip": _tooltip(name="what", told="speed-up", verdict="verdict", run="run"),
-                    "description": {"field": "description", "type": "nominal"},
-                },
-            },
-            {
-                "mark": {"type": "errorbar", "ticks": True, "color": TEXT, "thickness": 1.5, "aria": False},
-                "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
-            },
-            {
-                "mark": {"type": "text", "align": "left", "dx": 6, "aria": False},
-                "encoding": {"y": y, "x": {**x, "field": "high"}, "text": {"field": "told"}},
-            },
-            {
-                "mark": {"type": "rule", "strokeDash": [2, 3], "color": TEXT, "aria": False},
-                "encoding": {"x": {"datum": 1, "type": "quantitative"}},
-            },
-        ],
+        "layer": [bars, intervals, texts, baseline],
     }
-    rows = [[each["name"], each["told"], each["verdict"]] for each in values]
-    caption = f"{_title(lines)}: speed-up over the baseline setting"
-    titles = ("what", "speed-up", "verdict")
-    return [Chart(name=f"speed-ups-{place}", caption=caption, spec=spec, titles=titles, rows=rows)]
+    return [
+        Chart(
+            name=f"speed-ups-{place}",
+            caption=f"{_title(rows)}: speed-up over the baseline setting",
+            spec=spec,
+            titles=("what", "speed-up", "verdict"),
+            rows=[[value["name"], value["text"], value["verdict"]] for value in values],
+        )
+    ]
 
 
-TEXT = "currentColor"
-"""What the page's text has, in light and dark; a picture for paper replaces it."""
-
-
-def _speed_up_value(line: ResultRow, lines: Sequence[ResultRow]) -> dict[str, Any]:
-    comparison = line.comparison
-    if comparison is None:
-        raise ValueError("a line of this chart has a comparison")
-    several = {
-        "type": {each.run.instance_type for each in lines},
-        "case": {each.result.case for each in lines},
-    }
-    parts = [line.run.instance_type] if len(several["type"]) > 1 else []
-    parts += [line.result.case] if len(several["case"]) > 1 else []
-    name = ", ".join([*parts, f"{line.result.setting} over {comparison.baseline}"])
-    told = speed_up(line) + ("" if line.result.stable else " ~")
+def _speed_up_value(row: ResultRow, comparison: Comparison, rows: Sequence[ResultRow]) -> dict[str, Any]:
+    types = {other.run.instance_type for other in rows}
+    cases = {other.result.case for other in rows}
+    parts = [row.run.instance_type] if len(types) > 1 else []
+    parts += [row.result.case] if len(cases) > 1 else []
+    name = ", ".join([*parts, f"{row.result.setting} over {comparison.baseline}"])
+    text = speed_up(row) + ("" if row.result.stable else UNSTABLE)
     return {
-        "run": line.run.run_id,
+        "run": row.run.run_id,
         "name": name,
         "ratio": comparison.ratio,
         "low": comparison.low,
         "high": comparison.high,
         "verdict": comparison.verdict,
-        "told": told,
-        "description": f"{name}: {told}, {comparison.verdict}",
+        "text": text,
+        "description": f"{name}: {text}, {comparison.verdict}",
     }
 
 
-def _title(lines: Sequence[ResultRow]) -> str:
-    cases = {line.result.case for line in lines}
-    parts = dict.fromkeys([lines[0].run.workload, *(cases if len(cases) == 1 else ())])
-    types = {line.run.instance_type for line in lines}
-    told = ", ".join(part for part in parts if part) + (f" on {types.pop()}" if len(types) == 1 else "")
-    return told + (" (rehearsal)" if lines[0].rehearsal else "")
+def _title(rows: Sequence[ResultRow]) -> str:
+    cases = {row.result.case for row in rows}
+    parts = dict.fromkeys([rows[0].run.workload, *(cases if len(cases) == 1 else ())])
+    title = ", ".join(part for part in parts if part)
+    types = {row.run.instance_type for row in rows}
+    title += f" on {types.pop()}" if len(types) == 1 else ""
+    return title + (" (rehearsal)" if rows[0].rehearsal else "")
 
 
 def _spread(values: Sequence[float]) -> Spec:
@@ -275,12 +276,3 @@ def _spread(values: Sequence[float]) -> Spec:
     if min(values) > 0 and max(values) > WIDE_SPREAD * min(values):
         return {"type": "log", "domain": [min(values) / 1.6, max(values) * 1.6], "nice": False}
     return {"zero": False, "padding": 40}
-
-
-def _scale(names: Sequence[str], values: Sequence[str]) -> Spec:
-    """Return a scale that repeats its values where there are more names."""
-    return {"domain": list(names), "range": [values[place % len(values)] for place in range(len(names))]}
-
-
-def _tooltip(**titles: str) -> list[Spec]:
-    return [{"field": field, "type": "nominal", "title": title} for field, title in titles.items()]

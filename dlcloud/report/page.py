@@ -85,7 +85,7 @@ def _figure(chart: Chart) -> str:
     table = _table(chart.titles, chart.rows, chart.numeric)
     return (
         f'<figure id="{chart.name}"><figcaption>{escape(chart.caption)}</figcaption>\n'
-        f'<div class="chart"></div>\n<p class="told" role="status"></p>\n'
+        f'<div class="chart"></div>\n<p class="reading" role="status"></p>\n'
         f"<details><summary>Values of this chart</summary>{table}</details></figure>"
     )
 

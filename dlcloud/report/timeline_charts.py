@@ -8,7 +8,7 @@ from typing import Any
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.result import parse_record
 from dlcloud.core.timeline import Step, Timeline, timelines_of
-from dlcloud.report.charts import PALETTE, SHAPES, Chart, Spec
+from dlcloud.report.charts import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.store.measurements import Measurements
 
 MOST_POINTS = 2000
@@ -21,10 +21,10 @@ AXIS_PX = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What is drawn over time, and how."""
+    """A value of each step that is drawn over time."""
 
     title: str
-    of: Callable[[Step], float | None]
+    value: Callable[[Step], float | None]
     interpolate: str = "linear"
     zero: bool = True
 
@@ -32,17 +32,13 @@ class Panel:
 def timeline_charts(timeline: Timeline, place: int) -> list[Chart]:
     """Return world size, throughput, loss and events over time."""
     last = max([timeline.steps[-1].at_s, *(event.at_s for event in timeline.events)])
-    x = {
-        "field": "at_s",
-        "type": "quantitative",
-        "title": f"seconds since {timeline.began_at:%Y-%m-%d %H:%M:%S} UTC",
-        "scale": {"domain": [0, last or 1], "nice": False},
-    }
+    title = f"seconds since {timeline.began_at:%Y-%m-%d %H:%M:%S} UTC"
+    x = field("at_s", title, scale={"domain": [0, last or 1], "nice": False})
     name = timeline.run or "elastic run"
     panels = [
-        Panel(title="world size", of=lambda step: step.world_size, interpolate="step-before"),
-        Panel(title="samples/s", of=lambda step: step.throughput),
-        Panel(title="loss", of=lambda step: step.loss, zero=False),
+        Panel(title="world size", value=lambda step: step.world_size, interpolate="step-before"),
+        Panel(title="samples/s", value=lambda step: step.throughput),
+        Panel(title="loss", value=lambda step: step.loss, zero=False),
     ]
     charts = [
         _steps_chart(f"timeline-{place}-{number}", f"{name}: {panel.title}", panel, timeline.steps, x)
@@ -97,50 +93,39 @@ def read_timelines(file: str) -> list[Timeline]:
 
 def _steps_chart(name: str, caption: str, panel: Panel, steps: Sequence[Step], x: Spec) -> Chart | None:
     title = panel.title
-    told = [
+    values: list[dict[str, Any]] = [
         {"at_s": step.at_s, "step": step.step, "value": value, "world_size": step.world_size}
         for step in steps
-        if (value := panel.of(step)) is not None
+        if (value := panel.value(step)) is not None
     ]
-    if not told:
+    if not values:
         return None
-    values = _thinned(told)
-    for each in values:
-        each["description"] = f"step {each['step']} after {each['at_s']:.1f} s: {each['value']:.4g} {title}"
-    y = {"field": "value", "type": "quantitative", "title": title, "axis": {"minExtent": AXIS_PX}}
-    y["scale"] = {"zero": panel.zero}
+    values = _thinned(values)
+    for point in values:
+        at_s, value = point["at_s"], point["value"]
+        point["description"] = f"step {point['step']} after {at_s:.1f} s: {value:.4g} {title}"
+    y = field("value", title, axis={"minExtent": AXIS_PX}, scale={"zero": panel.zero})
     tooltip = [
-        {"field": "step", "type": "quantitative", "title": "step"},
-        {"field": "at_s", "type": "quantitative", "title": "seconds", "format": ".2f"},
-        {"field": "value", "type": "quantitative", "title": title, "format": ".5~g"},
-        {"field": "world_size", "type": "quantitative", "title": "world size"},
+        field("step", "step"),
+        field("at_s", "seconds", format=".2f"),
+        field("value", title, format=".5~g"),
+        field("world_size", "world size"),
     ]
+    size = 12 if len(values) > MANY_POINTS else 40
     points = {
-        "mark": {
-            "type": "point",
-            "filled": True,
-            "size": 12 if len(values) > MANY_POINTS else 40,
-            "color": PALETTE[0],
-        },
-        "encoding": {
-            "x": x,
-            "y": y,
-            "tooltip": tooltip,
-            "description": {"field": "description", "type": "nominal"},
-        },
+        "mark": {"type": "point", "filled": True, "size": size, "color": BLUE},
+        "encoding": {"x": x, "y": y, "tooltip": tooltip, "description": DESCRIPTION},
     }
     line = {
-        "mark": {"type": "line", "interpolate": panel.interpolate, "color": PALETTE[0], "aria": False},
+        "mark": {"type": "line", "interpolate": panel.interpolate, "color": BLUE, "aria": False},
         "encoding": {"x": x, "y": y},
     }
-    spec = {"data": {"name": "lines", "values": values}, "height": 120, "layer": [line, points]}
-    rows = [[str(each["step"]), f"{each['at_s']:.2f}", f"{each['value']:.5g}"] for each in values]
     return Chart(
         name=name,
         caption=caption,
-        spec=spec,
+        spec={"data": {"name": "lines", "values": values}, "height": 120, "layer": [line, points]},
         titles=("step", "seconds", title),
-        rows=rows,
+        rows=[[str(point["step"]), f"{point['at_s']:.2f}", f"{point['value']:.5g}"] for point in values],
         numeric=frozenset({0, 1, 2}),
     )
 
@@ -160,27 +145,20 @@ def _events_chart(name: str, caption: str, timeline: Timeline, x: Spec) -> Chart
     ]
     kinds = list(dict.fromkeys(event.event for event in timeline.events))
     tooltip = [
-        {"field": "at_s", "type": "quantitative", "title": "seconds", "format": ".2f"},
-        *({"field": field, "type": "nominal", "title": field} for field in ("event", "cause", "worker")),
+        field("at_s", "seconds", format=".2f"),
+        *(nominal(name, name) for name in ("event", "cause", "worker")),
     ]
-    shapes = {"domain": kinds, "range": [SHAPES[place % len(SHAPES)] for place in range(len(kinds))]}
     spec = {
         "data": {"name": "lines", "values": values},
         "height": 22 * len(kinds),
-        "mark": {"type": "point", "filled": True, "size": 80, "color": PALETTE[1], "opacity": 0.9},
+        "mark": {"type": "point", "filled": True, "size": 80, "color": ORANGE, "opacity": 0.9},
         "encoding": {
             "x": x,
-            "y": {
-                "field": "event",
-                "type": "nominal",
-                "title": None,
-                "sort": kinds,
-                "axis": {"minExtent": AXIS_PX, "grid": True},
-            },
+            "y": nominal("event", sort=kinds, axis={"minExtent": AXIS_PX, "grid": True}),
             # The row already says which event it is; the shape does so where rows are far from their names.
-            "shape": {"field": "event", "type": "nominal", "scale": shapes, "legend": None},
+            "shape": {"field": "event", "type": "nominal", "scale": scale(kinds, SHAPES), "legend": None},
             "tooltip": tooltip,
-            "description": {"field": "description", "type": "nominal"},
+            "description": DESCRIPTION,
         },
     }
     rows = [[f"{event.at_s:.2f}", event.event, event.worker, event.cause] for event in timeline.events]

@@ -146,7 +146,7 @@ def test_the_keyboard_reaches_every_mark_and_tells_its_value(shown):
     browser.press("Tab")
     seen = set()
     for _ in records:
-        seen.add(browser.evaluate("document.querySelector('#pareto-0 .told').textContent"))
+        seen.add(browser.evaluate("document.querySelector('#pareto-0 .reading').textContent"))
         browser.press("ArrowRight")
     assert len(seen) == len(records)
     browser.press("Home")
