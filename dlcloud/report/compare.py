@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dlcloud.core.compare import Difference, Pair
 from dlcloud.core.cost import rounded
 from dlcloud.core.result_row import ResultRow
-from dlcloud.report.cells import digits, ratio
+from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, ratio
 from dlcloud.report.table import Cell, Report, Section, fitted
 
 
@@ -28,31 +28,31 @@ def compare_report(sides: Sides, pairs: Sequence[Pair], differing: Sequence[Diff
         records=[_record(sides, pair) for pair in pairs],
         sections=sections,
         empty="",
-        extra={"differences": [{"what": d.what, "a": d.first, "b": d.second} for d in differing]},
+        extra={"differences": [{"what": d.name, "a": d.first, "b": d.second} for d in differing]},
     )
 
 
 def _ratio_section(sides: Sides, pairs: Sequence[Pair]) -> Section:
     unit = pairs[0].first.throughput.unit if pairs[0].first.throughput else "items/s"
-    mark = "*" if any(pair.first.rehearsal or pair.second.rehearsal for pair in pairs) else ""
+    mark = REHEARSED if any(_is_rehearsal(pair) for pair in pairs) else ""
     notes = [f"ratio: {unit} of B over A with its 95 % interval; above 1, B is faster"]
     notes.append("cost: USD per million of B over A, each at the price of the market it ran in")
     if mark:
         notes.append("* rehearsal: the speed is of this machine, and says nothing of the types")
-    if any(not pair.first.result.stable or not pair.second.result.stable for pair in pairs):
+    if not all(_is_stable(pair) for pair in pairs):
         notes.append("~: a side did not settle")
-    if any(not pair.ratio.paired for pair in pairs):
+    if not all(pair.ratio.paired for pair in pairs):
         notes.append("of two runs: the interval comes from those of both medians")
     names = [_names(pair) for pair in pairs]
-    # What all rows share says nothing; the setting is always told.
-    shown = [title for title in names[0] if title == "setting" or len({each[title] for each in names}) > 1]
-    count = len(shown)
+    # The setting is always shown, of the others those in which the rows differ.
+    titles = [title for title in names[0] if title == "setting" or len({of[title] for of in names}) > 1]
+    count = len(titles)
     section = Section(
         heading=f"A: {sides.first}\nB: {sides.second}",
-        titles=(*shown, "A", "B", f"ratio{mark}", "verdict", "cost"),
+        titles=(*titles, "A", "B", f"ratio{mark}", "verdict", "cost"),
         rows=[
-            [*(each[title] for title in shown), *_figures(pair)]
-            for pair, each in zip(pairs, names, strict=True)
+            [*(name[title] for title in titles), *_figures(pair)]
+            for pair, name in zip(pairs, names, strict=True)
         ],
         notes=notes,
         numeric=frozenset({count, count + 1, count + 4}),
@@ -60,37 +60,43 @@ def _ratio_section(sides: Sides, pairs: Sequence[Pair]) -> Section:
     return fitted(section, {**dict.fromkeys(range(count), 8), count + 2: 13, count + 3: 10})
 
 
+def _is_stable(pair: Pair) -> bool:
+    return pair.first.result.stable and pair.second.result.stable
+
+
+def _is_rehearsal(pair: Pair) -> bool:
+    return pair.first.rehearsal or pair.second.rehearsal
+
+
 def _names(pair: Pair) -> dict[str, str]:
     first, second = pair.first, pair.second
     settings = dict.fromkeys((first.result.setting, second.result.setting))
     types = dict.fromkeys((first.run.instance_type, second.run.instance_type))
-    shaky = "" if first.result.stable and second.result.stable else " ~"
     return {
         "type": " → ".join(types),
         "benchmark": first.run.workload,
         "case": first.result.case,
-        "setting": " → ".join(settings) + shaky,
+        "setting": " → ".join(settings) + ("" if _is_stable(pair) else UNSTABLE),
     }
 
 
 def _figures(pair: Pair) -> tuple[str, ...]:
-    first, second = pair.first, pair.second
     cost = pair.usd_ratio
     return (
-        _value(first),
-        _value(second),
-        told_ratio(pair),
+        _throughput(pair.first),
+        _throughput(pair.second),
+        _ratio(pair),
         pair.ratio.verdict,
         "" if cost is None else f"{ratio(float(cost))}x",
     )
 
 
-def _value(row: ResultRow) -> str:
+def _throughput(row: ResultRow) -> str:
     return digits(row.throughput.value) if row.throughput else ""
 
 
-def told_ratio(pair: Pair) -> str:
-    """Return a ratio with its interval, where there is one."""
+def _ratio(pair: Pair) -> str:
+    """Format a ratio with its interval, where there is one."""
     value = pair.ratio
     if value.low is None or value.high is None:
         return f"{ratio(value.value)}x"
@@ -101,14 +107,14 @@ def _difference_section(sides: Sides, differing: Sequence[Difference]) -> Sectio
     section = Section(
         heading="what else differs",
         titles=("what", "A", "B"),
-        rows=[(each.what, each.first, each.second) for each in differing],
+        rows=[(difference.name, difference.first, difference.second) for difference in differing],
         notes=[f"A: {sides.first}; B: {sides.second}"],
     )
     return fitted(section, {0: 20, 1: 12, 2: 12})
 
 
 def _record(sides: Sides, pair: Pair) -> dict[str, Cell]:
-    first, second, told = pair.first, pair.second, pair.ratio
+    first, second, value = pair.first, pair.second, pair.ratio
     return {
         "a": sides.first,
         "b": sides.second,
@@ -123,12 +129,12 @@ def _record(sides: Sides, pair: Pair) -> dict[str, Cell]:
         "throughput_a": first.throughput.value if first.throughput else None,
         "throughput_b": second.throughput.value if second.throughput else None,
         "unit": first.throughput.unit if first.throughput else None,
-        "ratio": told.value,
-        "ratio_low": told.low,
-        "ratio_high": told.high,
-        "verdict": told.verdict,
-        "paired": told.paired,
+        "ratio": value.value,
+        "ratio_low": value.low,
+        "ratio_high": value.high,
+        "verdict": value.verdict,
+        "paired": value.paired,
         "usd_ratio": None if pair.usd_ratio is None else rounded(pair.usd_ratio, 6),
-        "rehearsal": first.rehearsal or second.rehearsal,
-        "stable": first.result.stable and second.result.stable,
+        "rehearsal": _is_rehearsal(pair),
+        "stable": _is_stable(pair),
     }

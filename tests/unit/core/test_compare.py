@@ -120,7 +120,7 @@ def test_differences_are_told_by_name_and_of_lists_what_only_one_side_has():
     first = {"hardware": {"cpu_model": "Xeon", "cpu_flags": ["avx2"], "cores": 2}, "image": "ami-1", "old": 1}
     second = {"hardware": {"cpu_model": "EPYC", "cpu_flags": ["avx2", "amx"], "cores": 2}, "image": "ami-2"}
     found = differences(first, second, ignored=frozenset({"image"}))
-    told = [(each.what, each.first, each.second) for each in found]
+    told = [(each.name, each.first, each.second) for each in found]
     assert told == [
         ("hardware.cpu_model", "Xeon", "EPYC"),
         ("hardware.cpu_flags", "", "only here: amx"),
