@@ -10,7 +10,7 @@ from dlcloud.core.errors import CloudError
 from dlcloud.core.events import stage
 from dlcloud.core.instance import Market, Price
 from dlcloud.core.quota import quota_key, quotas
-from dlcloud.report.findings import Check, findings_report
+from dlcloud.report.account import Check, findings_report
 from dlcloud.report.table import Format, render
 
 if TYPE_CHECKING:

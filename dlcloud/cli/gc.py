@@ -13,7 +13,7 @@ from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import CONTROLLER_TAG, NAME_TAG, Leftover
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, PartialError
 from dlcloud.core.events import Notice, Warned, stage
-from dlcloud.report.leftovers import Priced, leftovers_report, priced
+from dlcloud.report.account import PricedLeftover, leftovers_report, price_leftover
 from dlcloud.report.table import Format, render
 from dlcloud.system.parallel import fan_out
 
@@ -124,11 +124,11 @@ class Collector:
             self.context.emit(Notice(message=message, instance_id=instance.instance_id))
         return set(controllers)
 
-    def _price(self, leftovers: Sequence[Leftover]) -> list[Priced]:
-        lines: list[Priced] = []
+    def _price(self, leftovers: Sequence[Leftover]) -> list[PricedLeftover]:
+        lines: list[PricedLeftover] = []
         for region, group in _by_region(leftovers):
             prices = self._hourly_usd(region, group)
-            lines += [priced(item, prices.get(item.resource_id)) for item in group]
+            lines += [price_leftover(item, prices.get(item.resource_id)) for item in group]
         return lines
 
     def _hourly_usd(self, region: str, leftovers: Sequence[Leftover]) -> dict[str, Decimal]:

@@ -119,7 +119,7 @@ class Resizer:
         """
         from dlcloud.cli.lifecycle import confirm_spending
         from dlcloud.launch.acquire import lock_cluster
-        from dlcloud.report.resize import resize_report
+        from dlcloud.report.plan import resize_report
 
         if self._is_training:
             self._request_workers()
@@ -221,7 +221,7 @@ class Resizer:
         )
 
     def _print(self, decision: "Resize", plan: "Plan | None", result: Sequence[Member] | None = None) -> None:
-        from dlcloud.report.resize import resize_report
+        from dlcloud.report.plan import resize_report
 
         click.echo(render(resize_report(decision, plan, self.cluster.name, result), Format(self.output)))
 

@@ -1,7 +1,12 @@
-"""A plan as a table: what `--dry-run` prints and what `up` shows before it spends."""
+"""Plans as tables: what `--dry-run` prints, and `up` and `resize` show before they spend."""
 
+from collections.abc import Sequence
+
+from dlcloud.core.cluster import Member
 from dlcloud.core.cost import exact, money, rounded
+from dlcloud.core.instance import Market
 from dlcloud.core.plan import Plan, Pool
+from dlcloud.core.resize import Resize
 from dlcloud.report.table import Cell, Report, Section
 
 
@@ -10,13 +15,13 @@ def plan_report(plan: Plan, *, command: str = "up", detached: bool = False) -> R
     return Report(
         command=command,
         records=[_record(plan, pool) for pool in plan.pools],
-        sections=[_section(plan, _afterwards(plan, detached=detached))],
+        sections=[_section(plan, detached=detached)],
         empty="",
         extra={"plan": _whole(plan) | {"detached": detached}},
     )
 
 
-def _section(plan: Plan, afterwards: str) -> Section:
+def _section(plan: Plan, *, detached: bool) -> Section:
     count = (
         str(plan.max_count) if plan.min_count == plan.max_count else f"{plan.min_count} to {plan.max_count}"
     )
@@ -24,9 +29,9 @@ def _section(plan: Plan, afterwards: str) -> Section:
         f"{count} instance(s) for {plan.workload}",
         f"image {plan.image.image_id}, {plan.disk_gib} GiB of encrypted gp3",
         f"SSH from {plan.cidr} only; account {plan.account}, {plan.region}",
-        _money(plan),
+        _cost(plan),
         *_conditions(plan),
-        afterwards,
+        _afterwards(plan, detached=detached),
         *plan.reasons,
     ]
     if plan.rehearsal:
@@ -41,7 +46,7 @@ def _section(plan: Plan, afterwards: str) -> Section:
 
 
 def _afterwards(plan: Plan, *, detached: bool) -> str:
-    """Return what becomes of the instances when the workload has ended."""
+    """Return what happens to the instances when the workload has ended."""
     if detached:
         return (
             "detached: the coordinator controls the others; when the training has ended it\n"
@@ -53,12 +58,12 @@ def _afterwards(plan: Plan, *, detached: bool) -> str:
 
 
 def waits_until(plan: Plan) -> str:
-    """Return when a coordinator that nobody fetches results from ends itself, by the recipe's budget."""
+    """Return when a coordinator whose results are never fetched ends itself, by the recipe's budget."""
     latest = f"{plan.life_minutes} minutes after its launch"
     return latest if plan.idle_minutes is None else f"{plan.idle_minutes} minutes without work, or {latest}"
 
 
-def _money(plan: Plan) -> str:
+def _cost(plan: Plan) -> str:
     if plan.hourly_usd is None or plan.worst_case_usd is None:
         return f"cost unknown; instances end themselves after {plan.life_minutes} minutes at the latest"
     return (
@@ -69,12 +74,12 @@ def _money(plan: Plan) -> str:
 
 def _conditions(plan: Plan) -> list[str]:
     """Return what else bounds the cost, where the recipe says so."""
-    told = []
+    conditions = []
     if plan.idle_minutes is not None:
-        told.append(f"each ends itself after {plan.idle_minutes} minutes without work")
+        conditions.append(f"each ends itself after {plan.idle_minutes} minutes without work")
     if plan.on_demand_base:
-        told.append(f"{plan.on_demand_base} of them on-demand, the others spot")
-    return told
+        conditions.append(f"{plan.on_demand_base} of them on-demand, the others spot")
+    return conditions
 
 
 def _row(number: int, pool: Pool) -> tuple[str, ...]:
@@ -123,3 +128,100 @@ def _whole(plan: Plan) -> dict[str, Cell | list[str]]:
         "max_usd": plan.max_usd,
         "rehearsal": plan.rehearsal,
     }
+
+
+def resize_report(
+    resize: Resize, plan: Plan | None, cluster: str = "", done: Sequence[Member] | None = None
+) -> Report:
+    """Return which instances stay, end and are launched, with prices: before the resize, or after it.
+
+    Args:
+        resize: The decision.
+        plan: The pools to launch from; None if no instance is launched.
+        cluster: The cluster's name.
+        done: The cluster's instances after the resize; None before it.
+    """
+    records = [_member_record("end" if done is None else "ended", member) for member in resize.end]
+    if done is not None:
+        records += [_member_record("up", member) for member in done]
+    elif plan is not None:
+        records += _pool_records(resize, plan)
+    heading = _resize_heading(resize, cluster, done)
+    section = Section(
+        heading=heading,
+        titles=("action", "instance", "type", "market", "zone", "USD/h"),
+        rows=[tuple("" if value is None else str(value) for value in record.values()) for record in records],
+        notes=_resize_notes(resize, plan) if done is None else [],
+        numeric=frozenset({5}),
+    )
+    summary = {
+        "cluster": cluster,
+        "target": resize.target,
+        "present": resize.present,
+        "launch": resize.launch,
+        "launch_on_demand": resize.on_demand,
+        "end": [member.instance.instance_id for member in resize.end],
+        "done": done is not None,
+        "hourly_usd": plan.hourly_usd if plan else None,
+        "worst_case_usd": plan.worst_case_usd if plan else None,
+        "life_minutes": plan.life_minutes if plan else None,
+        "reasons": [*resize.reasons, *(plan.reasons if plan else ())],
+    }
+    return Report(
+        command="resize",
+        records=records,
+        sections=[section] if records else [],
+        empty=heading,
+        extra={"resize": summary},
+    )
+
+
+def _resize_heading(resize: Resize, cluster: str, done: Sequence[Member] | None) -> str:
+    name = f"{cluster}: " if cluster else ""
+    if done is not None:
+        return f"{name}{len(done)} instance(s) are up"
+    if resize.nothing:
+        return f"{name}{resize.present} instance(s) are up; nothing is to be done"
+    return f"{name}{resize.present} instance(s) are up, {resize.target} are to be"
+
+
+def _member_record(action: str, member: Member) -> dict[str, Cell]:
+    instance = member.instance
+    return {
+        "action": action,
+        "instance_id": instance.instance_id,
+        "instance_type": instance.instance_type,
+        "market": str(instance.market),
+        "zone": instance.zone,
+        "hourly_usd": member.hourly_usd,
+    }
+
+
+def _pool_records(resize: Resize, plan: Plan) -> list[dict[str, Cell]]:
+    """Return the pools that are asked, in their order; how many each gives, EC2 decides."""
+    markets = {*plan.rounds, *([Market.ON_DEMAND] if resize.on_demand else [])}
+    return [
+        {
+            "action": "launch from",
+            "instance_id": "",
+            "instance_type": pool.instance_type,
+            "market": str(pool.market),
+            "zone": pool.zone or "any",
+            "hourly_usd": pool.price.hourly_usd if pool.price else None,
+        }
+        for pool in plan.pools
+        if pool.market in markets
+    ]
+
+
+def _resize_notes(resize: Resize, plan: Plan | None) -> list[str]:
+    notes = [f"{resize.launch} to be launched"] if resize.launch else []
+    notes += resize.reasons
+    if plan is None:
+        return notes
+    hourly, worst = plan.hourly_usd, plan.worst_case_usd
+    cost = "cost unknown"
+    if hourly is not None and worst is not None:
+        cost = f"{rounded(hourly)} USD/h at most in all; worst case {money(worst)} USD"
+    ends = f"new instances end themselves after {plan.life_minutes} minutes, with the launcher gone too"
+    return [*notes, f"SSH from {plan.cidr} only", cost, ends, *plan.reasons]

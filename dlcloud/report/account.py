@@ -1,0 +1,102 @@
+"""The state of an account as tables: the checks of `doctor`, and what `gc` found left over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from dlcloud.core.cluster import Leftover
+from dlcloud.core.cost import money, volume_usd
+from dlcloud.report.table import Cell, Report, Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check: `good` is None for one that could not be made."""
+
+    name: str
+    good: bool | None
+    detail: str
+
+    @property
+    def verdict(self) -> str:
+        return {True: "ok", False: "REFUSED", None: "unknown"}[self.good]
+
+
+def findings_report(checks: Sequence[Check], *, target: str) -> Report:
+    return Report(
+        command="doctor",
+        records=[{"check": check.name, "verdict": check.verdict, "detail": check.detail} for check in checks],
+        sections=[
+            Section(
+                heading=f"would {target} start?",
+                titles=("check", "verdict", "detail"),
+                rows=[(check.name, check.verdict, check.detail) for check in checks],
+                wrapped={2: 52},
+            )
+        ],
+        empty="",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedLeftover:
+    """A leftover and the price of an hour of it; None at an unknown price."""
+
+    leftover: Leftover
+    hourly_usd: Decimal | None
+
+
+def price_leftover(leftover: Leftover, instance_usd: Decimal | None) -> PricedLeftover:
+    """Return a leftover with its price: `instance_usd` for an instance, gp3's for a volume, else nothing."""
+    if leftover.kind == "instance":
+        return PricedLeftover(leftover=leftover, hourly_usd=instance_usd)
+    return PricedLeftover(leftover=leftover, hourly_usd=volume_usd(leftover.size_gib))
+
+
+def leftovers_report(priced: Sequence[PricedLeftover], *, now: datetime) -> Report:
+    """Return a row for each, the most expensive first, and the sum."""
+    ordered = sorted(priced, key=lambda one: (-(one.hourly_usd or Decimal(0)), one.leftover.resource_id))
+    total = sum((one.hourly_usd or Decimal(0) for one in priced), Decimal(0))
+    unknown = any(one.hourly_usd is None for one in priced)
+    note = f"{money(total)} USD/h{' and what has no known price' if unknown else ''}"
+    section = Section(
+        heading="",
+        titles=("cluster", "region", "what", "id", "type", "since", "USD/h"),
+        rows=[_row(one, now) for one in ordered],
+        notes=[note, "a cluster of another machine or person is among these if its store is not this one"],
+        numeric=frozenset({6}),
+    )
+    return Report(
+        command="gc",
+        records=[_record(one) for one in ordered],
+        sections=[section] if priced else [],
+        empty="nothing is left over",
+        extra={"hourly_usd": total},
+    )
+
+
+def _row(priced: PricedLeftover, now: datetime) -> tuple[str, ...]:
+    leftover, instance = priced.leftover, priced.leftover.instance
+    since = str(now - instance.launched_at).partition(".")[0] if instance else ""
+    size = f"{leftover.size_gib} GiB" if leftover.size_gib else ""
+    kind = instance.instance_type if instance else size
+    usd = "unknown" if priced.hourly_usd is None else money(priced.hourly_usd) if priced.hourly_usd else ""
+    return (leftover.cluster_id, leftover.region, leftover.kind, leftover.resource_id, kind, since, usd)
+
+
+def _record(priced: PricedLeftover) -> dict[str, Cell]:
+    leftover, instance = priced.leftover, priced.leftover.instance
+    return {
+        "cluster_id": leftover.cluster_id,
+        "name": leftover.name,
+        "region": leftover.region,
+        "kind": leftover.kind,
+        "id": leftover.resource_id,
+        "instance_type": instance.instance_type if instance else None,
+        "market": str(instance.market) if instance else None,
+        "zone": instance.zone if instance else None,
+        "launched_at": instance.launched_at if instance else None,
+        "size_gib": leftover.size_gib or None,
+        "hourly_usd": priced.hourly_usd,
+    }
