@@ -1,12 +1,12 @@
-"""The agent of an instance: runs its workers, watches for the end of the instance, lets them leave in time.
+"""The agent of an instance: runs its workers, watches for interruptions, and lets the workers leave in time.
 
     python3 -m trainer.agent --run RUN --worker NAME --coordinator HOST --folder DIR -- python3 script.py ...
 
-On the coordinator `--lighthouse` is added: the agent runs the lighthouse, too. Everything lies in the folder:
-`records.jsonl` (what `records.py` says), `control.json` (what `control.py` says, written by the controller),
-`checkpoints/` and `ledger.json`. SIGTERM makes the workers leave after their step, as an interruption notice
-and the controller's `drain` do. It ends with 0 when the run is done, 10 when it was asked to leave and has, 1
-when a worker failed for good.
+On the coordinator `--lighthouse` is added: the agent runs the lighthouse, too. All files are in the folder:
+`records.jsonl` (see `records.py`), `control.json` (see `control.py`; the controller writes it),
+`checkpoints/` and `ledger.json`. SIGTERM lets the workers leave after their step, as an interruption notice
+and the control file's `drain` do. The exit status is 0 when the run is done, 10 when the workers have left
+because they were asked to, 1 when a worker failed for good.
 """
 
 import queue
@@ -18,37 +18,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from .agent_options import Options, parse, promoted
-from .agent_processes import lighthouse, workers
 from .children import Child
 from .control import Control, ControlFile
 from .drain import DRAINED
 from .ledger import LedgerClient, LedgerError
-from .notices import POLL_S, Metadata, MetadataError, Sighting, Watch
-from .ports import ledger_beside
-from .records import Event, Records
+from .notices import POLL_S, MetadataClient, MetadataError, NoticeTracker, SpotStatus
+from .options import Options, parse, promote
+from .processes import make_lighthouse, make_workers
+from .records import Event, Records, log_to_stderr
+from .settings import ledger_address
 
 TICK_S = 0.1
 LEDGER_S = 1.0
 LINGER_S = 10.0
-"""How long the lighthouse outlives a run that is done, so that nobody is left in the dark."""
+"""How long the lighthouse continues after the run is done, for workers that are about to end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Supervise until the run is done or this instance has to go."""
     options = parse(argv)
     options.folder.mkdir(parents=True, exist_ok=True)
-    tell = _tell
-    with Records(
-        path=options.folder / "records.jsonl", run=options.run, worker=options.worker, tell=tell
-    ) as records:
+    path = options.folder / "records.jsonl"
+    with Records(path=path, run=options.run, worker=options.worker, log=log_to_stderr) as records:
         agent = Agent(
             options=options,
             records=records,
-            workers=workers(options, records),
-            lighthouse=lighthouse(options, records) if options.lighthouse else None,
-            look=Metadata(options.metadata).look,
-            promote=lambda wanted: lighthouse(promoted(options, wanted), records),
+            workers=make_workers(options, records),
+            lighthouse=make_lighthouse(options, records) if options.lighthouse else None,
+            fetch_status=MetadataClient(options.metadata).fetch,
+            make_lighthouse=lambda control: make_lighthouse(promote(options, control), records),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: agent.ask_to_leave(signal.Signals(number).name))
@@ -59,166 +57,160 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Agent:
-    """Watches and supervises.
+    """Supervises the processes of an instance.
 
     Args:
-        options: As given.
-        records: Told what happens.
         workers: The processes that train.
         lighthouse: On the coordinator.
-        promote: Returns the lighthouse of an instance that is to take over from a lost coordinator.
-        look: Asks the metadata service.
-        poll_s: Seconds between two looks.
-        clock, now, sleep: The time, injected for tests.
+        fetch_status: Asks the metadata service.
+        make_lighthouse: Makes the lighthouse of an instance that replaces a lost coordinator.
+        poll_s: Seconds between two requests to the metadata service.
     """
 
     options: Options
     records: Records
     workers: Sequence[Child]
     lighthouse: Child | None
-    look: Callable[[], Sighting]
-    promote: Callable[[Control], Child] | None = None
+    fetch_status: Callable[[], SpotStatus]
+    make_lighthouse: Callable[[Control], Child] | None = None
     poll_s: float = POLL_S
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], None] = time.sleep
-    _seen: "queue.Queue[Sighting | MetadataError]" = field(default_factory=queue.Queue, init=False)
-    _watch: Watch = field(default_factory=Watch, init=False)
+    _statuses: "queue.Queue[SpotStatus | MetadataError]" = field(default_factory=queue.Queue, init=False)
+    _notices: NoticeTracker = field(default_factory=NoticeTracker, init=False)
     _control: ControlFile = field(init=False)
-    _leave: str | None = field(default=None, init=False)
-    _quit: bool = field(default=False, init=False)
+    _leave_cause: str | None = field(default=None, init=False)
     _fault: str = field(default="", init=False)
-    _blind: bool = field(default=False, init=False)
+    _is_blind: bool = field(default=False, init=False)  # the metadata service does not answer
     _ledger_at: float = field(default=0.0, init=False)
-    _done: bool = field(default=False, init=False)
+    _is_done: bool = field(default=False, init=False)
     _ledger: str = field(default="", init=False)
 
     def ask_to_leave(self, cause: str) -> None:
         """Leave after this step, the lighthouse included."""
-        self._leave, self._quit = self._leave or cause, True
+        self._leave_cause = self._leave_cause or cause
 
     def run(self) -> int:
-        """Supervise; no process is left behind."""
+        """Supervise; return the exit status. No process is left behind."""
         self._control = ControlFile(self.options.folder / "control.json")
         self._ledger = self.options.ledger_address
-        threading.Thread(target=self._poll, name="metadata", daemon=True).start()
+        threading.Thread(target=self._poll_metadata, name="metadata", daemon=True).start()
         try:
-            while not self._over():
-                self._turn()
+            while not self._is_over():
+                self._tick()
                 self.sleep(TICK_S)
             self._linger()
-            return self._status()
+            return self._exit_status()
         finally:
             for child in self._children():
                 child.close()
 
-    def _turn(self) -> None:
+    def _tick(self) -> None:
         now = self.clock()
-        while not self._seen.empty():
-            self._take_note(self._seen.get())
+        while not self._statuses.empty():
+            self._handle_status(self._statuses.get())
         self._read_control()
-        self._mind_the_deadline()
+        self._drain_in_time()
         for child in self._children():
-            child.tend(now)
+            child.poll(now)
         if self.lighthouse is not None and self.options.engine == "elastic" and now >= self._ledger_at:
             self._ledger_at = now + LEDGER_S
-            self._done = self._done or self._run_is_done()
+            self._is_done = self._is_done or self._is_run_done()
 
-    def _over(self) -> bool:
-        """Tell whether nothing is left to do: the lighthouse is for the others, until the run is done."""
-        if not all(worker.over for worker in self.workers):
+    def _is_over(self) -> bool:
+        """True if nothing is left to do: the lighthouse serves the others until the run is done."""
+        if not all(worker.has_ended for worker in self.workers):
             return False
-        # Torchrun's workers end together: what they met at is of no more use then.
-        served = self.lighthouse is None or self.lighthouse.over or self.options.engine == "torchrun"
-        return served or self._quit or self._done
+        # Torchrun's workers end together: their store is of no more use then.
+        has_served = self.lighthouse is None or self.lighthouse.has_ended or self.options.engine == "torchrun"
+        return has_served or self._leave_cause is not None or self._is_done
 
-    def _status(self) -> int:
+    def _exit_status(self) -> int:
         statuses = {worker.status for worker in self.workers}
-        if statuses - {0, DRAINED} or (self.lighthouse is not None and self.lighthouse.over):
+        if statuses - {0, DRAINED} or (self.lighthouse is not None and self.lighthouse.has_ended):
             return 1
-        return DRAINED if DRAINED in statuses or (self._quit and not self._done) else 0
+        has_left = self._leave_cause is not None and not self._is_done
+        return DRAINED if DRAINED in statuses or has_left else 0
 
-    def _take_note(self, seen: Sighting | MetadataError) -> None:
-        if isinstance(seen, MetadataError):
-            if not self._blind:
-                self.records.event(Event.METADATA, str(seen))
-            self._blind = True
+    def _handle_status(self, status: SpotStatus | MetadataError) -> None:
+        if isinstance(status, MetadataError):
+            if not self._is_blind:
+                self.records.event(Event.METADATA, str(status))
+            self._is_blind = True
             return
-        if self._blind:
+        if self._is_blind:
             self.records.event(Event.METADATA, "the metadata service answers again")
-        self._blind = False
-        if cause := self._watch.interruption(seen):
-            self.records.event(Event.NOTICE, cause, action=seen.action, deadline=_text(seen.at))
-        if cause := self._watch.rebalance(seen):
-            self.records.event(Event.REBALANCE, cause, since=_text(seen.rebalance))
+        self._is_blind = False
+        if cause := self._notices.note_interruption(status):
+            self.records.event(Event.NOTICE, cause, action=status.action, deadline=_isoformat(status.at))
+        if cause := self._notices.note_rebalance(status):
+            self.records.event(Event.REBALANCE, cause, since=_isoformat(status.rebalance))
             if self.options.drain_on_rebalance:
                 self._drain(cause)
 
     def _read_control(self) -> None:
-        wanted = self._control.read()
+        control = self._control.read()
         fault = self._control.fault or ""
         if fault and fault != self._fault:
             self.records.event(Event.CONTROL, fault)
         self._fault = fault
-        if wanted.coordinator and wanted.coordinates and self.lighthouse is None and self.promote is not None:
-            self._ledger = ledger_beside(wanted.coordinator)
-            self.lighthouse = self.promote(wanted)
-        if wanted.drain:
-            self._drain(wanted.drain)
+        is_promoted = control.coordinator and control.coordinates and self.lighthouse is None
+        if is_promoted and self.make_lighthouse is not None:
+            self._ledger = ledger_address(control.coordinator or "")
+            self.lighthouse = self.make_lighthouse(control)
+        if control.drain:
+            self._drain(control.drain)
 
-    def _mind_the_deadline(self) -> None:
-        """Let the workers leave in time, and end the ones that did not."""
-        deadline = self._watch.deadline
+    def _drain_in_time(self) -> None:
+        """Let the workers leave before the deadline of a notice, and kill those that have not left."""
+        deadline = self._notices.deadline
         if deadline is not None:
             left = deadline - self.now()
             if left <= timedelta(seconds=self.options.margin_s):
                 self._drain("interruption notice")
-            if left <= timedelta(seconds=self.options.last_s) and not all(each.over for each in self.workers):
-                # A process that ends now is noticed by its peers at once; a machine that is gone, much later.
+            has_workers = not all(worker.has_ended for worker in self.workers)
+            if left <= timedelta(seconds=self.options.last_s) and has_workers:
+                # Peers notice the end of a process at once, that of a machine much later.
                 for worker in self.workers:
                     worker.kill()
-        if self._leave is not None:
-            self._drain(self._leave)
+        if self._leave_cause is not None:
+            self._drain(self._leave_cause)
 
     def _drain(self, cause: str) -> None:
-        waiting = [worker for worker in self.workers if not worker.asked and not worker.over]
-        if waiting:
-            self.records.event(Event.DRAIN, cause, deadline=_text(self._watch.deadline))
-        for worker in waiting:
+        workers = [worker for worker in self.workers if not worker.is_leaving and not worker.has_ended]
+        if workers:
+            self.records.event(Event.DRAIN, cause, deadline=_isoformat(self._notices.deadline))
+        for worker in workers:
             worker.ask_to_leave()
 
     def _linger(self) -> None:
-        """Keep the lighthouse a little for those who are about to end."""
-        began = self.clock()
-        while self.lighthouse and self._done and not self._quit and self.clock() - began < LINGER_S:
-            self.lighthouse.tend(self.clock())
+        """Keep the lighthouse for a moment, for workers that are about to end."""
+        until = self.clock() + LINGER_S
+        while self.lighthouse and self._is_done and self._leave_cause is None and self.clock() < until:
+            self.lighthouse.poll(self.clock())
             self.sleep(TICK_S)
 
-    def _run_is_done(self) -> bool:
+    def _is_run_done(self) -> bool:
         try:
             return LedgerClient(address=self._ledger, run=self.options.run).read().done
         except LedgerError:
             return False
 
-    def _poll(self) -> None:
+    def _poll_metadata(self) -> None:
         while True:
             try:
-                self._seen.put(self.look())
+                self._statuses.put(self.fetch_status())
             except MetadataError as error:
-                self._seen.put(error)
+                self._statuses.put(error)
             time.sleep(self.poll_s)
 
     def _children(self) -> list[Child]:
         return [*([self.lighthouse] if self.lighthouse else []), *self.workers]
 
 
-def _text(moment: datetime | None) -> str | None:
+def _isoformat(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

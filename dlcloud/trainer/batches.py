@@ -1,4 +1,4 @@
-"""Load the samples of a worker's parts of a step, in between or ahead in processes of their own."""
+"""Load the samples of a worker's share of a step, between steps or ahead in separate processes."""
 
 import random
 import sys
@@ -13,16 +13,16 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from .job import Samples
 from .sampler import key
 
-SAMPLE, PART = 1, 2
-"""What a random key is for; 0 would be the order of an epoch, which has no third number."""
+SAMPLE, MICROBATCH = 1, 2
+"""Purposes of random keys. The order of an epoch has a key without a third number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Microbatch:
     """Samples that go through the model together.
 
     Attributes:
-        start: Place of the first of them in the step's batch.
+        start: Place of the first sample in the step's batch.
         samples: Their numbers in the data set.
     """
 
@@ -31,15 +31,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A step as one worker sees it."""
+class WorkerStep:
+    """A step, and the place of one worker in it."""
 
     step: int
     rank: int
     size: int
 
 
-Divide = Callable[[Turn], list[Part]]
+Divide = Callable[[WorkerStep], list[Microbatch]]
 
 
 def seed_everything(seed: int) -> None:
@@ -49,7 +49,7 @@ def seed_everything(seed: int) -> None:
 
 
 def seed_loading(seed: int) -> None:
-    """Seed what samples are made with, on the CPU: a tenth of a millisecond less, and once per sample."""
+    """Seed the generators that samples use, on the CPU only: once per sample, and 0.1 ms faster."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -57,13 +57,12 @@ def seed_loading(seed: int) -> None:
 
 
 class Batches:
-    """Gives the batches of each turn; loads ahead as if the next turn had the same workers.
+    """Loads the batches of each step; loads ahead as if the next step had the same workers.
 
     Args:
-        dataset: The samples.
-        divide: Which parts of a step are this worker's.
-        seed: Of what is random in a sample.
-        loading: Processes; 0 loads in between.
+        divide: Returns the microbatches of a step that are this worker's.
+        seed: Of the randomness in a sample.
+        loading: Processes; 0 loads between steps.
         collate: Makes a batch of samples; None is PyTorch's own.
     """
 
@@ -76,75 +75,75 @@ class Batches:
         loading: int,
         collate: Callable[[Sequence[Any]], Any] | None,
     ) -> None:
-        self._keyed, self._divide = _Keyed(dataset, seed), divide
+        self._seeded, self._divide = _SeededDataset(dataset, seed), divide
         self._collate = collate or default_collate
-        self._ahead = _Ahead(divide)
+        self._upcoming = _Upcoming(divide)
         self._loader: Any = None
         if loading:
             self._loader = DataLoader(
-                self._keyed,
-                batch_sampler=self._ahead,
+                self._seeded,
+                batch_sampler=self._upcoming,
                 num_workers=loading,
                 persistent_workers=True,
                 collate_fn=self._collate,
             )
         self._iterator: Iterator[Any] = iter(())
-        self._next: Turn | None = None
+        self._next: WorkerStep | None = None
 
-    def of(self, turn: Turn) -> Iterator[tuple[Part, Any]]:
-        """Give each part of this worker's turn that is not empty, with its batch."""
-        if self._loader is not None and turn != self._next:
-            self._ahead.turn = turn
+    def of(self, place: WorkerStep) -> Iterator[tuple[Microbatch, Any]]:
+        """Yield every microbatch of this worker that is not empty, with its batch."""
+        if self._loader is not None and place != self._next:
+            self._upcoming.place = place
             self._iterator = iter(self._loader)
-        # Only a turn that was used up leaves the processes where the next one begins.
+        # Only a step whose batches were all taken leaves the processes at the start of the next one.
         self._next = None
-        for part in self._divide(turn):
-            if part.samples:
-                yield part, self._batch(turn, part)
-        self._next = Turn(turn.step + 1, turn.rank, turn.size)
+        for microbatch in self._divide(place):
+            if microbatch.samples:
+                yield microbatch, self._batch(place, microbatch)
+        self._next = WorkerStep(place.step + 1, place.rank, place.size)
 
-    def _batch(self, turn: Turn, part: Part) -> Any:  # noqa: ANN401
+    def _batch(self, place: WorkerStep, microbatch: Microbatch) -> Any:  # noqa: ANN401
         if self._loader is not None:
             return next(self._iterator)
-        return self._collate([self._keyed[turn.step, sample] for sample in part.samples])
+        return self._collate([self._seeded[place.step, sample] for sample in microbatch.samples])
 
 
-class _Keyed(Dataset):  # type: ignore[misc]  # PyTorch is not there where types are checked
-    """The data set by step and sample, with all that is random in a sample keyed by both."""
+class _SeededDataset(Dataset):  # type: ignore[misc]  # PyTorch is not there where types are checked
+    """The data set by step and sample; the generators are seeded by both."""
 
     def __init__(self, dataset: Samples, seed: int) -> None:
         self._dataset, self._seed = dataset, seed
 
-    def __getitem__(self, place: tuple[int, int]) -> Any:  # noqa: ANN401
-        step, sample = place
+    def __getitem__(self, index: tuple[int, int]) -> Any:  # noqa: ANN401
+        step, sample = index
         seed_loading(key(self._seed, SAMPLE, step, sample))
         return self._dataset[sample]
 
 
 @dataclass(slots=True)
-class _Ahead:
-    """The parts of all turns from one on, for the loading processes."""
+class _Upcoming:
+    """The samples of all microbatches from one step on, for the loading processes."""
 
     divide: Divide
-    turn: Turn = field(default_factory=lambda: Turn(0, 0, 1))
+    place: WorkerStep = field(default_factory=lambda: WorkerStep(0, 0, 1))
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        turn = self.turn
+        place = self.place
         while True:
-            for part in self.divide(turn):
-                if part.samples:
-                    yield [(turn.step, sample) for sample in part.samples]
-            turn = Turn(turn.step + 1, turn.rank, turn.size)
+            for microbatch in self.divide(place):
+                if microbatch.samples:
+                    yield [(place.step, sample) for sample in microbatch.samples]
+            place = WorkerStep(place.step + 1, place.rank, place.size)
 
 
-def moved(batch: Any, device: torch.device) -> Any:  # noqa: ANN401
-    """Return a batch with its tensors on a device."""
+def move_to_device(batch: Any, device: torch.device) -> Any:  # noqa: ANN401
+    """Move the tensors of a batch."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return {name: moved(each, device) for name, each in batch.items()}
+        return {name: move_to_device(item, device) for name, item in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(each, device) for each in batch))
+        return type(batch)(*(move_to_device(item, device) for item in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(moved(each, device) for each in batch)
+        return type(batch)(move_to_device(item, device) for item in batch)
     return batch

@@ -1,31 +1,35 @@
-"""Durable checkpoints: written aside, synced, named by step and digest, trusted only if it holds."""
+"""Durable checkpoints: written aside, synced, named by step and digest, and read only if the digest holds."""
 
 import hashlib
 import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from .engine import State
+from .control import ControlFile
+from .engine import State, copy_state
+from .job import TrainingState
+from .ledger import LedgerReporter
+from .records import Event, Records
+from .settings import Settings
 
 _NAME = re.compile(r"step-(\d{12})-([0-9a-f]{32})\.pt")
 KEPT = 2
-"""The newest, and one in case a disk loses it."""
+"""The newest one, and one in case a disk loses it."""
 
 
 def write(folder: Path, step: int, state: State, *, kept: int = KEPT) -> Path:
     """Write a checkpoint and remove all but the newest `kept`; a crash at any moment leaves the former ones.
 
     Raises:
-        OSError: The disk refused.
+        OSError: The disk is full, or fails.
     """
     content = BytesIO()
     torch.save(state, content)
@@ -42,59 +46,24 @@ def write(folder: Path, step: int, state: State, *, kept: int = KEPT) -> Path:
     finally:
         unfinished.unlink(missing_ok=True)
     _sync_folder(folder)
-    for old in sorted(_found(folder), reverse=True)[kept:]:
+    for old in _newest_first(folder)[kept:]:
         old.unlink(missing_ok=True)
     return path
 
 
 def newest(folder: Path) -> tuple[int, State] | None:
-    """Return step and state of the newest checkpoint that is whole, on the CPU; None without one."""
-    for path in sorted(_found(folder), reverse=True):
-        matched = _NAME.fullmatch(path.name)
+    """Return step and state of the newest whole checkpoint, on the CPU; None without one."""
+    for path in _newest_first(folder):
+        match = _NAME.fullmatch(path.name)
         data = path.read_bytes()
-        if matched and _digest(data) == matched[2]:
+        if match and _digest(data) == match[2]:
             # Plain values and tensors only: a file cannot bring code.
-            return int(matched[1]), torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+            return int(match[1]), torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     return None
 
 
-def copied(value: Any) -> Any:  # noqa: ANN401 - any tree of tensors and plain values
-    """Copy a state so that training may go on while it is written or sent."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {name: copied(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copied(each) for each in value)
-    return value
-
-
-def digest_of(state: State) -> str:
-    """Return a digest of every tensor and value of a state, equal only where all bits are."""
-    total = hashlib.blake2b(digest_size=16)
-    for name, value in _leaves(state, ""):
-        total.update(name.encode())
-        if isinstance(value, Tensor):
-            flat = value.detach().cpu().contiguous().flatten()
-            total.update(flat.view(torch.uint8).numpy().tobytes())
-        else:
-            total.update(repr(value).encode())
-    return total.hexdigest()
-
-
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _leaves(each, f"{name}/{key}")
-    elif isinstance(value, list | tuple):
-        for number, each in enumerate(value):
-            yield from _leaves(each, f"{name}/{number}")
-    else:
-        yield name, value
-
-
-def _found(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name)]
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name)), reverse=True)
 
 
 def _digest(data: "bytes | memoryview[int]") -> str:
@@ -110,27 +79,47 @@ def _sync_folder(folder: Path) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Writer:
-    """Writes checkpoints beside the training, one at a time; only the newest one waiting is written.
+class Checkpoints:
+    """The checkpoints of a worker, written from a thread; without a folder nothing is written.
 
-    Args:
-        folder: Where to.
-        wrote: Told step and path of each that is durable.
-        failed: Told step and error of each that is not; training goes on.
+    Attributes:
+        clock: Seconds of a monotonic clock.
+        saved: Committed steps of the newest checkpoint, which may still be being written.
+        saved_at: When that was.
     """
 
-    folder: Path
-    wrote: Callable[[int, Path], None]
-    failed: Callable[[int, OSError], None]
+    state: TrainingState
+    settings: Settings
+    records: Records
+    control: ControlFile
+    reporter: LedgerReporter
+    clock: Callable[[], float] = time.monotonic
+    saved: int = field(default=0, init=False)
+    saved_at: float = field(default=0.0, init=False)
     _waiting: "queue.Queue[tuple[int, State] | None]" = field(default_factory=queue.Queue, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
-    def submit(self, step: int, state: State) -> None:
-        """Have a state written soon; it must be a copy."""
+    def resume(self) -> None:
+        """Load the newest checkpoint, if there is one."""
+        checkpoint = newest(self.settings.checkpoints) if self.settings.checkpoints else None
+        if checkpoint is not None:
+            self.state.load(checkpoint[1])
+            self.saved = self.state.step
+            self.records.event(Event.RESUMED, "a checkpoint", step=self.state.step)
+
+    def is_due(self) -> bool:
+        """True at once after the first step, so that a run that has begun is never without a checkpoint."""
+        return not self.saved or self.clock() - self.saved_at >= self.settings.checkpoint_s
+
+    def save_soon(self) -> None:
+        """Copy the state and write it from the thread; of several waiting copies the newest is written."""
+        if self.settings.checkpoints is None:
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
             self._thread.start()
-        self._waiting.put((step, state))
+        self._waiting.put((self.state.step, copy_state(self.state.save())))
+        self.saved, self.saved_at = self.state.step, self.clock()
 
     def close(self) -> None:
         """Wait until all is written."""
@@ -140,18 +129,23 @@ class Writer:
             self._thread = None
 
     def _work(self) -> None:
-        last = False
-        while not last:
+        is_last = False
+        while not is_last:
             batch = [self._waiting.get()]
             while not self._waiting.empty():
                 batch.append(self._waiting.get())
-            last = None in batch
-            states = [each for each in batch if each is not None]
-            if states:
-                self._write(*states[-1])
+            is_last = None in batch
+            if copies := [item for item in batch if item is not None]:
+                self._write(*copies[-1])
 
     def _write(self, step: int, state: State) -> None:
+        folder = self.settings.checkpoints
+        assert folder is not None  # noqa: S101 - the thread runs only where there is one
         try:
-            self.wrote(step, write(self.folder, step, state))
+            path = write(folder, step, state)
         except OSError as error:
-            self.failed(step, error)
+            self.records.event(Event.CHECKPOINT_FAILED, str(error), step=step)
+            return
+        self.records.event(Event.CHECKPOINT, "durable", step=step, path=os.fspath(path))
+        if self.settings.durable or self.control.read().coordinates:
+            self.reporter.report_soon(checkpoint=step)

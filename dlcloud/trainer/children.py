@@ -1,8 +1,10 @@
-"""The processes of an agent: started, started again when they die, asked to leave, and never left behind."""
+"""Child processes of an agent: started, restarted after a failure, asked to leave, and always ended."""
 
-import os
+import ctypes
 import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,22 +12,22 @@ from .drain import DRAINED
 from .records import Event, Records
 
 STEADY_S = 60.0
-"""A process that ran so long is started anew as if it were the first time."""
+"""A process that ran so long has its count of failures reset."""
 
 BACKOFF_S = 1.0
+
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """A process under supervision.
+    """A supervised process.
 
     Args:
         name: In the records.
-        command: What is run.
         environment: The whole of it.
-        records: Told of starts and ends.
-        started, ended: The events that tell so.
-        restarts: Times in a row that it is started again after a failure.
+        restarts: Restarts after failures in a row.
+        started, ended: The events that record it.
     """
 
     name: str
@@ -35,28 +37,28 @@ class Child:
     restarts: int
     started: Event = Event.WORKER_STARTED
     ended: Event = Event.WORKER_ENDED
-    asked: bool = field(default=False, init=False)
+    is_leaving: bool = field(default=False, init=False)
     status: int | None = field(default=None, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _failures: int = field(default=0, init=False)
     _start_at: float = field(default=0.0, init=False)
-    _began: float = field(default=0.0, init=False)
+    _started_at: float = field(default=0.0, init=False)
 
     @property
-    def over(self) -> bool:
-        """Tell whether it has ended for good; `status` says how."""
+    def has_ended(self) -> bool:
+        """True if it will not be started again; `status` is its last exit status."""
         return self.status is not None
 
-    def tend(self, now: float) -> None:
-        """Start it if it is due, or take note of its end.
+    def poll(self, now: float) -> None:
+        """Start it if it is due, or handle its exit.
 
         Args:
-            now: Seconds from any start, never backwards.
+            now: Seconds of a monotonic clock.
         """
-        if self.over:
+        if self.has_ended:
             return
         if self._process is None:
-            if self.asked:
+            if self.is_leaving:
                 self.status = DRAINED
             elif now >= self._start_at:
                 self._start(now)
@@ -64,22 +66,22 @@ class Child:
         status = self._process.poll()
         if status is not None:
             self._process = None
-            self._note_end(status, now)
+            self._handle_exit(status, now)
 
     def ask_to_leave(self) -> None:
         """Send SIGTERM, once."""
-        if not self.asked and self._process is not None:
+        if not self.is_leaving and self._process is not None:
             self._process.terminate()
-        self.asked = True
+        self.is_leaving = True
 
     def kill(self) -> None:
-        """End it now."""
-        self.asked = True
+        """Send SIGKILL; the process is not started again."""
+        self.is_leaving = True
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill it and wait until it has ended."""
         self.kill()
         if self._process is not None:
             self._process.wait()
@@ -91,7 +93,7 @@ class Child:
             self.status = 1
             self.records.event(self.ended, f"cannot be started: {error}", process=self.name)
             return
-        self._began = now
+        self._started_at = now
         self.records.event(
             self.started,
             "again" if self._failures else "first time",
@@ -99,21 +101,20 @@ class Child:
             pid=self._process.pid,
         )
 
-    def _note_end(self, status: int, now: float) -> None:
-        killed = status == -signal.SIGKILL
-        event = Event.KILLED if killed else self.ended
-        self.records.event(event, _ending(status), process=self.name, status=status)
-        if now - self._began >= STEADY_S:
+    def _handle_exit(self, status: int, now: float) -> None:
+        event = Event.KILLED if status == -signal.SIGKILL else self.ended
+        self.records.event(event, _describe_exit(status), process=self.name, status=status)
+        if now - self._started_at >= STEADY_S:
             self._failures = 0
         self._failures += 1
-        if status in {0, DRAINED} or self.asked or self._failures > self.restarts:
+        if status in {0, DRAINED} or self.is_leaving or self._failures > self.restarts:
             self.status = status if status >= 0 else 128 - status
             return
-        # The first time it may have been chance; then it is given time.
+        # A first failure may be chance: restart at once, later ones after a growing pause.
         self._start_at = now + (BACKOFF_S * 2 ** (self._failures - 2) if self._failures > 1 else 0.0)
 
 
-def _ending(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if status >= 0:
         return {0: "done", DRAINED: "drained"}.get(status, f"failed with status {status}")
     try:
@@ -122,8 +123,16 @@ def _ending(status: int) -> str:
         return f"ended by signal {-status}"
 
 
-def with_package(environment: Mapping[str, str], root: str, interpreter_folder: str) -> dict[str, str]:
-    """Return an environment in which a script finds this package, and `python3` is the agent's own."""
-    path = os.pathsep.join(part for part in (root, environment.get("PYTHONPATH", "")) if part)
-    programs = os.pathsep.join(part for part in (interpreter_folder, environment.get("PATH", "")) if part)
-    return {**environment, "PYTHONPATH": path, "PATH": programs}
+def end_with_parent() -> None:
+    """Ask Linux to send SIGTERM to this process when its parent ends; on other systems nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def watch_termination() -> threading.Event:
+    """Return an event that is set by SIGTERM, by SIGINT and by the end of the parent process."""
+    end_with_parent()
+    terminated = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: terminated.set())
+    return terminated

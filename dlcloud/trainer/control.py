@@ -1,30 +1,29 @@
-"""What the controller wants, as a file on each instance: written over SSH, whole, by renaming; read at steps.
+"""The control file of an instance: written by the controller over SSH, whole, by renaming; read at each step.
 
     {"generation": 3, "minimum": 2, "workers": 4, "drain": null,
      "coordinator": "10.0.0.7:29510", "coordinates": false, "step": 812, "least": 811}
 
-generation  grows with every change of coordinator or plan; a file with a lower one than was seen is ignored
-minimum     below so many workers nobody commits a step: each waits, on a checkpoint, for others
-workers     how many the controller wants at present, or null; for the records only
+generation  grows with every change of coordinator; a file with a lower one than was read before is ignored
+minimum     workers that every step needs; below it the workers wait, on a checkpoint, for others
+workers     workers that the controller wants at present, or null; for the records only
 drain       why this instance is to leave after its step, or null
-coordinator where the lighthouse is, the ledger at the next port; null is where the agent was started with
-coordinates whether that is this instance: its agent runs them from now on
-step        steps known to be committed when the coordinator took over; what a new ledger begins with
-least       a state with fewer steps behind it is not trained on: a peer has a newer one
+coordinator HOST:PORT of the lighthouse, the ledger has the next port; null: as the agent was started
+coordinates true if that is this instance: its agent runs lighthouse and ledger from now on
+step        steps that were committed when the coordinator took over; a new ledger begins with it
+least       a state with fewer committed steps is not trained on: a peer has a newer one
 
-A missing file means {"generation": 0, "minimum": 1, "workers": null, "drain": null, "coordinator": null,
-"coordinates": false, "step": 0, "least": 0}.
+A missing file means the defaults of `Control`.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What the controller wants."""
+    """The content of a control file."""
 
     generation: int = 0
     minimum: int = 1
@@ -37,51 +36,51 @@ class Control:
 
 
 class ControlError(ValueError):
-    """The file does not say what it should."""
+    """A control file is not JSON, or a value has the wrong type."""
 
 
 def parse(text: str) -> Control:
-    """Read a control file; keys that are not known are left to newer readers.
+    """Read a control file; unknown keys are ignored.
 
     Raises:
-        ControlError: It is not JSON, or a value is not of its kind.
+        ControlError: It is not JSON, or a value has the wrong type.
     """
     try:
-        given = json.loads(text)
+        values = json.loads(text)
     except json.JSONDecodeError as error:
         raise ControlError(f"not JSON: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(values, dict):
         raise ControlError("not a JSON object")
-    workers = given.get("workers")
+    workers = values.get("workers")
     return Control(
-        generation=_whole(given, "generation", 0, least=0),
-        minimum=_whole(given, "minimum", 1, least=1),
-        workers=None if workers is None else _whole(given, "workers", 0, least=0),
-        drain=_text(given, "drain"),
-        coordinator=_address(given),
-        coordinates=given.get("coordinates") is True,
-        step=_whole(given, "step", 0, least=0),
-        least=_whole(given, "least", 0, least=0),
+        generation=_whole(values, "generation", 0, least=0),
+        minimum=_whole(values, "minimum", 1, least=1),
+        workers=None if workers is None else _whole(values, "workers", 0, least=0),
+        drain=_text(values, "drain"),
+        coordinator=_address(values),
+        coordinates=values.get("coordinates") is True,
+        step=_whole(values, "step", 0, least=0),
+        least=_whole(values, "least", 0, least=0),
     )
 
 
-def _text(given: dict[str, Any], name: str) -> str | None:
-    value = given.get(name)
+def _text(values: dict[str, Any], name: str) -> str | None:
+    value = values.get(name)
     if value is not None and not isinstance(value, str):
         raise ControlError(f"{name} is neither a text nor null")
     return value
 
 
-def _address(given: dict[str, Any]) -> str | None:
-    address = _text(given, "coordinator")
+def _address(values: dict[str, Any]) -> str | None:
+    address = _text(values, "coordinator")
     host, _, port = (address or "").rpartition(":")
     if address is not None and not (host and port.isdecimal()):
         raise ControlError(f"coordinator is not HOST:PORT: {address!r}")
     return address
 
 
-def _whole(given: dict[str, Any], name: str, default: int, *, least: int) -> int:
-    value = given.get(name, default)
+def _whole(values: dict[str, Any], name: str, default: int, *, least: int) -> int:
+    value = values.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ControlError(f"{name} is not a whole number of at least {least}: {value!r}")
     return value
@@ -91,43 +90,43 @@ def _whole(given: dict[str, Any], name: str, default: int, *, least: int) -> int
 class ControlFile:
     """Follows a control file; one that cannot be read changes nothing.
 
-    Args:
-        path: The file; None is never there.
+    Attributes:
+        path: None is a file that never exists.
+        fault: Why the file cannot be read; None if it can.
     """
 
     path: Path | None
     fault: str | None = field(default=None, init=False)
-    _last: Control = field(default_factory=Control, init=False)
+    _control: Control = field(default_factory=Control, init=False)
     _stamp: tuple[int, int, int] | None = field(default=None, init=False)
 
     def read(self) -> Control:
-        """Return what the controller wants now; `fault` tells what is wrong with the file, if anything."""
+        """Return the newest content that could be read."""
         try:
             status = self.path.stat() if self.path else None
         except OSError:
             status = None
         if self.path is None or status is None:
-            return self._last
+            return self._control
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
         if stamp != self._stamp:
             self._stamp = stamp
-            self._take(self.path)
-        return self._last
+            self._parse(self.path)
+        return self._control
 
-    def _take(self, path: Path) -> None:
+    def _parse(self, path: Path) -> None:
         try:
-            wanted = parse(path.read_text())
+            control = parse(path.read_text())
         except (OSError, UnicodeDecodeError, ControlError) as error:
             self.fault = f"{path}: {error}"
             return
         self.fault = None
-        if wanted.generation >= self._last.generation:
-            self._last = wanted
+        if control.generation >= self._control.generation:
+            self._control = control
 
 
-def write(path: Path, wanted: Control) -> None:
+def write(path: Path, control: Control) -> None:
     """Write a control file, whole or not at all."""
-    values = {name: getattr(wanted, name) for name in Control.__dataclass_fields__}
     unfinished = path.with_name(path.name + ".new")
-    unfinished.write_text(json.dumps(values) + "\n")
+    unfinished.write_text(json.dumps(asdict(control)) + "\n")
     unfinished.rename(path)

@@ -1,4 +1,4 @@
-"""The wish that a worker leaves after its step: a signal, or the controller's file."""
+"""The request that a worker leaves after its step: by a signal, or by the control file."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ DRAINED = 10
 """Exit status of a worker that left because it was asked to; 0 is one whose run is done."""
 
 IDLE_WAIT_S = 1.0
-"""A wait for other workers that lasts longer may be broken off: no step is under way in it."""
+"""A wait for other workers that lasts longer may be interrupted: no step is under way in it."""
 
 
 class DrainedError(SystemExit):
@@ -20,70 +20,70 @@ class DrainedError(SystemExit):
         super().__init__(DRAINED)
 
 
-class _WaitBrokenError(BaseException):
-    """Breaks off a wait; no Exception, so that no library on the way takes it for a fault."""
+class _WaitInterruptedError(BaseException):
+    """Interrupts a wait; not an Exception, so that no library in between handles it."""
 
 
 @dataclass(slots=True)
 class Drain:
-    """Whether to leave, and why."""
+    """A request to leave, and its cause."""
 
     cause: str | None = None
-    _waiting: bool = field(default=False, init=False)
-    _heard: bool = field(default=False, init=False)
-    _useless: Callable[[], bool] = field(default=lambda: False, init=False)
+    _is_waiting: bool = field(default=False, init=False)
+    _has_handlers: bool = field(default=False, init=False)
+    _is_pointless: Callable[[], bool] = field(default=lambda: False, init=False)
 
     def request(self, cause: str) -> None:
-        """Leave after this step; the first cause counts."""
+        """Leave after this step; the first cause is kept."""
         self.cause = self.cause or cause
 
     @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Let SIGTERM ask for it while the block lasts."""
+    def handle_signals(self) -> Iterator[None]:
+        """Let SIGTERM request it inside the block."""
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGALRM, self._on_alarm)
-        self._heard = True
+        self._has_handlers = True
         try:
             yield
         finally:
-            self._heard = False
+            self._has_handlers = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     @contextmanager
-    def waiting(self, useless: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Let a drain break off the block once it has lasted too long; it is left quietly then.
+    def interruptible(self, is_pointless: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Let a drain interrupt the block once it has lasted too long; the block then ends without an error.
 
         Args:
-            useless: Tells whether there is nothing to wait for any more, drain or not.
+            is_pointless: True if there is nothing to wait for any more, drain or not.
         """
-        self._waiting, self._useless = True, useless
-        if self._heard:
+        self._is_waiting, self._is_pointless = True, is_pointless
+        if self._has_handlers:
             signal.setitimer(signal.ITIMER_REAL, IDLE_WAIT_S, IDLE_WAIT_S)
         try:
             yield
-        except _WaitBrokenError:
+        except _WaitInterruptedError:
             pass
         finally:
-            self._waiting = False
-            if self._heard and self.cause is None:
+            self._is_waiting = False
+            if self._has_handlers and self.cause is None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Let nothing break off the block, which a wait may have around it: half a state is none."""
-        waiting, self._waiting = self._waiting, False
+    def uninterruptible(self) -> Iterator[None]:
+        """Let nothing interrupt the block, even inside an interruptible one: half a state is useless."""
+        is_waiting, self._is_waiting = self._is_waiting, False
         try:
             yield
         finally:
-            self._waiting = waiting
+            self._is_waiting = is_waiting
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.request("SIGTERM")
         signal.setitimer(signal.ITIMER_REAL, IDLE_WAIT_S, IDLE_WAIT_S)
 
     def _on_alarm(self, _number: int, _frame: FrameType | None) -> None:
-        if self._waiting and (self.cause is not None or self._useless()):
-            raise _WaitBrokenError
+        if self._is_waiting and (self.cause is not None or self._is_pointless()):
+            raise _WaitInterruptedError

@@ -1,13 +1,20 @@
-"""What the loop asks of whoever knows the other workers, and the answer of a worker that is alone."""
+"""The interface between the loop and the other workers, and its implementation for a worker that is alone."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+
+class NoQuorumError(Exception):
+    """The workers have not agreed on a step: the lighthouse does not answer, or too few workers are there."""
+
+
 State = dict[str, Any]
-"""All that a newcomer needs: tensors and plain values only, so that it can be read without trust."""
+"""All that a newcomer needs: tensors and plain values only, so that it can be read from a peer safely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +24,8 @@ class Member:
     Attributes:
         rank: From 0.
         size: Workers in this step.
-        quorum: Grows with every change of membership, and begins anew with the lighthouse.
-        healed: The state has just been taken from a live peer.
+        quorum: Grows with every change of membership; begins again with a new lighthouse.
+        healed: True if the state has just been fetched from a peer.
     """
 
     rank: int
@@ -32,76 +39,69 @@ class Engine(Protocol):
 
     @property
     def step(self) -> int:
-        """Return how many steps are committed."""
+        """Committed steps."""
 
     def begin(self) -> Member | None:
-        """Agree on who takes part in the next step, taking state from a peer if behind; None: try again.
+        """Agree on the participants of the next step and fetch a peer's state if this one is behind.
+
+        Returns None where that failed and is to be repeated.
 
         Raises:
-            NoQuorumError: No agreement; to be tried again.
-            StrangerError: The peer's state is not of this run.
+            NoQuorumError: No agreement; to be repeated.
+            WrongRunError: The peer's state belongs to another run.
         """
 
     def depart(self) -> None:
-        """Give no more sign of life, so that nobody waits for this worker after the step that has begun."""
+        """Stop the heartbeats, so that peers don't wait for this worker after the step that has begun."""
 
-    def sum(self, values: Tensor) -> None:
-        """Begin to add up the values of all workers, in place; known to be done after `commit` only."""
+    def allreduce(self, values: Tensor) -> None:
+        """Begin to sum the values of all workers, in place; the result is certain after `commit` only."""
 
     def wait(self, limit_s: float | None) -> bool:
-        """Wait for every sum begun; False where one failed.
+        """Wait for every reduction; False where one failed.
 
         Args:
-            limit_s: After which a sum is broken off; None where a newcomer may still be taking its state.
+            limit_s: Time after which a reduction is aborted; None where a newcomer may be fetching state.
         """
 
     def commit(self, *, agreed: bool) -> bool:
-        """Count the step as done, unless a sum failed or this worker does not agree."""
+        """Count the step as committed, unless a reduction failed or this worker does not agree."""
 
-    def forget(self) -> None:
-        """Begin anew without a state, to take a peer's."""
+    def reset(self) -> None:
+        """Begin again without a state, to fetch a peer's."""
 
     def close(self) -> None:
         """Leave."""
 
 
 class Solo:
-    """The only worker: what a fixed run is, and what a script gets that no agent started.
+    """The only worker of a run: also that of a script that no agent started.
 
     Args:
-        step: Steps that the state has behind it.
+        step: Committed steps of its state.
     """
 
     def __init__(self, step: int = 0) -> None:
-        self._step = step
-
-    @property
-    def step(self) -> int:
-        """Return how many steps are committed."""
-        return self._step
+        self.step = step
 
     def begin(self) -> Member:
-        """Take part, alone."""
         return Member(rank=0, size=1, quorum=0)
 
     def depart(self) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: there is no peer."""
 
-    def sum(self, values: Tensor) -> None:
+    def allreduce(self, values: Tensor) -> None:
         """Leave the values as they are."""
 
-    def wait(self, limit_s: float | None) -> bool:  # noqa: ARG002 - there is nobody to wait for
-        """Return at once."""
+    def wait(self, limit_s: float | None) -> bool:  # noqa: ARG002 - there is no peer to wait for
         return True
 
     def commit(self, *, agreed: bool) -> bool:
-        """Count the step."""
-        self._step += agreed
+        self.step += agreed
         return agreed
 
-    def forget(self) -> None:
-        """Begin anew."""
-        self._step = 0
+    def reset(self) -> None:
+        self.step = 0
 
     def close(self) -> None:
         """Do nothing."""
@@ -110,4 +110,39 @@ class Solo:
 Load = Callable[[State], None]
 Save = Callable[[], State]
 Connect = Callable[[int, Load, Save], Engine]
-"""Make an engine for a state that has so many steps behind it, which can be loaded and saved."""
+"""Make an engine for a state with so many committed steps, which can be loaded and saved."""
+
+
+def copy_state(value: Any) -> Any:  # noqa: ANN401 - any tree of tensors and plain values
+    """Copy a state to the CPU, so that training may continue while the copy is written or sent."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {name: copy_state(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copy_state(item) for item in value)
+    return value
+
+
+def digest_of(state: State) -> str:
+    """Return a digest of every tensor and value of a state: equal only where all bits are."""
+    total = hashlib.blake2b(digest_size=16)
+    for name, value in _leaves(state, ""):
+        total.update(name.encode())
+        if isinstance(value, Tensor):
+            flat = value.detach().cpu().contiguous().flatten()
+            total.update(flat.view(torch.uint8).numpy().tobytes())
+        else:
+            total.update(repr(value).encode())
+    return total.hexdigest()
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{name}/{key}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{name}/{number}")
+    else:
+        yield name, value

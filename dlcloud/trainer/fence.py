@@ -1,7 +1,7 @@
-"""Whether a worker may commit a step: pure, so that every case can be tried.
+"""The fence: whether a worker may commit a step. Pure, so that every case can be tested.
 
-A phantom (a worker that comes up alone and starts over), a stale state, a run that is done, and a part that
-was split off are all refused by what the ledger and the controller say.
+It refuses a worker that starts the run again from step 0, a stale state, a run that is done, and a group of
+workers that was separated from the others; by what the ledger and the control file say.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from .ledger import Entry
 
 
 class Verdict(Enum):
-    """What a worker does next."""
+    """What a worker does next: commit, wait, or end."""
 
     GO = "go"
     HOLD = "hold"
@@ -19,77 +19,76 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict and why."""
+class CommitDecision:
+    """A verdict and its reason."""
 
     verdict: Verdict
     reason: str = ""
 
 
-GO = Judgement(Verdict.GO)
+GO = CommitDecision(Verdict.GO)
 
-GATHER_S = 3.0
-"""How long those whom a lighthouse that began anew has heard of wait for those whom it has not."""
+REJOIN_S = 3.0
+"""How long workers wait for others that a restarted lighthouse has not heard of yet."""
 
 
 @dataclass(slots=True)
-class Gathering:
-    """Keeps a part of the workers from going on alone after a restart of the lighthouse.
+class RejoinBarrier:
+    """Keeps a part of the workers from continuing alone after a restart of the lighthouse.
 
-    A lighthouse that begins anew counts its agreements from 1 again, and knows of nobody: who asks it first
-    is alone, for all that it knows. Within a few heartbeats it has heard of the others.
+    A restarted lighthouse counts its quorums from 1 again and knows no worker: the first one that asks is
+    alone, as far as it knows. Within a few heartbeats it has heard of the others.
     """
 
     _size: int = field(default=0, init=False)
     _until: float = field(default=0.0, init=False)
 
-    def note(self, before: tuple[int, int], after: tuple[int, int], now: float) -> bool:
-        """Learn of an agreement; tell whether it is of a lighthouse that began anew and has fewer workers.
+    def observe(self, before: tuple[int, int], after: tuple[int, int], now: float) -> bool:
+        """Compare two quorums; True if the lighthouse has restarted in between and knows fewer workers.
 
         Args:
-            before: Number of the agreement before, and how many workers it had.
+            before: Number and size of the quorum before.
             after: The same of this one.
-            now: Seconds.
+            now: Seconds of a monotonic clock.
         """
-        anew = after[0] <= before[0] and after[1] < before[1]
-        if anew:
-            self._size, self._until = before[1], now + GATHER_S
-        return anew
+        has_restarted = after[0] <= before[0] and after[1] < before[1]
+        if has_restarted:
+            self._size, self._until = before[1], now + REJOIN_S
+        return has_restarted
 
-    def judge(self, size: int, now: float) -> Judgement:
-        """Judge an agreement of so many workers."""
+    def check(self, size: int, now: float) -> CommitDecision:
+        """Decide on a quorum of so many workers."""
         if size >= self._size or now >= self._until:
             self._size = 0
             return GO
-        return Judgement(Verdict.HOLD, f"the lighthouse began anew: {size} of {self._size} workers are back")
+        reason = f"the lighthouse has restarted: {size} of {self._size} workers are back"
+        return CommitDecision(Verdict.HOLD, reason)
 
 
-def judge_size(size: int, minimum: int) -> Judgement:
-    """Judge how many workers agreed on the step."""
+def check_size(size: int, minimum: int) -> CommitDecision:
+    """Decide on a step of so many workers."""
     if size >= minimum:
         return GO
-    return Judgement(Verdict.HOLD, f"{size} of {minimum} workers needed")
+    return CommitDecision(Verdict.HOLD, f"{size} of {minimum} workers needed")
 
 
-def judge_history(step: int, entry: Entry | None, least: int = 0) -> Judgement:
-    """Judge a state that is about to be trained on, before its first step in this process.
+def check_history(step: int, entry: Entry | None, least: int = 0) -> CommitDecision:
+    """Decide on a state that is about to be trained on, before its first step in this process.
 
     Args:
-        step: Steps that the state has behind it.
-        entry: What the ledger says; None where it cannot be reached.
-        least: Steps that the newest state has behind it, as the controller says.
+        step: Committed steps of the state.
+        entry: The ledger's; None where the ledger cannot be reached.
+        least: Committed steps of the newest state, as the controller says.
     """
     if entry is None:
-        return Judgement(Verdict.HOLD, "the ledger cannot be reached, so this may be a step taken before")
+        return CommitDecision(Verdict.HOLD, "the ledger does not answer: this step may be committed already")
     if entry.done:
-        return Judgement(Verdict.END, "the run is done")
+        return CommitDecision(Verdict.END, "the run is done")
+    reason = ""
     if step == 0 and entry.step > 0:
-        return Judgement(
-            Verdict.HOLD,
-            f"the run has {entry.step} steps behind it; neither a peer nor a checkpoint has them",
-        )
-    if step < entry.checkpoint:
-        return Judgement(Verdict.HOLD, f"a checkpoint of step {entry.checkpoint} exists; here is step {step}")
-    if step < least:
-        return Judgement(Verdict.HOLD, f"a peer has the state of step {least}; here is step {step}")
-    return GO
+        reason = f"the run has {entry.step} committed steps; neither a peer nor a checkpoint has them"
+    elif step < entry.checkpoint:
+        reason = f"a checkpoint of step {entry.checkpoint} exists; this worker has step {step}"
+    elif step < least:
+        reason = f"a peer has the state of step {least}; this worker has step {step}"
+    return CommitDecision(Verdict.HOLD, reason) if reason else GO

@@ -1,4 +1,4 @@
-"""What is trained: everything that a plain PyTorch loop has, as one value."""
+"""A training job: everything that a plain PyTorch loop has, and the state that training changes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,18 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .drain import Drain
+from .engine import State, digest_of
+from .ledger import WrongRunError
+from .sampler import key
+
 
 class Samples(Protocol):
     """A map-style data set, as `torch.utils.data` has it."""
 
-    def __len__(self) -> int:
-        """Return how many samples there are."""
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> Any:  # noqa: ANN401 - whatever a sample is
-        """Return a sample."""
+    def __getitem__(self, index: int, /) -> Any: ...  # noqa: ANN401 - a sample is whatever `collate` takes
 
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -24,27 +27,27 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is trained.
+    """A training job; `training.train` takes the same arguments.
 
     Attributes:
         model: On the device where it trains.
         optimizer: Made of the model's parameters.
-        dataset: The same on every worker. What is random in it is repeatable: PyTorch's, Python's and numpy's
-            generators are seeded for each sample of each step.
+        dataset: The same on every worker. What is random in it is repeatable: the generators of PyTorch,
+            Python and numpy are seeded for each sample of each step.
         loss: Called as `loss(model, batch)`; a mean over the samples, whatever their number.
-        batch: Samples in a step, over all workers. The last step of an epoch has what is left: a layer that
-            cannot do with one sample (BatchNorm on flat input) needs a batch that divides.
+        batch: Samples in a step, over all workers. The last step of an epoch has the rest: a layer that
+            cannot work on one sample (BatchNorm on flat input) needs a batch that divides.
         steps: When to end.
         seed: Of the order of samples and everything random in training. The model's first parameters must be
             equal on all workers: seed them too.
-        schedule: What the learning rates at the start are multiplied by, at a step from 0.
+        schedule: Factor of the initial learning rates at a step from 0.
         shards: Makes the run exact: the batch is always computed in so many shards, so that every bit of the
-            result is that of one fixed worker, on like processors. Costs so many times the traffic and memory
-            of the gradients. None is faster and equal up to rounding.
-        micro_batch: Most samples in one forward pass; what a share has more goes in several.
+            result is that of one fixed worker, on processors of the same kind. Multiplies the traffic and the
+            memory of the gradients by its number. None is faster and equal up to rounding.
+        micro_batch: Most samples in one forward pass; a larger share is computed in several.
         before_step: Called between the sum of the gradients and the optimizer: for clipping.
-        after_step: Called with the number of steps committed and the loss.
-        loading: Processes that load samples ahead; 0 loads in between.
+        after_step: Called with the number of committed steps and the loss.
+        loading: Processes that load samples ahead; 0 loads between steps.
         collate: Makes a batch of samples; None is PyTorch's own.
     """
 
@@ -64,7 +67,7 @@ class Job:
     collate: Callable[[Sequence[Any]], Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained.
+        """Check the numbers.
 
         Raises:
             ValueError: A number is out of range, or both `shards` and `micro_batch` are given.
@@ -81,3 +84,65 @@ class Job:
             raise ValueError(f"a batch of {self.batch} is more than the data set has ({len(self.dataset)})")
         if self.shards and self.micro_batch:
             raise ValueError("give shards or micro_batch: a shard is a forward pass of its own")
+
+
+class TrainingState:
+    """What training changes: model, optimizer, and the number of committed steps.
+
+    Args:
+        fingerprint: Of run and settings, which all workers share.
+        drain: Must not interrupt the loading of a state.
+
+    Attributes:
+        step: Committed steps.
+        lineage: Distinguishes this sequence of commits from every other one.
+    """
+
+    def __init__(self, job: Job, fingerprint: int, drain: Drain) -> None:
+        self._job, self._fingerprint, self._drain = job, fingerprint, drain
+        self._rates = [group["lr"] for group in job.optimizer.param_groups]
+        self.step = self.lineage = 0
+
+    def save(self) -> State:
+        """Return the state; its tensors are the ones that are trained."""
+        return {
+            "fingerprint": self._fingerprint,
+            "step": self.step,
+            "lineage": self.lineage,
+            "model": self._job.model.state_dict(),
+            "optimizer": self._job.optimizer.state_dict(),
+        }
+
+    def load(self, state: State) -> None:
+        """Replace the state.
+
+        Raises:
+            WrongRunError: It belongs to another run, or to other settings.
+        """
+        if state.get("fingerprint") != self._fingerprint:
+            raise WrongRunError(
+                "this state is of another run, or of other settings (batch, seed, shards, data set, model)"
+            )
+        with self._drain.uninterruptible():
+            self._job.model.load_state_dict(state["model"])
+            self._job.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.lineage = state["step"], state["lineage"]
+
+    def reset(self) -> None:
+        """Count from 0, so that a peer's state replaces this one."""
+        self.step = self.lineage = 0
+
+    def add_lineage(self, step: int, nonce: int) -> None:
+        """Add a commit to the lineage."""
+        self.lineage = key(self.lineage, step, nonce) >> 31
+
+    def set_learning_rates(self, step: int) -> None:
+        """Set the optimizer's learning rates for a step from 0."""
+        factor = self._job.schedule(step) if self._job.schedule else 1.0
+        for group, rate in zip(self._job.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+
+    def digest(self) -> str:
+        """Return a digest of model and optimizer; lineages differ even where results are equal."""
+        state = self.save()
+        return digest_of({name: state[name] for name in ("step", "model", "optimizer")})

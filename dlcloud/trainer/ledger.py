@@ -1,37 +1,37 @@
-"""The ledger beside the lighthouse: how far a run has come, kept so that nobody starts it over.
+"""The ledger of a run: how many steps are committed, so that no worker starts the run again.
 
-It answers `GET /ledger` and `POST /ledger` with JSON: {"run", "step": steps committed by anyone,
-"checkpoint": newest step that is durable, "done", "origin": which first step is the run's, of several that
-workers may have tried apart}. What is posted can only move it on. Another run gets 409.
+The server (`lighthouse.py`) answers `GET /ledger` and `POST /ledger` with JSON: {"run", "step": committed
+steps, "checkpoint": step of the newest durable checkpoint, "done", "origin": identifies the first step, which
+separate groups of workers may have tried at the same time}. A POST can only advance the entry. A request for
+another run is answered with 409.
 """
 
+import contextlib
 import http.client
 import json
-import os
+import queue
 import threading
-import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
-from .errors import StrangerError
+PATH = "/ledger"
+LIMIT_BYTES = 4096
+TIMEOUT_S = 3.0
+CLOSE_S = 5.0
+"""Longest wait for the last report when a worker ends."""
 
-_PATH = "/ledger"
-_LIMIT_BYTES = 4096
-_TIMEOUT_S = 3.0
-CLAIM_S = 10.0
-"""A first step that was claimed and has not been posted for so long may be claimed anew."""
+
+class WrongRunError(Exception):
+    """A peer, a ledger or a checkpoint belongs to another run, or to this one with other settings."""
 
 
 class LedgerError(Exception):
-    """The ledger cannot be reached, so nothing is known."""
+    """The ledger cannot be reached, so the progress of the run is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """How far a run has come."""
+    """The progress of a run; see the module."""
 
     run: str
     step: int = 0
@@ -39,8 +39,8 @@ class Entry:
     done: bool = False
     origin: int = 0
 
-    def moved(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> "Entry":
-        """Return the entry moved on; never back, and the first origin stays."""
+    def advance(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> "Entry":
+        """Return the entry with larger numbers; the first origin stays."""
         return replace(
             self,
             step=max(self.step, step),
@@ -50,175 +50,126 @@ class Entry:
         )
 
 
-class Ledger:
-    """The entry of one run, on disk.
-
-    Args:
-        path: Where it is kept; a file of another run is refused.
-        run: The run's name.
-        step: Steps known to be committed, where a lost coordinator is replaced.
+def parse_entry(text: str) -> Entry:
+    """Read an entry; unknown keys are ignored.
 
     Raises:
-        StrangerError: The file is of another run.
+        ValueError: The text is not an entry.
     """
-
-    def __init__(self, path: Path, run: str, *, step: int = 0) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._claimed_at = 0.0
-        self._entry = Entry(run=run)
-        if path.exists():
-            self._entry = _parse(path.read_text())
-        if self._entry.run != run:
-            raise StrangerError(f"{path} is the ledger of run {self._entry.run}, not of {run}")
-        self.move(step=step)
-
-    @property
-    def entry(self) -> Entry:
-        """Return how far the run has come."""
-        return self._entry
-
-    def move(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> Entry:
-        """Move the entry on and keep it."""
-        with self._lock:
-            now = time.monotonic()
-            if origin and not self._entry.step and now - self._claimed_at > CLAIM_S:
-                # Whoever claimed the first step died before it was taken.
-                self._entry, self._claimed_at = replace(self._entry, origin=0), now
-            moved = self._entry.moved(step=step, checkpoint=checkpoint, done=done, origin=origin)
-            # That a run has begun, or is done, must outlive the power; each single step need not.
-            begun = moved.origin != self._entry.origin or moved.done != self._entry.done
-            if moved != self._entry or not self._path.exists():
-                self._keep(moved, sync=begun)
-            self._entry = moved
-            return moved
-
-    def _keep(self, entry: Entry, *, sync: bool) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path.with_name(self._path.name + ".new")
-        with unfinished.open("w") as stream:
-            stream.write(json.dumps(asdict(entry)))
-            if sync:
-                stream.flush()
-                os.fsync(stream.fileno())
-        unfinished.rename(self._path)
-
-
-class LedgerServer(ThreadingHTTPServer):
-    """Serves a ledger until closed.
-
-    Args:
-        ledger: What is served.
-        host: Address to listen on; empty for all.
-        port: 0 takes a free one.
-    """
-
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, ledger: Ledger, host: str, port: int) -> None:
-        super().__init__((host, port), _Handler)
-        self.ledger = ledger
-        threading.Thread(target=self.serve_forever, name="ledger", daemon=True).start()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: LedgerServer
-    timeout = _TIMEOUT_S
-
-    def do_GET(self) -> None:
-        """Tell the entry."""
-        if self.path != _PATH:
-            self._answer(HTTPStatus.NOT_FOUND, {})
-            return
-        self._answer(HTTPStatus.OK, asdict(self.server.ledger.entry))
-
-    def do_POST(self) -> None:
-        """Move the entry on."""
-        length = self.headers.get("Content-Length", "")
-        if self.path != _PATH or not length.isdigit() or int(length) > _LIMIT_BYTES:
-            self._answer(HTTPStatus.BAD_REQUEST, {})
-            return
-        try:
-            given = _parse(self.rfile.read(int(length)).decode())
-        except ValueError as error:
-            self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-            return
-        ledger = self.server.ledger
-        if given.run != ledger.entry.run:
-            self._answer(HTTPStatus.CONFLICT, asdict(ledger.entry))
-            return
-        moved = ledger.move(
-            step=given.step, checkpoint=given.checkpoint, done=given.done, origin=given.origin
-        )
-        self._answer(HTTPStatus.OK, asdict(moved))
-
-    def _answer(self, status: HTTPStatus, values: dict[str, Any]) -> None:
-        body = json.dumps(values).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:  # noqa: ANN401 - as the library has it
-        """Say nothing: a line a step would bury what matters."""
+    values = json.loads(text)
+    if not isinstance(values, dict) or not isinstance(values.get("run"), str):
+        raise ValueError("not a ledger entry")  # noqa: TRY004 - the text is wrong, not a type of the program
+    entry = Entry(**{name: values[name] for name in Entry.__dataclass_fields__ if name in values})
+    if not all(type(n) is int and n >= 0 for n in (entry.step, entry.checkpoint, entry.origin)):
+        raise ValueError("step, checkpoint and origin are whole numbers of at least 0")
+    return replace(entry, done=bool(entry.done))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerClient:
-    """Asks a ledger.
-
-    Args:
-        address: `HOST:PORT`.
-        run: The run's name.
-    """
+    """Sends requests to the ledger at `HOST:PORT`."""
 
     address: str
     run: str
 
     def read(self) -> Entry:
-        """Return how far the run has come.
+        """Return the progress of the run.
 
         Raises:
-            LedgerError: It cannot be reached.
-            StrangerError: It is another run's.
+            LedgerError: The ledger cannot be reached.
+            WrongRunError: It belongs to another run.
         """
-        return self._ask("GET", None)
+        return self._request("GET", None)
 
-    def move(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> Entry:
-        """Move the entry on; raises as `read` does."""
+    def advance(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> Entry:
+        """Advance the entry; raises as `read` does."""
         entry = Entry(run=self.run, step=step, checkpoint=checkpoint, done=done, origin=origin)
-        return self._ask("POST", json.dumps(asdict(entry)))
+        return self._request("POST", json.dumps(asdict(entry)))
 
-    def _ask(self, method: str, body: str | None) -> Entry:
-        connection = http.client.HTTPConnection(self.address, timeout=_TIMEOUT_S)
+    def _request(self, method: str, body: str | None) -> Entry:
+        connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_S)
         try:
-            connection.request(method, _PATH, body=body)
-            answer = connection.getresponse()
-            text = answer.read(_LIMIT_BYTES).decode()
-            if answer.status not in {HTTPStatus.OK, HTTPStatus.CONFLICT}:
-                raise LedgerError(f"the ledger at {self.address} answered {answer.status}")
-            entry = _parse(text)
+            connection.request(method, PATH, body=body)
+            response = connection.getresponse()
+            text = response.read(LIMIT_BYTES).decode()
+            if response.status not in {HTTPStatus.OK, HTTPStatus.CONFLICT}:
+                raise LedgerError(f"the ledger at {self.address} answered {response.status}")
+            entry = parse_entry(text)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise LedgerError(f"no ledger at {self.address}: {error}") from error
         finally:
             connection.close()
         if entry.run != self.run:
-            raise StrangerError(f"the lighthouse at {self.address} serves run {entry.run}, not {self.run}")
+            raise WrongRunError(f"the lighthouse at {self.address} serves run {entry.run}, not {self.run}")
         return entry
 
 
-def _parse(text: str) -> Entry:
-    """Read an entry; keys that are not known are ignored.
+@dataclass(slots=True)
+class LedgerReporter:
+    """Reports progress to a ledger, from a thread where it is not urgent.
 
-    Raises:
-        ValueError: It is none.
+    Args:
+        client: None for a worker that trains alone: then every read gives an empty entry.
     """
-    given = json.loads(text)
-    if not isinstance(given, dict) or not isinstance(given.get("run"), str):
-        raise ValueError("not a ledger entry")  # noqa: TRY004 - of a text that came in
-    known = {name: given[name] for name in Entry.__dataclass_fields__ if name in given}
-    entry = Entry(**known)
-    if not all(type(each) is int and each >= 0 for each in (entry.step, entry.checkpoint, entry.origin)):
-        raise ValueError("step, checkpoint and origin are whole numbers of at least 0")
-    return replace(entry, done=bool(entry.done))
+
+    client: LedgerClient | None
+    _reports: "queue.Queue[dict[str, int] | None]" = field(default_factory=queue.Queue, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    def read(self) -> Entry | None:
+        """Return the entry; None where the ledger cannot be reached."""
+        if self.client is None:
+            return Entry(run="")
+        with contextlib.suppress(LedgerError):
+            return self.client.read()
+        return None
+
+    def claim_first_step(self, origin: int) -> bool:
+        """Ask whether this first step may be committed: separate groups may try one, only one of them may."""
+        if self.client is None:
+            return True
+        with contextlib.suppress(LedgerError):
+            return self.client.advance(origin=origin).origin == origin
+        return False
+
+    def redirect(self, address: str) -> None:
+        """Report to another ledger from now on: that of a new coordinator."""
+        if self.client is not None:
+            self.client = replace(self.client, address=address)
+
+    def report_soon(self, **progress: int) -> None:
+        """Report from a thread; of several waiting reports only the sum is sent."""
+        if self.client is None:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+        self._reports.put(progress)
+
+    def report_now(self, *, step: int = 0, done: bool = False) -> None:
+        """Report before returning; if the ledger does not answer, the next report makes up for it."""
+        if self.client is not None:
+            with contextlib.suppress(LedgerError):
+                self.client.advance(step=step, done=done)
+
+    def close(self) -> None:
+        """Send the waiting reports, if the ledger answers in time."""
+        if self._thread is not None:
+            self._reports.put(None)
+            self._thread.join(CLOSE_S)
+            self._thread = None
+
+    def _work(self) -> None:
+        progress: dict[str, int] = {}
+        is_closing = False
+        while not is_closing:
+            reports = [self._reports.get()]
+            while not self._reports.empty():
+                reports.append(self._reports.get())
+            is_closing = None in reports
+            for report in reports:
+                progress |= report or {}
+            client = self.client
+            with contextlib.suppress(LedgerError):
+                if client is not None:
+                    client.advance(step=progress.get("step", 0), checkpoint=progress.get("checkpoint", 0))

@@ -1,34 +1,37 @@
-"""The lighthouse of a run: tells workers who takes part in each step; with the ledger that fences the run.
+"""The lighthouse of a run, on which its workers agree who takes part in each step, and the run's ledger.
 
-Runs on one instance, the coordinator, which must not be a spot instance. Both ports are open to whoever
-reaches them: they belong inside a security group. Workers wait while it is away, and go on when it is back.
+Runs on one instance, the coordinator, which must not be a spot instance. Neither port is protected: both
+belong inside a security group. Workers wait while the lighthouse is away and continue when it is back.
 """
 
-import argparse
-import signal
+import json
+import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
-from . import ports
-from .arguments import natural, positive
-from .errors import StrangerError
-from .ledger import Ledger, LedgerServer
-from .lifetime import end_with_parent
+from .children import watch_termination
+from .ledger import LIMIT_BYTES, PATH, TIMEOUT_S, Entry, WrongRunError, parse_entry
+from .options import parse_lighthouse
+
+CLAIM_S = 10.0
+"""A first step that was claimed and not committed for so long may be claimed again."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM."""
-    arguments = _parse(argv)
-    end_with_parent()
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    arguments = parse_lighthouse(argv)
+    terminated = watch_termination()
     try:
         ledger = Ledger(arguments.ledger, arguments.run, step=arguments.step)
         server = LedgerServer(ledger, arguments.host, arguments.ledger_port)
-    except (OSError, ValueError, StrangerError) as error:
+    except (OSError, ValueError, WrongRunError) as error:
         sys.stderr.write(f"lighthouse: {error}\n")
         return 1
     # After the arguments: a wrong one should not wait for PyTorch.
@@ -40,35 +43,110 @@ def main(argv: Sequence[str] | None = None) -> int:
         join_timeout_ms=arguments.join_ms,
         heartbeat_timeout_ms=arguments.heartbeat_ms,
     )
-    ended.wait()
+    terminated.wait()
     lighthouse.shutdown()
     server.shutdown()
     return 0
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python3 -m trainer.lighthouse", description=__doc__.split("\n")[0])
-    parser.add_argument("--run", required=True, help="name of the run that it serves")
-    parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="where the ledger is kept")
-    parser.add_argument("--host", default="", help="address to listen on (default: all)")
-    parser.add_argument("--port", type=natural, default=ports.LIGHTHOUSE, help="default: %(default)s")
-    parser.add_argument("--ledger-port", type=natural, default=ports.LEDGER, help="default: %(default)s")
-    parser.add_argument(
-        "--minimum", type=positive, default=1, metavar="N", help="workers below which nothing goes on"
-    )
-    parser.add_argument(
-        "--join-ms", type=positive, default=200, metavar="MS",
-        help="how long workers wait at a step for one that is alive but late (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--heartbeat-ms", type=positive, default=300, metavar="MS",
-        help="a worker that was not heard for so long is gone (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--step", type=natural, default=0, metavar="N",
-        help="steps known to be committed, where this one replaces a lost coordinator",
-    )  # fmt: skip
-    return parser.parse_args(argv)
+class Ledger:
+    """The entry of one run, on disk.
+
+    Args:
+        path: Where it is kept.
+        run: The run's name.
+        step: Steps that are known to be committed, where a lost coordinator is replaced.
+
+    Raises:
+        WrongRunError: The file belongs to another run.
+    """
+
+    def __init__(self, path: Path, run: str, *, step: int = 0) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._claimed_at = 0.0
+        self.entry = parse_entry(path.read_text()) if path.exists() else Entry(run=run)
+        if self.entry.run != run:
+            raise WrongRunError(f"{path} is the ledger of run {self.entry.run}, not of {run}")
+        self.advance(step=step)
+
+    def advance(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> Entry:
+        """Advance the entry and write it."""
+        with self._lock:
+            now = time.monotonic()
+            if origin and not self.entry.step and now - self._claimed_at > CLAIM_S:
+                # The worker that claimed the first step died before it was committed.
+                self.entry, self._claimed_at = replace(self.entry, origin=0), now
+            entry = self.entry.advance(step=step, checkpoint=checkpoint, done=done, origin=origin)
+            # That a run has begun, or is done, must survive a power failure; a single step need not.
+            is_crucial = entry.origin != self.entry.origin or entry.done != self.entry.done
+            if entry != self.entry or not self._path.exists():
+                self._write(entry, sync=is_crucial)
+            self.entry = entry
+            return entry
+
+    def _write(self, entry: Entry, *, sync: bool) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path.with_name(self._path.name + ".new")
+        with unfinished.open("w") as stream:
+            stream.write(json.dumps(asdict(entry)))
+            if sync:
+                stream.flush()
+                os.fsync(stream.fileno())
+        unfinished.rename(self._path)
+
+
+class LedgerServer(ThreadingHTTPServer):
+    """Serves a ledger until closed; an empty host listens on all addresses, port 0 takes a free one."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128  # all workers may report at the same moment
+
+    def __init__(self, ledger: Ledger, host: str, port: int) -> None:
+        super().__init__((host, port), _Handler)
+        self.ledger = ledger
+        threading.Thread(target=self.serve_forever, name="ledger", daemon=True).start()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LedgerServer
+    timeout = TIMEOUT_S
+
+    def do_GET(self) -> None:
+        if self.path != PATH:
+            self._answer(HTTPStatus.NOT_FOUND, {})
+            return
+        self._answer(HTTPStatus.OK, asdict(self.server.ledger.entry))
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if self.path != PATH or not length.isdigit() or int(length) > LIMIT_BYTES:
+            self._answer(HTTPStatus.BAD_REQUEST, {})
+            return
+        try:
+            report = parse_entry(self.rfile.read(int(length)).decode())
+        except ValueError as error:
+            self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+            return
+        ledger = self.server.ledger
+        if report.run != ledger.entry.run:
+            self._answer(HTTPStatus.CONFLICT, asdict(ledger.entry))
+            return
+        entry = ledger.advance(
+            step=report.step, checkpoint=report.checkpoint, done=report.done, origin=report.origin
+        )
+        self._answer(HTTPStatus.OK, asdict(entry))
+
+    def _answer(self, status: HTTPStatus, values: dict[str, Any]) -> None:
+        body = json.dumps(values).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:  # noqa: ANN401 - as the library has it
+        """Write no log: there would be a line per step."""
 
 
 if __name__ == "__main__":

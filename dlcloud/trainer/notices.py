@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 POLL_S = 2.0
-"""Between two looks. Source: the same pages recommend every 5 seconds."""
+"""Between two requests. Source: the same pages recommend 5 seconds at most."""
 
 _TOKEN_S = 300
 _TIMEOUT_S = 2.0
@@ -27,17 +27,17 @@ _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
 class MetadataError(Exception):
-    """The service did not answer as it should; to be asked again."""
+    """The service does not answer, or not as documented; to be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
-    """What the service says at one time.
+class SpotStatus:
+    """The notices that the service shows at one time.
 
     Attributes:
-        action: What happens to the instance: terminate, stop or hibernate; None without a notice.
-        at: When; at once for hibernate, which comes without delay.
-        rebalance: When a raised risk was recommended to be acted on; None without a recommendation.
+        action: Of an interruption notice: terminate, stop or hibernate; None without a notice.
+        at: When the instance is interrupted; now for hibernate, which has no delay.
+        rebalance: When a rebalance recommendation was made; None without one.
     """
 
     action: str | None = None
@@ -46,14 +46,8 @@ class Sighting:
 
 
 @dataclass(slots=True)
-class Metadata:
-    """Asks the metadata service.
-
-    Args:
-        endpoint: `http://HOST[:PORT]`.
-        clock: Seconds from any start, never backwards.
-        now: Tells the time, aware and in UTC.
-    """
+class MetadataClient:
+    """Sends requests to the metadata service at `http://HOST[:PORT]`."""
 
     endpoint: str = DEFAULT_ENDPOINT
     clock: Callable[[], float] = time.monotonic
@@ -61,26 +55,26 @@ class Metadata:
     _token: str | None = field(default=None, init=False)
     _renew_at: float = field(default=0.0, init=False)
 
-    def look(self) -> Sighting:
-        """Return what the service says now.
+    def fetch(self) -> SpotStatus:
+        """Return the present notices.
 
         Raises:
-            MetadataError: It cannot be reached, failed, or said what is not understood.
+            MetadataError: The service cannot be reached, failed, or answered something undocumented.
         """
-        notice, rebalance = self._document(_NOTICE), self._document(_REBALANCE)
+        notice, rebalance = self._fetch_document(_NOTICE), self._fetch_document(_REBALANCE)
         try:
             action = None if notice is None else str(notice["action"])
-            at = None if notice is None else _moment(notice, "time", self.now(), action == "hibernate")
-            recommended = None if rebalance is None else _time(rebalance["noticeTime"])
+            at = None if notice is None else _parse_moment(notice, "time", self.now(), action == "hibernate")
+            recommended = None if rebalance is None else _parse_time(rebalance["noticeTime"])
         except (KeyError, TypeError, ValueError) as error:
-            raise MetadataError(f"the metadata service says what is not understood: {error!r}") from error
-        return Sighting(action=action, at=at, rebalance=recommended)
+            raise MetadataError(f"the metadata service gave an unknown answer: {error!r}") from error
+        return SpotStatus(action=action, at=at, rebalance=recommended)
 
-    def _document(self, path: str) -> dict[str, Any] | None:
-        """Return a JSON document, or None where there is none."""
+    def _fetch_document(self, path: str) -> dict[str, Any] | None:
+        """Return a JSON document; None for 404."""
         status, text = self._get(path)
         if status == HTTPStatus.UNAUTHORIZED:
-            # The token is no longer known, as after a stop and start: one new one, then it is a fault.
+            # The token has expired, as after a stop and start: fetch one new token, then it is an error.
             self._token = None
             status, text = self._get(path)
         if status == HTTPStatus.NOT_FOUND:
@@ -98,22 +92,24 @@ class Metadata:
     def _get(self, path: str) -> tuple[int, str]:
         if self._token is None or self.clock() >= self._renew_at:
             self._token = self._new_token()
-        return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+        return self._request("GET", path, {"X-aws-ec2-metadata-token": self._token})
 
     def _new_token(self) -> str:
-        asked_at = self.clock()
-        status, text = self._ask("PUT", _TOKEN_PATH, {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)})
+        requested_at = self.clock()
+        status, text = self._request(
+            "PUT", _TOKEN_PATH, {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}
+        )
         if status != HTTPStatus.OK:
             raise MetadataError(f"the metadata service answered {status} for a token")
-        self._renew_at = asked_at + 0.8 * _TOKEN_S
+        self._renew_at = requested_at + 0.8 * _TOKEN_S
         return text
 
-    def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=_TIMEOUT_S)
         try:
             connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(1 << 16).decode("utf-8", "replace")
+            response = connection.getresponse()
+            return response.status, response.read(1 << 16).decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
             raise MetadataError(f"no metadata service at {self.endpoint}: {error}") from error
         finally:
@@ -121,37 +117,41 @@ class Metadata:
 
 
 @dataclass(slots=True)
-class Watch:
-    """Tells what is new in a sequence of sightings."""
+class NoticeTracker:
+    """Finds the new notices in a sequence of statuses."""
 
     deadline: datetime | None = field(default=None, init=False)
     _action: str | None = field(default=None, init=False)
     _rebalance: datetime | None = field(default=None, init=False)
 
-    def interruption(self, seen: Sighting) -> str | None:
-        """Return what to say of a notice that is new, or whose time has moved; a repeated one is no news."""
-        # A notice is never withdrawn: one that is not seen for once still holds.
-        if seen.action is None or seen.at is None or (seen.action, seen.at) == (self._action, self.deadline):
+    def note_interruption(self, status: SpotStatus) -> str | None:
+        """Return a text for a new notice, or one whose time has moved; None for a repeated one."""
+        # A notice is never withdrawn: it holds even if one status lacks it.
+        if (
+            status.action is None
+            or status.at is None
+            or (status.action, status.at) == (self._action, self.deadline)
+        ):
             return None
         moved = self.deadline is not None
-        # Hibernation carries no time of its own: the first sight of it counts.
-        if seen.action == self._action == "hibernate":
+        # A notice of hibernation has no time: its first appearance counts.
+        if status.action == self._action == "hibernate":
             return None
-        self._action, self.deadline = seen.action, seen.at
-        return f"interruption notice: {seen.action}" + (", its time has moved" if moved else "")
+        self._action, self.deadline = status.action, status.at
+        return f"interruption notice: {status.action}" + (", its time has moved" if moved else "")
 
-    def rebalance(self, seen: Sighting) -> str | None:
-        """Return what to say of a recommendation that is new."""
-        if seen.rebalance is None or seen.rebalance == self._rebalance:
+    def note_rebalance(self, status: SpotStatus) -> str | None:
+        """Return a text for a new recommendation."""
+        if status.rebalance is None or status.rebalance == self._rebalance:
             return None
-        self._rebalance = seen.rebalance
+        self._rebalance = status.rebalance
         return "rebalance recommendation"
 
 
-def _moment(document: dict[str, Any], name: str, now: datetime, at_once: bool) -> datetime:  # noqa: FBT001
-    return now if at_once and name not in document else _time(document[name])
+def _parse_moment(document: dict[str, Any], name: str, now: datetime, at_once: bool) -> datetime:  # noqa: FBT001
+    return now if at_once and name not in document else _parse_time(document[name])
 
 
-def _time(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

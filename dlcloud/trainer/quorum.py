@@ -1,4 +1,4 @@
-"""The engine on torchft: who takes part is agreed on at every step; a newcomer takes state from a peer.
+"""The engine on torchft: workers agree on the participants of every step; a newcomer fetches a peer's state.
 
 Source: torchft 0.2.0, manager.py. Private names of it are used where it has no public ones; it is pinned.
 """
@@ -19,15 +19,14 @@ from torchft.checkpointing.http_transport import HTTPTransport
 from torchft.manager import Manager
 from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
-from .checkpoint import copied
-from .engine import Load, Member, Save, State
-from .errors import NoQuorumError, StrangerError
-from .quorum_timing import Timing
+from .engine import Load, Member, NoQuorumError, Save, State, copy_state
+from .ledger import WrongRunError
+from .settings import Timing
 
 log = logging.getLogger(__name__)
 
 _STATUS = re.compile(r'^status: \w+, message: "([^"]+)"')
-"""How torchft shows what its server answered."""
+"""The form in which torchft shows an error of its server."""
 
 # What a peer sends is copied into the model and never written to.
 warnings.filterwarnings("ignore", message="The given buffer is not writable")
@@ -37,16 +36,15 @@ class QuorumEngine:
     """A worker among others.
 
     Args:
-        step: Steps that the own state has behind it.
-        load: Takes over a peer's state.
-        save: Gives the own state to a peer.
-        lighthouse: `http://HOST:PORT` of the lighthouse.
+        step: Committed steps of this worker's state.
+        load: Replaces the state by a peer's.
+        save: Returns the state for a peer.
+        lighthouse: `http://HOST:PORT`.
         host: This machine's address, as the others reach it.
         name: Of this worker, for logs.
-        timing: How long to wait for others.
 
     Raises:
-        NoQuorumError: There is no lighthouse; to be tried again.
+        NoQuorumError: The lighthouse does not answer; to be repeated.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class QuorumEngine:
         self._timing = timing
         self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         heal = timedelta(seconds=timing.heal_s)
-        gloo = _Gloo(timeout=timedelta(seconds=timing.connect_s), sums=heal)
+        gloo = _Gloo(timeout=timedelta(seconds=timing.connect_s), reduce_limit=heal)
         self._group = ProcessGroupNCCL(timeout=heal) if torch.cuda.is_available() else gloo
         self._limit: tuple[int, float | None] = (-1, None)
         transport = _Transport(host, heal)
@@ -64,7 +62,7 @@ class QuorumEngine:
                 pg=self._group,
                 load_state_dict=lambda state: self._heal(load, state),
                 # A copy: while a peer reads it, the next step changes running statistics here.
-                state_dict=lambda: copied(save()),
+                state_dict=lambda: copy_state(save()),
                 min_replica_size=1,
                 use_async_quorum=False,
                 timeout=heal,
@@ -83,7 +81,7 @@ class QuorumEngine:
                 quorum_retries=100,
             )
         except Exception as error:
-            # As in `begin`: every kind comes through.
+            # As in `begin`: torchft raises errors of many classes.
             transport.shutdown(wait=False)
             raise NoQuorumError(f"no lighthouse at {lighthouse}: {_line(error)}") from error
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
@@ -95,26 +93,26 @@ class QuorumEngine:
 
     @property
     def step(self) -> int:
-        """Return how many steps are committed."""
+        """Committed steps."""
         return cast("int", self._manager.current_step()) + self._own_steps
 
     def begin(self) -> Member | None:
-        """Agree on who takes part in the next step; see Engine."""
+        """Agree on the participants of the next step; see Engine."""
         self._healed, self._works = False, []
         # A failed agreement would be raised again by the next one.
         self._manager._quorum_future = None  # noqa: SLF001
         try:
             self._manager.start_quorum()
-        except StrangerError:
+        except WrongRunError:
             raise
         except Exception as error:
-            # torchft translates nothing: RuntimeError, TimeoutError and its own kinds all come through here.
+            # torchft translates no error: RuntimeError, TimeoutError and its own classes all come through.
             raise NoQuorumError(self._reason(error)) from error
         if self._manager.errored():
             self.commit(agreed=False)
             return None
         self._size = self._manager.num_participants()
-        self._limit_sums()
+        self._limit_reductions()
         return Member(
             rank=cast("int", self._manager.participating_rank()),
             size=self._size,
@@ -129,34 +127,33 @@ class QuorumEngine:
             return f"no agreement with other workers within {self._timing.quorum_s:g} s"
         return text
 
-    def _limit_sums(self) -> None:
-        """Let the sums of a step among the same workers take no longer than those of the step before might.
+    def _limit_reductions(self) -> None:
+        """Give the reductions of a step with the same workers the limit of the step before.
 
-        Breaking a group off does not wake who waits in one of gloo's sums: only its own time-out does.
+        Aborting the group does not end a wait in one of gloo's reductions: only gloo's own time-out does.
         """
         quorum, limit_s = self._limit
         same = quorum == self._manager._quorum_id  # noqa: SLF001
         if isinstance(self._group, _Gloo):
             limit_s = limit_s if same and limit_s else self._timing.heal_s
-            self._group.sums = timedelta(seconds=limit_s)
+            self._group.reduce_limit = timedelta(seconds=limit_s)
 
     def depart(self) -> None:
-        """Give no more sign of life: when the lighthouse is next asked, this worker is forgotten already."""
+        """Stop the heartbeats: at the next request the lighthouse has forgotten this worker."""
         if not self._departed:
             self._departed = True
-            # The server of this worker gives the signs of life; nobody asks it during the step.
+            # The server of this worker sends the heartbeats; no other request reaches it during a step.
             self._manager._manager.shutdown()  # noqa: SLF001
 
-    def sum(self, values: Tensor) -> None:
-        """Begin to add up."""
+    def allreduce(self, values: Tensor) -> None:
         if self._size > 1:
             self._works.append(self._manager.allreduce(values, reduce_op=ReduceOp.SUM))
 
     def wait(self, limit_s: float | None) -> bool:
-        """Wait for the sums; one that a peer holds up for too long is broken off."""
+        """Wait for the reductions; one that takes too long is aborted."""
         self._limit = (self._manager._quorum_id, limit_s)  # noqa: SLF001
         if self._works:
-            watch = threading.Timer(limit_s or self._timing.heal_s, self._give_up)
+            watch = threading.Timer(limit_s or self._timing.heal_s, self._abort_reductions)
             watch.daemon = True
             watch.start()
             for work in self._works:
@@ -166,7 +163,7 @@ class QuorumEngine:
         return self._manager.errored() is None
 
     def commit(self, *, agreed: bool) -> bool:
-        """Count the step, or break off the connections so that nobody waits for this worker."""
+        """Count the step, or abort the connections so that no peer waits for this worker."""
         if self._departed:
             counted = agreed and self._manager.errored() is None
             self._own_steps += counted
@@ -178,21 +175,21 @@ class QuorumEngine:
             self._group.abort()
         return committed
 
-    def forget(self) -> None:
-        """Begin anew without a state, to take a peer's."""
+    def reset(self) -> None:
+        """Begin again without a state, to fetch a peer's."""
         self._manager.load_state_dict({"step": 0, "batches_committed": 0})
 
     def close(self) -> None:
-        """Leave; nothing is waited for."""
+        """Leave at once."""
         with contextlib.suppress(Exception):
             self._group.abort()
         self._manager.shutdown(wait=False)
-        # A request that nobody answers ends with the server that it goes through, not with its time-out: no
-        # process could end before.
+        # A request without an answer ends with the server that it goes through, not with its time-out; the
+        # process could not end before.
         self._manager._manager = None  # noqa: SLF001
 
-    def _give_up(self) -> None:
-        log.warning("a sum has not ended in time: a peer hangs")
+    def _abort_reductions(self) -> None:
+        log.warning("a reduction has not ended in time: a peer hangs")
         self._group.abort()
 
     def _heal(self, load: Load, state: State) -> None:
@@ -201,36 +198,36 @@ class QuorumEngine:
 
 
 def _line(error: Exception) -> str:
-    """Return the first line of what a library says; some of them say nothing."""
+    """Return the first line of an error's text, or its class where it has none."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     status = _STATUS.search(line)
     return (status[1] if status else line)[:200]
 
 
 class _Gloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft is not there where types are checked
-    """Gives up connecting soon, for a peer may be gone, and sums late, for a peer may be taking its state."""
+    """Limits connecting, where a peer may be gone, and reductions, where it may be healing, separately."""
 
-    def __init__(self, timeout: timedelta, sums: timedelta) -> None:
+    def __init__(self, timeout: timedelta, reduce_limit: timedelta) -> None:
         super().__init__(timeout=timeout)
-        self.sums = sums
+        self.reduce_limit = reduce_limit
 
     def _opts_hook(self, opts: Any) -> Any:  # noqa: ANN401 - the options of any collective
-        opts.timeout = self.sums
+        opts.timeout = self.reduce_limit
         return opts
 
 
 class _Transport(HTTPTransport):  # type: ignore[misc]  # torchft is not there where types are checked
-    """Serves state at an address that peers can reach, and reads theirs as data, never as code."""
+    """Serves the state at an address that peers reach, and reads theirs as data, never as code."""
 
     def __init__(self, host: str, timeout: timedelta) -> None:
-        # Before all else: it is asked for its address while it is made.
+        # First: the constructor asks for the address.
         self._host = host
         super().__init__(timeout=timeout, num_chunks=0)
-        # It would print a line for each peer that joins.
+        # It would print a line for every peer that joins.
         self._server.RequestHandlerClass.log_message = lambda *_: None
 
     def address(self) -> str:
-        """Return where peers fetch from; the host's name need not resolve."""
+        """Return the URL for peers; the host's name need not resolve."""
         return f"http://{self._host}:{self._server.socket.getsockname()[1]}/checkpoint/"
 
     @classmethod

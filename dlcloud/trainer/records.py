@@ -1,21 +1,23 @@
 """The records that training writes: JSON, one object a line, appended whole as they come.
 
 Every record has `schema` (1), `record` (its kind), `time` (UTC, ISO 8601), `run` and `worker`. A reader
-ignores keys and kinds that it does not know. By kind:
+ignores unknown keys and kinds. By kind:
 
-start       settings {name: value}; software {name: version}; device; what is trained, once per process
-step        step: committed by this; samples; share [first, end) of them taken here; loss: mean over all of
-            them; world_size; rank; quorum; generation: of the control file; attempts: 1, and one for each
-            that was undone; seconds since the commit before; hash: of parameters and optimizer, or null;
-            lineage: tells commits of one step apart; where there are two, the run went on with the later one
+start       settings {name: value}; software {name: version}; device; once per process
+step        step: number of committed steps, this one included; samples; share [first, end) of them computed
+            here; loss: mean over all of them; world_size; rank; quorum; generation: of the control file;
+            attempts: 1, and one for each that was rolled back; seconds since the commit before; hash: of
+            parameters and optimizer, or null; lineage: distinguishes commits of one step: where there are
+            two, the run continued with the later one
 event       event: one of Event; cause; and what else belongs to it (step, deadline, path, seconds)
 end         ok; status: of the process; step
 
-One file is written by the agent of an instance and by its workers; each record goes out in one write.
+The agent of an instance and its workers write to one file; each record is one write.
 """
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +29,7 @@ SCHEMA = 1
 
 
 class Event(Enum):
-    """What can happen to a worker, an agent or a lighthouse; the value is the name in the records."""
+    """Events of a worker, an agent or a lighthouse; the value is the name in the records."""
 
     JOINED = "joined"
     HEALED = "healed"
@@ -59,17 +61,17 @@ class Records:
     """Appends records to a file.
 
     Args:
-        path: The file, made if missing; None writes nothing.
+        path: The file, created if missing; None writes nothing.
         run: The run's name.
-        worker: Who writes.
-        tell: Told each event as a line.
-        now: Tells the time, aware and in UTC.
+        worker: Name of the writer.
+        log: Receives a line for each event.
+        now: Returns the time, aware and in UTC.
     """
 
     path: Path | None
     run: str
     worker: str
-    tell: Callable[[str], None] = lambda _line: None
+    log: Callable[[str], None] = lambda _line: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _file: int = -1
 
@@ -87,21 +89,18 @@ class Records:
             self._file = -1
 
     def start(self, **values: Any) -> None:  # noqa: ANN401 - whatever JSON holds
-        """Record what begins."""
         self._write("start", values)
 
     def step(self, **values: Any) -> None:  # noqa: ANN401
-        """Record a committed step."""
         self._write("step", values)
 
     def event(self, event: Event, cause: str, **values: Any) -> None:  # noqa: ANN401
-        """Record and tell what happened, and why."""
+        """Record and log an event."""
         self._write("event", {"event": event.value, "cause": cause, **values})
         details = "".join(f", {name} {value}" for name, value in values.items())
-        self.tell(f"{self.worker}: {event.value.replace('_', ' ')}: {cause}{details}")
+        self.log(f"{self.worker}: {event.value.replace('_', ' ')}: {cause}{details}")
 
     def end(self, *, status: int, **values: Any) -> None:  # noqa: ANN401
-        """Record that the process ends."""
         self._write("end", {"ok": status == 0, "status": status, **values})
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
@@ -110,3 +109,9 @@ class Records:
         time = self.now().isoformat(timespec="milliseconds")
         head = {"schema": SCHEMA, "record": kind, "time": time, "run": self.run, "worker": self.worker}
         os.write(self._file, (json.dumps({**head, **values}, separators=(",", ":")) + "\n").encode())
+
+
+def log_to_stderr(line: str) -> None:
+    """Write a line at once."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

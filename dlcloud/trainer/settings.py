@@ -6,27 +6,55 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from .quorum_timing import Timing
-
 VARIABLE = "DLCLOUD_TRAINER"
 RUN_ALONE = "alone"
+
+LIGHTHOUSE_PORT = 29510
+LEDGER_PORT = LIGHTHOUSE_PORT + 1
+
+
+def ledger_address(lighthouse: str) -> str:
+    """Return `HOST:PORT` of the ledger of the lighthouse at `HOST:PORT`: it has the next port."""
+    host, _, port = lighthouse.rpartition(":")
+    return f"{host}:{int(port) + 1}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long a worker waits for others.
+
+    Attributes:
+        quorum_s: For an agreement on the participants of a step, before the request is repeated.
+        connect_s: For the connections among the workers of a new quorum.
+        heal_s: For the state of a peer, and for a step in which a peer may be fetching it.
+        stall_s: Least time after which a reduction is aborted.
+        stall_factor: Multiple of its usual length after which a step is aborted, where that is more.
+        heartbeat_s: Between heartbeats to the lighthouse.
+    """
+
+    quorum_s: float = 60.0
+    connect_s: float = 10.0
+    heal_s: float = 120.0
+    stall_s: float = 5.0
+    stall_factor: float = 5.0
+    heartbeat_s: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a worker finds the others and where it keeps things.
+    """Addresses and files of a worker.
 
     Attributes:
-        run: Name of the run; workers of another are refused.
+        run: Name of the run; workers of another run are refused.
         worker: Name of this worker.
         host: This machine's address, as peers reach it.
         lighthouse: `http://HOST:PORT`; None trains alone.
         ledger: `HOST:PORT`.
         records: File that records are appended to.
-        checkpoints: Folder; None keeps none.
+        checkpoints: Folder; None writes none.
         checkpoint_s: Seconds between checkpoints.
-        durable: Whether that folder outlives spot interruptions, so that others may count on it.
-        control: File in which the controller says what it wants.
+        durable: True if that folder survives spot interruptions, so that other workers may rely on it.
+        control: The controller's file.
         hash_every: Steps between digests of the whole state in the records; 0 takes none.
         gpu: Number of the GPU, where there is one.
     """
@@ -46,17 +74,17 @@ class Settings:
     timing: Timing = field(default_factory=Timing)
 
     def to_environment(self) -> dict[str, str]:
-        """Return what a worker's environment needs."""
+        """Return the variable that holds the settings."""
         return {VARIABLE: json.dumps(asdict(self), default=str)}
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Return what the agent told; keys that are not known are ignored."""
-    given = json.loads(environment.get(VARIABLE, "{}"))
-    known = {name: given[name] for name in Settings.__dataclass_fields__ if name in given}
+    """Read the settings; unknown keys are ignored."""
+    stored = json.loads(environment.get(VARIABLE, "{}"))
+    values = {name: stored[name] for name in Settings.__dataclass_fields__ if name in stored}
     for name in ("records", "checkpoints", "control"):
-        if known.get(name) is not None:
-            known[name] = Path(known[name])
-    if "timing" in known:
-        known["timing"] = Timing(**known["timing"])
-    return Settings(**known)
+        if values.get(name) is not None:
+            values[name] = Path(values[name])
+    if "timing" in values:
+        values["timing"] = Timing(**values["timing"])
+    return Settings(**values)

@@ -15,9 +15,10 @@
         torch.save(model.state_dict(), "model.pt")
 
 `python3 script.py` trains alone. Under `python3 -m trainer.agent ... -- python3 script.py`, on each of any
-number of machines, the same script trains with whoever is there: the batch is divided among the workers of
-each step, so the learning rate needs no change, and a worker may come, leave or die at any time. A worker
-that is asked to leave raises DrainedError, a SystemExit: what follows `train` runs only where training ended.
+number of machines, the same script trains with all workers that are there: the batch is divided among the
+workers of each step, so the learning rate needs no change, and a worker may join, leave or die at any time. A
+worker that is asked to leave raises DrainedError, a SystemExit: the lines after `train` run only where
+training has ended.
 """
 
 import logging
@@ -31,17 +32,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from . import settings as surroundings
+from .children import end_with_parent
 from .drain import Drain
 from .engine import Connect, Solo
-from .errors import StrangerError
 from .job import Job, Loss, Samples
-from .ledger import LedgerClient
-from .lifetime import end_with_parent
-from .loop import Loop, Outcome, steps_of
-from .posting import Posting
-from .records import Records
-from .settings import Settings
+from .ledger import LedgerClient, LedgerReporter, WrongRunError
+from .loop import Loop, Outcome, count_steps
+from .records import Records, log_to_stderr
+from .settings import Settings, from_environment
 
 
 def train(
@@ -62,7 +60,7 @@ def train(
     loading: int = 0,
     collate: Callable[[Sequence[Any]], Any] | None = None,
 ) -> Outcome:
-    """Train until `epochs` or `steps` are done; `job.Job` tells what each argument means.
+    """Train until `epochs` or `steps` are done; `job.Job` documents the arguments.
 
     Raises:
         ValueError: An argument is out of range.
@@ -72,7 +70,7 @@ def train(
     if (epochs is None) == (steps is None):
         raise ValueError("give either epochs or steps")
     if steps is None:
-        steps = steps_of(len(dataset), max(batch, 1), epochs or 0)
+        steps = count_steps(len(dataset), max(batch, 1), epochs or 0)
     job = Job(
         model=model,
         optimizer=optimizer,
@@ -89,18 +87,18 @@ def train(
         loading=loading,
         collate=collate,
     )
-    return run(job, surroundings.from_environment())
+    return run(job, from_environment())
 
 
 def device() -> torch.device:
-    """Return where this worker's model belongs: its own GPU, or the CPU."""
+    """Return the device of this worker's model: its own GPU, or the CPU."""
     if torch.cuda.is_available():
-        return torch.device("cuda", surroundings.from_environment().gpu)
+        return torch.device("cuda", from_environment().gpu)
     return torch.device("cpu")
 
 
 def run(job: Job, settings: Settings) -> Outcome:
-    """Train a job as the settings say."""
+    """Train a job with the settings of an agent."""
     # torchft logs every error with its traceback, and meets one at each membership change.
     logging.getLogger("torchft").setLevel(logging.CRITICAL)
     if settings.lighthouse:
@@ -108,27 +106,29 @@ def run(job: Job, settings: Settings) -> Outcome:
     client = LedgerClient(address=settings.ledger, run=settings.run) if settings.ledger else None
     drain = Drain()
     with (
-        Records(path=settings.records, run=settings.run, worker=settings.worker, tell=_tell) as records,
-        drain.signals(),
+        Records(
+            path=settings.records, run=settings.run, worker=settings.worker, log=log_to_stderr
+        ) as records,
+        drain.handle_signals(),
     ):
-        records.start(**_facts(job))
+        records.start(**_describe(job))
         loop = Loop(
             job=job,
             settings=settings,
             records=records,
-            connect=_connection(settings),
-            posting=Posting(client),
+            connect=_make_connect(settings),
+            reporter=LedgerReporter(client),
             drain=drain,
-            elsewhere=lambda address: _connection(replace(settings, lighthouse=f"http://{address}")),
+            connect_to=lambda address: _make_connect(replace(settings, lighthouse=f"http://{address}")),
         )
         try:
             return loop.run()
-        except StrangerError as error:
-            # Nothing in a script can mend it: it ends with one line.
+        except WrongRunError as error:
+            # No script can handle it: end with one line.
             raise SystemExit(f"{settings.worker}: {error}") from error
 
 
-def _connection(settings: Settings) -> Connect:
+def _make_connect(settings: Settings) -> Connect:
     if settings.lighthouse is None:
         return lambda step, _load, _save: Solo(step)
     # A worker that is alone needs no torchft.
@@ -143,17 +143,12 @@ def _connection(settings: Settings) -> Connect:
     )
 
 
-def _facts(job: Job) -> dict[str, Any]:
+def _describe(job: Job) -> dict[str, Any]:
     names = ("batch", "steps", "seed", "shards", "micro_batch")
     return {
         "settings": {name: getattr(job, name) for name in names},
         "samples": len(job.dataset),
-        "parameters": sum(each.numel() for each in job.model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in job.model.parameters()),
         "device": str(next(job.model.parameters()).device),
         "software": {"python": sys.version.split()[0], "torch": torch.__version__},
     }
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()

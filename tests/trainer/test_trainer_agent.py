@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dlcloud.trainer.agent import Agent
-from dlcloud.trainer.agent_options import parse, promoted
-from dlcloud.trainer.agent_processes import workers
 from dlcloud.trainer.children import Child
 from dlcloud.trainer.control import Control, write
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.notices import MetadataError, Sighting
+from dlcloud.trainer.notices import MetadataError, SpotStatus
+from dlcloud.trainer.options import parse, promote
+from dlcloud.trainer.processes import make_workers
 from dlcloud.trainer.records import Event, Records
 from tests.fakes.training import read_records
 
@@ -31,14 +31,14 @@ class Desk:
 
     def __init__(self, folder, script, *options):
         base = ["--run", "r", "--worker", "w", "--coordinator", "127.0.0.1", "--folder", str(folder)]
-        self.folder, self.seen = folder, Sighting()
+        self.folder, self.seen = folder, SpotStatus()
         self.options = parse([*base, *options, "--", sys.executable, "-c", script], {})
         self.actions = []
 
     def at(self, seconds, action):
         self.actions.append((seconds, action))
 
-    def look(self):
+    def fetch(self):
         if isinstance(self.seen, Exception):
             raise self.seen
         return self.seen
@@ -49,9 +49,9 @@ class Desk:
             self.agent = Agent(
                 options=self.options,
                 records=records,
-                workers=workers(self.options, records),
+                workers=make_workers(self.options, records),
                 lighthouse=None,
-                look=self.look,
+                fetch_status=self.fetch,
                 poll_s=0.2,
                 sleep=lambda _s: self.tick(time.monotonic() - began),
             )
@@ -96,8 +96,8 @@ def test_a_worker_that_is_killed_is_started_again_and_said_so(tmp_path):
 
 def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_path):
     desk = Desk(tmp_path, DRAINS, "--margin", "60", "--last-seconds", "1")
-    desk.seen = Sighting(action="terminate", at=in_seconds(120))
-    desk.at(1.3, lambda: setattr(desk, "seen", Sighting(action="terminate", at=in_seconds(50))))
+    desk.seen = SpotStatus(action="terminate", at=in_seconds(120))
+    desk.at(1.3, lambda: setattr(desk, "seen", SpotStatus(action="terminate", at=in_seconds(50))))
     desk.at(1.2, lambda: None if desk.events("drain") else setattr(desk, "was_far", True))
     desk.actions.sort(key=lambda each: each[0])
     assert desk.run() == DRAINED
@@ -114,7 +114,7 @@ def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_p
 def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path):
     desk = Desk(tmp_path, STUBBORN, "--margin", "60", "--last-seconds", "2")
     deadline = in_seconds(5)
-    desk.at(1.5, lambda: setattr(desk, "seen", Sighting(action="terminate", at=deadline)))
+    desk.at(1.5, lambda: setattr(desk, "seen", SpotStatus(action="terminate", at=deadline)))
     assert desk.run() == 1
     killed = desk.events("killed")[0]
     assert datetime.fromisoformat(killed["time"]) < deadline
@@ -131,8 +131,8 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
     desk = Desk(tmp_path, DRAINS)
     told = []
 
-    def promote(wanted):
-        told.append(promoted(desk.options, wanted))
+    def make_lighthouse(control):
+        told.append(promote(desk.options, control))
         return Child(
             name="lighthouse",
             command=[sys.executable, "-c", DRAINS],
@@ -142,9 +142,9 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
             started=Event.LIGHTHOUSE_STARTED,
         )
 
-    wanted = Control(generation=1, minimum=2, coordinator="127.0.0.7:4000", coordinates=True, step=12)
-    desk.at(0.1, lambda: setattr(desk.agent, "promote", promote))
-    desk.at(0.5, lambda: write(tmp_path / "control.json", wanted))
+    control = Control(generation=1, minimum=2, coordinator="127.0.0.7:4000", coordinates=True, step=12)
+    desk.at(0.1, lambda: setattr(desk.agent, "make_lighthouse", make_lighthouse))
+    desk.at(0.5, lambda: write(tmp_path / "control.json", control))
     desk.at(2.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
     assert len(desk.events("lighthouse_started")) == 1
@@ -155,7 +155,7 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
 @pytest.mark.parametrize("drain", [True, False])
 def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path, drain):
     desk = Desk(tmp_path, DRAINS, *(["--drain-on-rebalance"] if drain else []))
-    desk.seen = Sighting(rebalance=in_seconds(0))
+    desk.seen = SpotStatus(rebalance=in_seconds(0))
     if not drain:
         desk.at(1.2, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
@@ -166,7 +166,7 @@ def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path,
 def test_a_metadata_service_that_is_away_is_told_once(tmp_path):
     desk = Desk(tmp_path, DRAINS)
     desk.seen = MetadataError("no metadata service")
-    desk.at(0.5, lambda: setattr(desk, "seen", Sighting()))
+    desk.at(0.5, lambda: setattr(desk, "seen", SpotStatus()))
     desk.at(1.5, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
     assert [each["cause"] for each in desk.events("metadata")] == [
@@ -214,11 +214,11 @@ def test_workers_are_told_where_the_others_are(tmp_path, monkeypatch):
         (["--run", "r"], "required"),
         (
             ["--run", "r", "--worker", "w", "--coordinator", "127.0.0.1", "--folder", "f"],
-            "what a worker is to run",
+            "the command of a worker is missing",
         ),
         (
             ["--run", "r", "--worker", "w", "--coordinator", "no.such.host.invalid", "--folder", "f", "x"],
-            "cannot be found",
+            "cannot be reached",
         ),
         (["--margin", "-1"], "not a number above 0"),
     ],

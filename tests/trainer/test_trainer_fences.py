@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from dlcloud.trainer.control import Control, ControlError, ControlFile, parse, write
-from dlcloud.trainer.errors import StrangerError
-from dlcloud.trainer.fence import GATHER_S, GO, Gathering, Verdict, judge_history, judge_size
-from dlcloud.trainer.ledger import Entry, Ledger, LedgerClient, LedgerError, LedgerServer
+from dlcloud.trainer.fence import GO, REJOIN_S, RejoinBarrier, Verdict, check_history, check_size
+from dlcloud.trainer.ledger import Entry, LedgerClient, LedgerError, WrongRunError
+from dlcloud.trainer.lighthouse import Ledger, LedgerServer
 
 
 @pytest.mark.parametrize(
@@ -23,39 +23,39 @@ from dlcloud.trainer.ledger import Entry, Ledger, LedgerClient, LedgerError, Led
         (0, None, Verdict.HOLD),
     ],
 )
-def test_a_state_is_trained_on_only_if_nobody_has_been_further(step, entry, verdict):
-    judged = judge_history(step, entry)
-    assert judged.verdict is verdict
-    assert bool(judged.reason) == (verdict is not Verdict.GO)
+def test_a_state_is_trained_on_only_if_it_is_the_newest(step, entry, verdict):
+    decision = check_history(step, entry)
+    assert decision.verdict is verdict
+    assert bool(decision.reason) == (verdict is not Verdict.GO)
 
 
 def test_a_state_older_than_a_peer_is_known_to_have_is_not_trained_on():
-    held = judge_history(40, Entry(run="r", step=40), least=41)
-    assert held.verdict is Verdict.HOLD
-    assert "a peer has the state of step 41" in held.reason
-    assert judge_history(41, Entry(run="r", step=41), least=41).verdict is Verdict.GO
+    decision = check_history(40, Entry(run="r", step=40), least=41)
+    assert decision.verdict is Verdict.HOLD
+    assert "a peer has the state of step 41" in decision.reason
+    assert check_history(41, Entry(run="r", step=41), least=41).verdict is Verdict.GO
 
 
-def test_who_asks_a_lighthouse_that_began_anew_first_waits_for_the_others():
-    gathering = Gathering()
-    assert gathering.judge(2, 10.0) == GO
-    assert not gathering.note((3, 3), (4, 2), 10.0)  # one is gone: nothing to wait for
-    assert gathering.judge(2, 10.0) == GO
-    assert gathering.note((4, 2), (1, 1), 20.0)
-    assert gathering.judge(1, 20.5).verdict is Verdict.HOLD
-    assert gathering.judge(2, 21.0) == GO
-    assert gathering.judge(1, 21.5) == GO  # it left later
+def test_the_first_worker_of_a_restarted_lighthouse_waits_for_the_others():
+    barrier = RejoinBarrier()
+    assert barrier.check(2, 10.0) == GO
+    assert not barrier.observe((3, 3), (4, 2), 10.0)  # one is gone: nothing to wait for
+    assert barrier.check(2, 10.0) == GO
+    assert barrier.observe((4, 2), (1, 1), 20.0)
+    assert barrier.check(1, 20.5).verdict is Verdict.HOLD
+    assert barrier.check(2, 21.0) == GO
+    assert barrier.check(1, 21.5) == GO  # it left later
 
 
-def test_who_is_waited_for_in_vain_is_gone():
-    gathering = Gathering()
-    assert gathering.note((9, 3), (1, 1), 20.0)
-    assert gathering.judge(1, 20.0 + GATHER_S) == GO
+def test_the_wait_for_others_after_a_restart_ends():
+    barrier = RejoinBarrier()
+    assert barrier.observe((9, 3), (1, 1), 20.0)
+    assert barrier.check(1, 20.0 + REJOIN_S) == GO
 
 
 def test_too_few_workers_hold():
-    assert judge_size(2, 2).verdict is Verdict.GO
-    assert judge_size(1, 2).verdict is Verdict.HOLD
+    assert check_size(2, 2).verdict is Verdict.GO
+    assert check_size(1, 2).verdict is Verdict.HOLD
 
 
 @pytest.fixture
@@ -70,38 +70,38 @@ def served(tmp_path):
 def test_a_ledger_only_moves_on(served):
     ledger, address = served
     client = LedgerClient(address=address, run="run-1")
-    assert client.move(step=5, checkpoint=3) == Entry(run="run-1", step=5, checkpoint=3)
-    assert client.move(step=2) == Entry(run="run-1", step=5, checkpoint=3)
-    assert client.move(done=True).done
-    assert client.move(step=6).done
+    assert client.advance(step=5, checkpoint=3) == Entry(run="run-1", step=5, checkpoint=3)
+    assert client.advance(step=2) == Entry(run="run-1", step=5, checkpoint=3)
+    assert client.advance(done=True).done
+    assert client.advance(step=6).done
     assert client.read() == ledger.entry
 
 
 def test_a_ledger_outlives_its_process(tmp_path):
-    Ledger(tmp_path / "l", "run-1").move(step=4, done=True)
+    Ledger(tmp_path / "l", "run-1").advance(step=4, done=True)
     assert Ledger(tmp_path / "l", "run-1").entry == Entry(run="run-1", step=4, done=True)
 
 
-def test_a_new_coordinator_is_told_how_far_the_run_was(tmp_path):
+def test_the_ledger_of_a_new_coordinator_begins_where_the_run_was(tmp_path):
     assert Ledger(tmp_path / "l", "run-1", step=12).entry.step == 12
 
 
 def test_another_run_is_refused(served, tmp_path):
     _, address = served
     stranger = LedgerClient(address=address, run="run-2")
-    with pytest.raises(StrangerError, match="serves run run-1, not run-2"):
-        stranger.move(step=9)
-    with pytest.raises(StrangerError, match="serves run run-1"):
+    with pytest.raises(WrongRunError, match="serves run run-1, not run-2"):
+        stranger.advance(step=9)
+    with pytest.raises(WrongRunError, match="serves run run-1"):
         stranger.read()
     Ledger(tmp_path / "l", "run-1")
-    with pytest.raises(StrangerError, match="ledger of run run-1"):
+    with pytest.raises(WrongRunError, match="ledger of run run-1"):
         Ledger(tmp_path / "l", "run-2")
 
 
 def test_many_workers_may_post_at_once(served):
     ledger, address = served
     client = LedgerClient(address=address, run="run-1")
-    threads = [threading.Thread(target=client.move, kwargs={"step": step}) for step in range(1, 20)]
+    threads = [threading.Thread(target=client.advance, kwargs={"step": step}) for step in range(1, 20)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -109,7 +109,7 @@ def test_many_workers_may_post_at_once(served):
     assert ledger.entry.step == 19
 
 
-def test_a_ledger_that_is_away_is_told_from_an_empty_one():
+def test_a_ledger_that_is_away_differs_from_an_empty_one():
     with pytest.raises(LedgerError, match="no ledger at"):
         LedgerClient(address="127.0.0.1:1", run="r").read()
 
@@ -130,7 +130,7 @@ def test_a_control_file_is_followed(tmp_path):
     path = tmp_path / "control.json"
     follower = ControlFile(path)
     assert follower.read() == Control()
-    wanted = Control(
+    control = Control(
         generation=2,
         minimum=3,
         workers=4,
@@ -140,8 +140,8 @@ def test_a_control_file_is_followed(tmp_path):
         step=9,
         least=8,
     )
-    write(path, wanted)
-    assert follower.read() == wanted
+    write(path, control)
+    assert follower.read() == control
     assert parse(json.dumps({"minimum": 2, "news": 1})) == Control(minimum=2)
 
 

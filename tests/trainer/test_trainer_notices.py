@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dlcloud.trainer.notices import Metadata, MetadataError, Sighting, Watch
+from dlcloud.trainer.notices import MetadataClient, MetadataError, NoticeTracker, SpotStatus
 
 NOTICE = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
@@ -70,56 +70,56 @@ def notice(at=SOON, action="terminate"):
 
 
 def test_nothing_is_seen_where_nothing_is_planned(service):
-    assert Metadata(service.url).look() == Sighting()
+    assert MetadataClient(service.url).fetch() == SpotStatus()
 
 
 def test_a_notice_and_a_recommendation_are_seen(service):
     service.documents[NOTICE] = notice()
     service.documents[REBALANCE] = json.dumps({"noticeTime": "2030-01-01T12:00:00Z"})
-    seen = Metadata(service.url).look()
-    assert seen == Sighting(action="terminate", at=SOON, rebalance=SOON - timedelta(minutes=2))
+    seen = MetadataClient(service.url).fetch()
+    assert seen == SpotStatus(action="terminate", at=SOON, rebalance=SOON - timedelta(minutes=2))
 
 
 def test_a_token_that_is_no_longer_known_is_renewed(service):
-    metadata = Metadata(service.url)
-    metadata.look()
+    metadata = MetadataClient(service.url)
+    metadata.fetch()
     service.tokens.clear()
-    assert metadata.look() == Sighting()
+    assert metadata.fetch() == SpotStatus()
     assert service.issued == 2
 
 
 def test_a_token_is_renewed_before_it_ends(service):
     now = [0.0]
-    metadata = Metadata(service.url, clock=lambda: now[0])
-    metadata.look()
+    metadata = MetadataClient(service.url, clock=lambda: now[0])
+    metadata.fetch()
     now[0] = 200.0
-    metadata.look()
+    metadata.fetch()
     assert service.issued == 1
     now[0] = 241.0
-    metadata.look()
+    metadata.fetch()
     assert service.issued == 2
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_a_service_that_fails_is_asked_again(service, status):
-    metadata = Metadata(service.url)
+    metadata = MetadataClient(service.url)
     service.documents[NOTICE] = notice()
     service.faults = [status]
     with pytest.raises(MetadataError, match=f"answered {status}"):
-        metadata.look()
-    assert metadata.look().at == SOON
+        metadata.fetch()
+    assert metadata.fetch().at == SOON
 
 
 def test_a_service_that_refuses_tokens_is_a_fault(service):
     service.token_status = 403
     with pytest.raises(MetadataError, match="403 for a token"):
-        Metadata(service.url).look()
+        MetadataClient(service.url).fetch()
 
 
 def test_a_service_that_refuses_new_tokens_is_not_asked_for_ever(service):
     service.faults = [401, 401]
     with pytest.raises(MetadataError, match="401"):
-        Metadata(service.url).look()
+        MetadataClient(service.url).fetch()
 
 
 @pytest.mark.parametrize(
@@ -128,39 +128,39 @@ def test_a_service_that_refuses_new_tokens_is_not_asked_for_ever(service):
 def test_a_notice_that_is_not_understood_is_a_fault(service, text):
     service.documents[NOTICE] = text
     with pytest.raises(MetadataError):
-        Metadata(service.url).look()
+        MetadataClient(service.url).fetch()
 
 
 def test_no_service_is_a_fault():
     with pytest.raises(MetadataError, match="no metadata service"):
-        Metadata("http://127.0.0.1:1").look()
+        MetadataClient("http://127.0.0.1:1").fetch()
 
 
 def test_hibernation_comes_at_once(service):
     service.documents[NOTICE] = '{"action": "hibernate"}'
-    assert Metadata(service.url, now=lambda: SOON).look().at == SOON
+    assert MetadataClient(service.url, now=lambda: SOON).fetch().at == SOON
 
 
 def test_a_repeated_notice_is_no_news_and_one_whose_time_moves_is():
-    watch = Watch()
-    seen = Sighting(action="terminate", at=SOON)
-    assert watch.interruption(seen) == "interruption notice: terminate"
-    assert watch.interruption(seen) is None
-    assert watch.interruption(Sighting()) is None
+    watch = NoticeTracker()
+    seen = SpotStatus(action="terminate", at=SOON)
+    assert watch.note_interruption(seen) == "interruption notice: terminate"
+    assert watch.note_interruption(seen) is None
+    assert watch.note_interruption(SpotStatus()) is None
     assert watch.deadline == SOON
     earlier = SOON - timedelta(seconds=30)
-    assert "moved" in watch.interruption(Sighting(action="terminate", at=earlier))
+    assert "moved" in watch.note_interruption(SpotStatus(action="terminate", at=earlier))
     assert watch.deadline == earlier
 
 
 def test_hibernation_is_told_once():
-    watch = Watch()
-    assert watch.interruption(Sighting(action="hibernate", at=SOON))
-    assert watch.interruption(Sighting(action="hibernate", at=SOON + timedelta(seconds=2))) is None
+    watch = NoticeTracker()
+    assert watch.note_interruption(SpotStatus(action="hibernate", at=SOON))
+    assert watch.note_interruption(SpotStatus(action="hibernate", at=SOON + timedelta(seconds=2))) is None
 
 
 def test_a_recommendation_is_told_once():
-    watch = Watch()
-    assert watch.rebalance(Sighting(rebalance=SOON)) == "rebalance recommendation"
-    assert watch.rebalance(Sighting(rebalance=SOON)) is None
-    assert watch.rebalance(Sighting()) is None
+    watch = NoticeTracker()
+    assert watch.note_rebalance(SpotStatus(rebalance=SOON)) == "rebalance recommendation"
+    assert watch.note_rebalance(SpotStatus(rebalance=SOON)) is None
+    assert watch.note_rebalance(SpotStatus()) is None

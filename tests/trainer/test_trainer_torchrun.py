@@ -6,9 +6,8 @@ import subprocess
 
 import pytest
 
-from dlcloud.trainer import torchrun
-from dlcloud.trainer.agent_options import parse
-from dlcloud.trainer.agent_processes import lighthouse, workers
+from dlcloud.trainer.options import parse
+from dlcloud.trainer.processes import make_lighthouse, make_workers, torchrun_command
 from dlcloud.trainer.records import Records
 from tests.fakes.training import free_port, read_records, wait_until
 
@@ -19,7 +18,7 @@ def test_torchrun_gets_the_script_and_what_it_survives_by():
     options = parse(
         [*BASE, "--workers", "2", "--minimum", "3", "--", "python3", "train.py", "--epochs", "4"], {}
     )
-    words = torchrun.command(options)
+    words = torchrun_command(options)
     assert words[-3:] == ["train.py", "--epochs", "4"]
     assert "--nnodes=3:1024" in words
     assert "--nproc-per-node=2" in words
@@ -30,10 +29,10 @@ def test_torchrun_gets_the_script_and_what_it_survives_by():
 def test_one_torchrun_starts_all_workers_and_coordinator_has_the_store():
     options = parse([*BASE, "--lighthouse", "--workers", "4", "--", "train.py"], {})
     records = Records(path=None, run="r", worker="w")
-    (only,) = workers(options, records)
+    (only,) = make_workers(options, records)
     assert only.environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
     assert "DLCLOUD_TRAINER" in only.environment
-    assert any(word.endswith("trainer.rendezvous") for word in lighthouse(options, records).command)
+    assert "store" in make_lighthouse(options, records).command
 
 
 @pytest.mark.timeout(300)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from ..arguments import natural, positive
+from ..options import natural, positive
 from ..training import device, train
 
 HELD_OUT = 360

@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
 from .. import checkpoint
-from ..arguments import natural, positive
+from ..children import end_with_parent
 from ..drain import Drain
 from ..engine import State
-from ..lifetime import end_with_parent
+from ..options import natural, positive
 from ..records import Event, Records
 from ..sampler import Sampler, share
 from ..settings import from_environment
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     drain = Drain()
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     with (
-        drain.signals(),
+        drain.handle_signals(),
         Records(path=settings.records, run=settings.run, worker=settings.worker) as records,
     ):
         try:

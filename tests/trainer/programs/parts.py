@@ -10,16 +10,15 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 from trainer import checkpoint
-from trainer.batches import Batches, Part, Turn
+from trainer.allreduce import ReduceBuffer
+from trainer.batches import Batches, Microbatch, WorkerStep
 from trainer.compute import Compute
 from trainer.drain import Drain
-from trainer.engine import Solo
-from trainer.errors import StrangerError
-from trainer.exchange import Exchange
+from trainer.engine import Solo, digest_of
 from trainer.job import Job
-from trainer.ledger import Entry
-from trainer.loop import AlreadyDoneError, Loop
-from trainer.posting import Posting
+from trainer.ledger import Entry, LedgerReporter, WrongRunError
+from trainer.loop import Loop
+from trainer.membership import AlreadyDoneError
 from trainer.records import Records
 from trainer.sampler import Sampler, divide
 from trainer.settings import Settings, from_environment
@@ -66,16 +65,16 @@ def job_of(model=None, **more):
 
 
 def summed(job, workers, step=0):
-    """Take a step as so many workers would, each with a model of its own; return sums and gradients."""
+    """Take a step as so many workers would, each with a model of its own; return totals and gradients."""
     jobs = [job, *(replace(job, model=deepcopy(job.model)) for _ in range(workers - 1))]
     computes, sent = [Compute(each, "r") for each in jobs], [[] for _ in jobs]
     for rank, compute in enumerate(computes):
-        compute.begin(Turn(step, rank, workers), sent[rank].append, leaving=rank == 0, lineage=5)
+        compute.begin(WorkerStep(step, rank, workers), sent[rank].append, leaving=rank == 0, lineage=5)
     for values in zip(*sent, strict=True):
         values[0].copy_(sum(values[1:], start=values[0].clone()))
-    sums = computes[0].sums()
+    totals = computes[0].reduced_totals()
     computes[0].apply()
-    return sums, {name: each.grad.clone() for name, each in job.model.named_parameters()}
+    return totals, {name: each.grad.clone() for name, each in job.model.named_parameters()}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 11])
@@ -83,21 +82,21 @@ def test_gradients_are_those_of_one_plain_backward(workers):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     job = job_of(deepcopy(model))
-    sums, gradients = summed(job, workers)
-    assert (sums.workers, sums.leaving, sums.kin) == (workers, 1, True)
-    whole = Part(0, Sampler(samples=20, batch=8, seed=0).batch_of(0))
+    totals, gradients = summed(job, workers)
+    assert (totals.workers, totals.leaving, totals.same_settings) == (workers, 1, True)
+    whole = Microbatch(0, Sampler(samples=20, batch=8, seed=0).batch_of(0))
     batches = Batches(dataset=job.dataset, divide=lambda _: [whole], seed=0, loading=0, collate=None)
-    _, batch = next(batches.of(Turn(0, 0, 1)))
+    _, batch = next(batches.of(WorkerStep(0, 0, 1)))
     loss = squares(model, batch)
     loss.backward()
-    assert sums.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert totals.loss == pytest.approx(loss.item(), rel=1e-5)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad)
 
 
 def test_what_is_seldom_is_summed_too():
-    sums, gradients = summed(job_of(), 3)
-    assert sums.workers == 3
+    totals, gradients = summed(job_of(), 3)
+    assert totals.workers == 3
     assert not gradients["never.weight"].any()
     assert gradients["twice.weight"].any()
 
@@ -121,68 +120,74 @@ def test_exact_mode_has_the_same_bits_for_any_number_of_workers(workers):
 
 
 def test_negative_zero_is_summed_as_zero_by_one_worker_as_by_many():
-    exchange = Exchange(nn.Linear(1, 1), fingerprint=0)
-    exchange.clear()
-    exchange.flat.add_(torch.full_like(exchange.flat, -0.0))
-    assert not torch.signbit(exchange.flat).any()
+    buffer = ReduceBuffer(nn.Linear(1, 1), fingerprint=0)
+    buffer.clear()
+    buffer.flat.add_(torch.full_like(buffer.flat, -0.0))
+    assert not torch.signbit(buffer.flat).any()
 
 
 def test_large_models_travel_in_buckets_that_cover_everything_once():
     model = nn.Sequential(*(nn.Linear(10, 10) for _ in range(6)))
-    exchange = Exchange(model, fingerprint=7, bucket_bytes=600)
+    buffer = ReduceBuffer(model, fingerprint=7, bucket_bytes=600)
     sent = []
-    exchange.begin()
-    exchange.begin_part(sent.append)
+    buffer.begin()
+    buffer.begin_microbatch(sent.append)
     model(torch.ones(2, 10)).sum().backward()
     early = len(sent)
-    exchange.finish(leaving=False, lineage=0)
-    exchange.send_rest(sent.append)
+    buffer.finish(leaving=False, lineage=0)
+    buffer.send_rest(sent.append)
     assert early >= 2
-    assert sum(map(len, sent)) == len(exchange.flat)
+    assert sum(map(len, sent)) == len(buffer.flat)
     starts = [each.data_ptr() for each in sent]
     assert starts == sorted(starts)
 
 
 def test_half_precision_parameters_are_summed_in_full():
     model = nn.Linear(3, 1).to(torch.bfloat16)
-    exchange = Exchange(model, fingerprint=0)
-    exchange.begin()
-    exchange.begin_part(None)
+    buffer = ReduceBuffer(model, fingerprint=0)
+    buffer.begin()
+    buffer.begin_microbatch(None)
     model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
-    assert exchange.flat.dtype == torch.float32
-    exchange.apply()
+    assert buffer.flat.dtype == torch.float32
+    buffer.apply()
     assert model.weight.grad.dtype == torch.bfloat16
     assert model.weight.grad.tolist() == [[1, 1, 1]]
 
 
-def test_strangers_are_told_from_kin():
+def test_a_worker_of_other_settings_is_noticed():
     ours, theirs = (
-        Exchange(nn.Linear(1, 1), fingerprint=0xDEADBEEF),
-        Exchange(nn.Linear(1, 1), fingerprint=0xDEADBEEE),
+        ReduceBuffer(nn.Linear(1, 1), fingerprint=0xDEADBEEF),
+        ReduceBuffer(nn.Linear(1, 1), fingerprint=0xDEADBEEE),
     )
     for each in (ours, theirs):
         each.clear()
         each.finish(leaving=False, lineage=0)
     ours.flat.add_(theirs.flat)
-    assert not ours.sums().kin
+    assert not ours.totals().same_settings
 
 
 @pytest.mark.parametrize("loading", [0, 2])
 def test_samples_and_their_chance_depend_on_seed_and_step_only(loading):
-    def divided(turn):
-        order = [(turn.step * 6 + place) % 20 for place in range(6)]
-        return [Part(turn.rank * 3, divide(order, turn.size)[turn.rank])]
+    def divided(place):
+        order = [(place.step * 6 + index) % 20 for index in range(6)]
+        return [Microbatch(place.rank * 3, divide(order, place.size)[place.rank])]
 
     made = {"dataset": Numbers(20), "divide": divided, "seed": 5, "loading": loading, "collate": None}
-    walk = [Turn(0, 0, 2), Turn(1, 0, 2), Turn(1, 0, 3), Turn(2, 1, 2), Turn(3, 1, 2)]
+    walk = [
+        WorkerStep(0, 0, 2),
+        WorkerStep(1, 0, 2),
+        WorkerStep(1, 0, 3),
+        WorkerStep(2, 1, 2),
+        WorkerStep(3, 1, 2),
+    ]
     batches = Batches(**made)
     rows = {}
-    for turn in walk:
-        for _, batch in batches.of(turn):
+    for place in walk:
+        for _, batch in batches.of(place):
             for row in batch.tolist():
-                assert rows.setdefault((turn.step, row[0]), row) == row
+                assert rows.setdefault((place.step, row[0]), row) == row
     fresh = Batches(**{**made, "loading": 0})
-    for _, batch in fresh.of(Turn(3, 1, 2)):
+    for _, batch in fresh.of(WorkerStep(3, 1, 2)):
         assert [rows[3, row[0]] for row in batch.tolist()] == batch.tolist()
 
 
@@ -226,7 +231,7 @@ def test_a_checkpoint_comes_back_whole(tmp_path):
     checkpoint.write(tmp_path, 3, STATE)
     step, state = checkpoint.newest(tmp_path)
     assert step == 3
-    assert checkpoint.digest_of(state) == checkpoint.digest_of(STATE)
+    assert digest_of(state) == digest_of(STATE)
 
 
 def test_old_checkpoints_are_removed(tmp_path):
@@ -280,7 +285,7 @@ def test_a_checkpoint_cannot_bring_code(tmp_path):
 
 
 def loop_of(job, tmp_path, *, entry=None, drain=None, run="r", control=None):
-    class Known(Posting):
+    class FixedReporter(LedgerReporter):
         def read(self):
             return entry
 
@@ -290,7 +295,7 @@ def loop_of(job, tmp_path, *, entry=None, drain=None, run="r", control=None):
         settings=Settings(run=run, checkpoints=tmp_path / "c", checkpoint_s=1e-9, control=control),
         records=Records(path=path, run=run, worker="w"),
         connect=lambda step, _load, _save: Solo(step),
-        posting=Known(None) if entry else Posting(None),
+        reporter=FixedReporter(None) if entry else LedgerReporter(None),
         drain=drain or Drain(),
         sleep=lambda _s: (_ for _ in ()).throw(TimeoutError("holds")),
     )
@@ -302,13 +307,13 @@ def test_a_run_that_was_broken_off_goes_on_to_the_same_bits(tmp_path):
     loop_of(broken, tmp_path / "broken").run()
     later = job_of()
     assert loop_of(later, tmp_path / "broken").run().steps == 3
-    assert checkpoint.digest_of(later.model.state_dict()) == checkpoint.digest_of(whole.model.state_dict())
+    assert digest_of(later.model.state_dict()) == digest_of(whole.model.state_dict())
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     loop_of(job_of(), tmp_path).run()
     for other, run in ((job_of(batch=4), "r"), (job_of(), "another")):
-        with pytest.raises(StrangerError, match="another run, or of other settings"):
+        with pytest.raises(WrongRunError, match="another run, or of other settings"):
             loop_of(other, tmp_path, run=run).run()
 
 

@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from trainer import checkpoint
 from trainer.drain import Drain, DrainedError
-from trainer.engine import Member, Solo
+from trainer.engine import Member, Solo, copy_state
 from trainer.job import Job
-from trainer.ledger import Entry
-from trainer.loop import AlreadyDoneError, Loop
-from trainer.posting import Posting
+from trainer.ledger import Entry, LedgerReporter
+from trainer.loop import Loop
+from trainer.membership import AlreadyDoneError
 from trainer.records import Records
 from trainer.settings import Settings
 
@@ -112,7 +111,7 @@ class ListRecords(Records):
 
 
 @dataclass
-class MemoryPosting(Posting):
+class MemoryReporter(LedgerReporter):
     """A ledger in memory; `world.entry` is what all know."""
 
     world: object = None
@@ -120,13 +119,13 @@ class MemoryPosting(Posting):
     def read(self):
         return self.world.entry
 
-    def soon(self, **move):
-        self.now(**move)
+    def report_soon(self, **progress):
+        self.report_now(**progress)
 
-    def now(self, **move):
-        self.world.entry = self.world.entry.moved(**move)
+    def report_now(self, **progress):
+        self.world.entry = self.world.entry.advance(**progress)
 
-    def claim(self, origin):
+    def claim_first_step(self, origin):
         # Nobody claims and dies before others see that it has: a claim that has led to nothing is void.
         self.world.entry = replace(self.world.entry, origin=origin)
         return True
@@ -210,12 +209,12 @@ class World:
         behind = [name for name in names if self.alive[name].step < top]
         served = None
         if behind:
-            served = checkpoint.copied(self.alive[most].save())
+            served = copy_state(self.alive[most].save())
             if self.deaths.get(most) == "while_serving":
                 served = None
         for rank, name in enumerate(names):
             # Each gets its own, as through a network: an optimizer keeps the tensors that it is given.
-            heal = checkpoint.copied(served) if name in behind and served else None
+            heal = copy_state(served) if name in behind and served else None
             lost = name in behind and served is None
             self.alive[name].answer = (Member(rank=rank, size=len(names), quorum=self.round), heal, lost)
         self.members, self.waiting, self.sent, self.outcome = names, set(), {}, {}
@@ -298,13 +297,13 @@ class Worker:
         settings = Settings(
             run="sim", worker=self.name, hash_every=1, checkpoints=self.world.folder, checkpoint_s=1e-9
         )
-        posting = MemoryPosting(None, world=self.world)
+        reporter = MemoryReporter(None, world=self.world)
         return Loop(
             job=job,
             settings=settings,
             records=self.records,
             connect=self.connect,
-            posting=posting,
+            reporter=reporter,
             drain=self.drain,
             clock=lambda: 0.0,
             sleep=lambda _s: None,
@@ -338,10 +337,10 @@ class Worker:
     def depart(self):
         pass
 
-    def forget(self):
+    def reset(self):
         self.step = 0
 
-    def sum(self, values):
+    def allreduce(self, values):
         self.world.sent.setdefault(self.name, []).append(values)
 
     def wait(self, limit_s):
@@ -372,7 +371,7 @@ def alone(schedule):
         settings=Settings(run="sim", hash_every=1),
         records=records,
         connect=lambda step, _load, _save: Solo(step),
-        posting=Posting(None),
+        reporter=LedgerReporter(None),
     )
     loop.run()
     return [record for record in records.kept if record["record"] == "step"]

@@ -15,8 +15,8 @@ from dlcloud.elastic.lead import Coordinator
 from dlcloud.elastic.program import program_of
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.team import WorkerRegistry
-from dlcloud.trainer.agent_options import parse
 from dlcloud.trainer.control import parse as parse_control
+from dlcloud.trainer.options import parse
 from tests.fakes.samples import RECIPE, instance, recipe
 
 TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py --lr '0.1 2'\n  elastic: {}")
