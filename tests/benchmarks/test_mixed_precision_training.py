@@ -103,7 +103,7 @@ def test_the_digits_are_learned_alike(run):
 
 
 KERAS = """
-from benchmarks.mixed_precision import convergence, training
+from benchmarks.mixed_precision import training
 
 job = dict(framework="keras", device="cpu", threads=1, small_head=False, seed=0)
 for name in ("fp32", "bf16+channels_last"):
@@ -111,7 +111,7 @@ for name in ("fp32", "bf16+channels_last"):
         network="tiny", setting=name, batch=2, size=32, optimizer="sgd", **job
     ).facts
     print(name, facts["kernels_in_precision"], facts["kernels_in_all"], *facts["first_losses"])
-learned = convergence.train_digits(
+learned = training.train_digits(
     network="digits", setting="fp32", batch=256, size=8, optimizer="adam", epochs=1, **job
 )
 learned.step()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import Limits
+from .hardware import X86_BF16_FLAGS
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
 
@@ -205,7 +206,7 @@ THREADS = Option("threads", "threads of the engine", type=positive, default_help
 TINY: Parameters = {"max-seconds": "2", "slice-seconds": "0.05", "warm-up-seconds": "1"}
 """How the tiny form of a benchmark measures."""
 
-BF16_FLAGS, BF16_NAME = ("avx512_bf16", "amx_bf16"), "AVX512_BF16 or AMX"
+BF16_FLAGS, BF16_NAME = tuple(sorted(X86_BF16_FLAGS)), "AVX512_BF16 or AMX"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

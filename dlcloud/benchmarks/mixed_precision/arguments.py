@@ -14,13 +14,15 @@ from ..harness.benchmark import (
     Option,
     positive,
 )
-from .settings import IMAGE_SIZES, PYTORCH_ONLY, TrainingSetting
+from .settings import IMAGE_SIZES, PYTORCH_ONLY, Optimization, TrainingSetting
 
 IMAGENET = 1_281_167
 """Training images of ImageNet's 1,000 classes. Source: Russakovsky et al. 2014, table 2."""
 
 ENGINES = {"pytorch": ("torch",), "keras": ("torch", "keras")}
 """The modules that each engine needs."""
+
+OPTIMIZATIONS = ", ".join(f"+{optimization.value}" for optimization in Optimization)
 
 WARM_UP_S = 60.0
 """Steps of the large networks take seconds."""
@@ -60,8 +62,7 @@ ENTRY = Benchmark(
         ),
         Option(
             "setting",
-            "fp32, tf32, bf16 or fp16 with +optimizations, such as bf16+channels_last+compile; fp32 is "
-            "always the baseline",
+            f"fp32, tf32, bf16 or fp16, followed by any of {OPTIMIZATIONS}; fp32 is always the baseline",
             default_help="the most telling ones on the device",
             type=_setting,
             metavar="SETTING",

@@ -176,7 +176,7 @@ class TrainingComparison:
         return WorkerVariant(
             name=setting.name,
             unit="images/s",
-            factory=f"mixed_precision.{'convergence:train_digits' if trains_digits else 'training:train'}",
+            factory=f"mixed_precision.training:{'train_digits' if trains_digits else 'train'}",
             arguments={**job, "epochs": self.arguments.epochs} if trains_digits else job,
             environment=self._environment(setting),
             latencies=True,

@@ -1,6 +1,6 @@
-"""Train one setting for timing, and prove by the kernels that run in which precision it computes.
+"""Train one setting: for timing, to prove by its kernels in which precision it computes, or to the end.
 
-Runs inside workers. `train` and `prove` are factories that the program asks for by name.
+Runs inside workers. `train`, `prove` and `train_digits` are factories that the program asks for by name.
 """
 
 import resource
@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
+from ..harness.digits import CLASSES, FOLDS, load_folds
 from ..harness.kernels import capture_stdout
 from ..harness.workload import UntimedWorkload
 from .proof import KernelCounts, count_cuda_kernels, count_onednn_kernels
@@ -19,6 +21,8 @@ from .settings import TrainingJob
 MIB = 1 << 20
 
 PROVEN_STEPS = 3
+
+DIGITS_LEARNING_RATE = 1e-3
 
 
 class Trainer(Protocol):
@@ -100,6 +104,42 @@ def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of Train
     )
 
 
+def train_digits(*, epochs: int, **arguments: Any) -> Training:  # noqa: ANN401 - as above
+    """Train a small network on every fold of the digits, judge, and keep the last network for timing.
+
+    Weights, division and order of the images are drawn from the seed alone: settings differ in nothing but
+    their arithmetic. Results: for each image, fold by fold, 1 if the network that had not seen it answers
+    correctly, else 0; and the mean loss of each epoch, over all folds.
+    """
+    job = TrainingJob.parse(**arguments, classes=CLASSES, learning_rate=DIGITS_LEARNING_RATE)
+    torch.set_num_threads(job.threads)
+    began = time.perf_counter()
+    correct: list[float] = []
+    losses = np.zeros(epochs)
+    for fold in load_folds(job.seed):
+        trainer = build_trainer(job)
+        images, labels = _to_tensors(fold.training, fold.training_labels)
+        losses += _learn(trainer, images, labels, job=job, epochs=epochs)
+        held_out, held_out_labels = _to_tensors(fold.held_out, fold.held_out_labels)
+        correct += (trainer.logits(held_out).argmax(dim=1) == held_out_labels).float().tolist()
+    curve = [round(float(loss), 5) for loss in losses / FOLDS]
+    return Training(
+        trainer=trainer,
+        batch=trainer.place(images[: job.batch], labels[: job.batch]),
+        items_per_step=job.batch,
+        results=[correct, curve],
+        facts={
+            **engine_facts(job.framework, job.device),
+            **gpu_facts(job.device),
+            "weights": "trained",
+            "accuracy_percent": round(100 * sum(correct) / len(correct), 4),
+            "images_judged": len(correct),
+            "loss_curve": curve,
+            "trained_in_s": round(time.perf_counter() - began, 2),
+        },
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
     """A trainer after its first step; that step's loss and seconds."""
@@ -134,6 +174,26 @@ def _step_watched(trainer: Trainer, batch: tuple[Any, Any], job: TrainingJob) ->
     with capture_stdout() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
         loss = trainer.step(*batch)
     return loss, count_onednn_kernels(log, precision)
+
+
+def _to_tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images (n, 3, 8, 8) float32, the grey in every channel, and labels (n,) int64."""
+    return torch.from_numpy(images).repeat(1, 3, 1, 1), torch.from_numpy(labels.astype(np.int64))
+
+
+def _learn(
+    trainer: Trainer, images: torch.Tensor, labels: torch.Tensor, *, job: TrainingJob, epochs: int
+) -> np.ndarray:
+    """Train and return the mean loss of each epoch; images that do not fill a batch are left out."""
+    generator = torch.Generator().manual_seed(job.seed)
+    size = job.batch
+    curve = np.zeros(epochs)
+    for epoch in range(epochs):
+        order = torch.randperm(len(images), generator=generator)
+        batches = [order[start : start + size] for start in range(0, len(order) - size + 1, size)]
+        losses = [trainer.step(*trainer.place(images[batch], labels[batch])) for batch in batches]
+        curve[epoch] = np.mean(losses)
+    return curve
 
 
 def build_trainer(job: TrainingJob) -> Trainer:

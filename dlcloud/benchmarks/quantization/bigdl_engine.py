@@ -3,6 +3,10 @@
 BigDL's Java part computes; Python passes it a batch and receives the logits. fp32 is multiplied by the MKL
 that it includes, int8 by its own BigQuant (see bigdl_rule.py).
 
+Its Python is too old for onnx: `export` runs in the environment of the other engines and writes networks as
+plain arrays. A folder `partN` for each model has `layers.json`, a list of {op, name, sources, attributes,
+weights}; the arrays `weights.npz`; and `images.npy`, the images that the model is judged by.
+
 That MKL is older than today's AMD processors and takes a slow path on them unless it is given their type,
 which the fact `mkl_debug_cpu_type` records.
 """
@@ -27,8 +31,11 @@ from .inference import Inference, InferenceJob, Part, repeat_images
 
 VERSION = "2.4.0"
 
-REVISION = 1
-"""Counts changes of how models are made; part of the name of a cached folder."""
+LAYERS_REVISION, REVISION = 1, 1
+"""Count changes of the export and of the models; parts of the names of cached folders."""
+
+SUPPORTED = {"Conv", "Gemm", "Relu", "MaxPool", "Flatten", "Add", "GlobalAveragePool"}
+"""ONNX's operators that BigDL has a layer for."""
 
 # Spark 3.1 reaches into Java's own packages, which Java 17 has closed.
 # Source: Apache Spark, JavaModuleOptions, of the releases that support Java 17.
@@ -43,6 +50,18 @@ PIECE_BYTES = 64 << 20
 
 QUANTIZED = "com.intel.analytics.bigdl.dllib.nn.quantized."
 WEIGHTED = ("SpatialConvolution", "Linear")
+
+
+def export(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of models.BuildJob
+    """Make sure that the network is in the cache as plain arrays; BigDL calibrates nothing ahead."""
+    from .models import BuildJob, fp32_model, load_parts  # noqa: PLC0415 - only here onnx is installed
+
+    job = BuildJob(**arguments)
+    source = fp32_model(job)
+    name = f"{source.stem}-layers-r{LAYERS_REVISION}"
+    return job.report(
+        job.models.get(name, lambda target: _export_parts(load_parts(source, job.network, job.seed), target))
+    )
 
 
 def build_fp32(*, source: str, threads: int) -> UntimedWorkload:
@@ -80,6 +99,45 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
         feed=repeat_images(parts[0].images, job.batch),
         facts={**facts, "layers_computed_in": precisions, **java_facts},
     )
+
+
+def _export_parts(parts: list[Part], target: Path) -> None:
+    for number, part in enumerate(parts):
+        folder = target / f"part{number}"
+        folder.mkdir(parents=True)
+        layers, weights = _list_layers(part.model)
+        (folder / "layers.json").write_text(json.dumps(layers), encoding="utf-8")
+        np.savez(folder / "weights.npz", **weights)
+        np.save(folder / "images.npy", part.images)
+
+
+def _list_layers(model: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Return a model's layers and the arrays that they name.
+
+    Raises:
+        ValueError: It has layers of a kind that is not supported.
+    """
+    import onnx  # noqa: PLC0415 - as above
+    from onnx import helper, numpy_helper  # noqa: PLC0415
+
+    graph = onnx.load(model).graph
+    unknown = sorted({node.op_type for node in graph.node} - SUPPORTED)
+    if unknown:
+        raise ValueError(f"no form for BigDL of {', '.join(unknown)}")
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    layers = [
+        {
+            "op": node.op_type,
+            "name": node.output[0],
+            "sources": [name for name in node.input if name not in arrays],
+            "weights": [name for name in node.input if name in arrays],
+            "attributes": {
+                attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+            },
+        }
+        for node in graph.node
+    ]
+    return layers, arrays
 
 
 def _build(source: str, precision: str, threads: int) -> UntimedWorkload:

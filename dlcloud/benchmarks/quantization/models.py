@@ -13,9 +13,9 @@ import onnx
 
 from ..harness.digits import load_folds
 from ..harness.workload import UntimedWorkload
-from . import digits, images
+from . import digits
 from .cache import ModelCache
-from .inference import DIGITS, InferenceJob, Part, repeat_images
+from .inference import DIGITS, InferenceJob, Part, draw_images, repeat_images
 from .onnx_graph import OPSET
 from .onnx_networks import NETWORKS, REVISION, build
 from .user_model import UserModel
@@ -144,4 +144,4 @@ def _draw(network: str, count: int, seed: int, purpose: int) -> np.ndarray:
     seed = 1000 * seed + purpose
     if (user := UserModel.read(network)) is not None:
         return user.calibration(count, seed)
-    return images.draw(count, NETWORKS[network].size, seed)
+    return draw_images(count, NETWORKS[network].size, seed)

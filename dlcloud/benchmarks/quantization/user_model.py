@@ -14,9 +14,9 @@ from typing import Self
 import numpy as np
 
 from ..harness.workload import UntimedWorkload
-from . import images
 from .cache import ModelCache
 from .formats import DESCRIPTION_SUFFIX, Format, detect_format, read_description
+from .inference import draw_shaped_images
 
 SYNTHETIC_IMAGES = 16
 
@@ -52,14 +52,14 @@ class UserModel:
     def calibration(self, count: int, seed: int) -> np.ndarray:
         """Return inputs to take scales from: at most half of the user's, or synthetic images."""
         if self.data is None:
-            return images.draw_shape(self.shape, count, seed)
+            return draw_shaped_images(self.shape, count, seed)
         inputs = self._inputs()
         return inputs[: max(1, min(count, len(inputs) // 2))]
 
     def judged(self, seed: int) -> np.ndarray:
         """Return inputs to judge by: the second half of the user's, or synthetic images."""
         if self.data is None:
-            return images.draw_shape(self.shape, SYNTHETIC_IMAGES, seed)
+            return draw_shaped_images(self.shape, SYNTHETIC_IMAGES, seed)
         inputs = self._inputs()
         return inputs[len(inputs) // 2 :]
 
@@ -94,7 +94,7 @@ def describe(*, file: str, data: str | None, shape: Sequence[int] | None, cache:
     batch, *own_shape = READERS[detect_format(path)](path)
     shape = _resolve_shape(own_shape, shape)
     if data is None:
-        images.draw_shape(shape, 1, 0)
+        draw_shaped_images(shape, 1, 0)
         kept = None
     else:
         kept = str(_keep_data(_read_data(Path(data), shape), name, models))

@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..harness.hardware import HEAP_VARIABLES, NOT_GLIBC
+from ..harness.hardware import BF16_FLAGS, HEAP_VARIABLES, NO_BF16, NOT_GLIBC
 from .machine import ALLOCATORS, Machine
-
-BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-"""What a processor needs to compute in bf16 instead of imitating it; the last is an Arm processor's."""
 
 FEWEST_TO_SPARE = 4
 """Physical cores from which on leaving one to the system is worth trying."""
@@ -187,7 +184,7 @@ def _cpu_knobs(machine: Machine) -> tuple[Knob, ...]:
 
 def _cpu_precisions(machine: Machine) -> tuple[KnobValue, ...]:
     has_bf16 = BF16_FLAGS & set(machine.flags)
-    unsupported = None if has_bf16 else "this processor has neither AVX512_BF16 nor AMX"
+    unsupported = None if has_bf16 else NO_BF16
     # Without oneDNN bf16 is imitated, and ten times as slow as fp32.
     requires = {"onednn": "on"}
     reduced = [_precision(name, unsupported, requires) for name in ("bf16-rewrite", "bf16-policy")]
