@@ -1,13 +1,16 @@
-"""The part of `dlcloud up --detach`: hand a cluster over to its coordinator, and print how to watch it."""
+"""The part of `dlcloud up` for detached clusters: before the hand-over, and on the instance after it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from dlcloud.cli.context import Context
 from dlcloud.cli.lifecycle import destroy_on_failure, detached_error
-from dlcloud.core.cluster import Cluster
-from dlcloud.core.errors import InstanceError
+from dlcloud.core.cluster import Cluster, ClusterState
+from dlcloud.core.errors import DlcloudError, InstanceError
+from dlcloud.core.events import Notice, Warned
 from dlcloud.core.plan import Plan
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
@@ -65,6 +68,37 @@ def restart_dead_controller(context: Context, cluster: Cluster) -> None:
             context.detached.log_in(detached) as session,
         ):
             _hand_over(context, context.launcher(cluster)).restart_dead(session.connection)
+
+
+@contextmanager
+def control_here(context: Context, launcher: Launcher, *, keep: bool) -> Iterator[None]:
+    """Terminate all instances but this one when the block ends or fails: it holds the results.
+
+    For the `up` that an instance runs of its own cluster. An interrupt comes from the command that destroys
+    the cluster, and is left to it.
+    """
+    name, emit = launcher.cluster.name, launcher.emit
+
+    def terminate_others() -> None:
+        members = launcher.reconcile()
+        launcher.shrink([m for m in members if m.instance.instance_id != context.controller_instance_id])
+        launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        emit(Warned(message=f"failed ({error}): ending all instances but this one"))
+        try:
+            terminate_others()
+        except DlcloudError as second:
+            emit(Warned(message=f"others may still be up: {second.message}"))
+        raise
+    if not keep:
+        terminate_others()
+    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+    emit(Notice(message=f"the results wait here: dlcloud down {name} brings them home"))
 
 
 def print_detached(context: Context, cluster: Cluster, output: str) -> None:

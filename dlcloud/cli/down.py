@@ -41,13 +41,7 @@ def command(
 
 @dataclass(frozen=True, kw_only=True)
 class Down:
-    """One `dlcloud down`.
-
-    Args:
-        context: The collaborators.
-        discard: Terminate a detached cluster although its controlling instance cannot be reached.
-        output: The format of the result.
-    """
+    """One `dlcloud down`, with the options of the command."""
 
     context: "Context"
     discard: bool

@@ -11,6 +11,7 @@ import click
 
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import CONTROLLER_TAG, NAME_TAG, Leftover
+from dlcloud.core.cost import price_of
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, PartialError
 from dlcloud.core.events import Notice, Warned, stage
 from dlcloud.report.account import PricedLeftover, leftovers_report, price_leftover
@@ -59,14 +60,7 @@ def command(
 
 @dataclass(frozen=True, kw_only=True)
 class Collector:
-    """One `dlcloud gc`.
-
-    Args:
-        context: The collaborators.
-        cloud: `aws` or `local`.
-        regions: To look in; all if empty.
-        clusters: Only what belongs to these; everything that no command manages if empty.
-    """
+    """One `dlcloud gc`, with the options of the command."""
 
     context: "Context"
     cloud: str
@@ -143,13 +137,7 @@ class Collector:
         except CloudError as error:
             self.context.emit(Warned(message=f"prices are unknown: {error.message}"))
             return {}
-        by_pool = {(p.instance_type, p.market, p.zone): p.hourly_usd for p in prices}
-        by_id = {
-            instance.instance_id: by_pool.get((instance.instance_type, instance.market, instance.zone))
-            or by_pool.get((instance.instance_type, instance.market, ""))
-            for instance in instances
-        }
-        return {instance_id: usd for instance_id, usd in by_id.items() if usd is not None}
+        return {i.instance_id: price.hourly_usd for i in instances if (price := price_of(i, prices))}
 
     def _remove(self, leftovers: Sequence[Leftover], *, yes: bool) -> list[DlcloudError]:
         from dlcloud.launch.down import gc

@@ -2,7 +2,7 @@
 
 import ipaddress
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -11,7 +11,7 @@ from dlcloud.bench.parallel import StoppedError
 from dlcloud.cli.context import Context
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError, StoreError
-from dlcloud.core.events import Notice, Warned
+from dlcloud.core.events import Emit, Notice, Warned
 from dlcloud.core.plan import Plan
 from dlcloud.launch.acquire import (
     ClusterLock,
@@ -120,52 +120,46 @@ def destroy_at_end(launcher: Launcher, acquired: ClusterLock, *, keep: bool) -> 
 @contextmanager
 def destroy_on_failure(launcher: Launcher, acquired: ClusterLock) -> Iterator[None]:
     """Destroy the cluster when the block fails; one that was kept up before stays."""
-    name, emit = launcher.cluster.name, launcher.emit
-    try:
-        yield
-    except BaseException as error:
-        if acquired.kept:
-            launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
-            emit(Warned(message=f"{name} was kept up before and stays up"))
-            raise
-        interrupted = isinstance(error, KeyboardInterrupt | StoppedError)
-        reason = "interrupted" if interrupted else f"failed ({error})"
-        emit(Warned(message=f"{reason}: terminating {name}"))
+    name = launcher.cluster.name
+    if acquired.kept:
         try:
-            destroy_cluster(launcher)
-        except (DlcloudError, KeyboardInterrupt) as second:
-            # It must not hide the first failure, but what is left is named.
-            reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
-            emit(Warned(message=f"{name} may still be up and cost money ({reason}): dlcloud down {name}"))
-        raise
+            yield
+        except BaseException:
+            launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+            launcher.emit(Warned(message=f"{name} was kept up before and stays up"))
+            raise
+    else:
+        with undo_on_failure(
+            launcher.emit,
+            f"terminating {name}",
+            lambda: destroy_cluster(launcher),
+            left=f"{name} may still be up and cost money",
+            hint=f"dlcloud down {name}",
+        ):
+            yield
 
 
 @contextmanager
-def terminate_others_at_end(launcher: Launcher, controller_instance_id: str, *, keep: bool) -> Iterator[None]:
-    """Terminate all instances but the controller when the block ends or fails: it holds the results.
+def undo_on_failure(
+    emit: Emit, action: str, undo: Callable[[], None], *, left: str, hint: str
+) -> Iterator[None]:
+    """Call `undo` when the block fails; its own failure does not hide the first one.
 
-    For the `up` that an instance runs of its own cluster. An interrupt comes from the command that destroys
-    the cluster, and is left to it.
+    Args:
+        emit: Takes the warnings.
+        action: What `undo` does.
+        undo: Called for any exception, Ctrl-C included.
+        left: The state after `undo` has failed, too.
+        hint: The command for that case.
     """
-    name, emit = launcher.cluster.name, launcher.emit
-
-    def terminate_others() -> None:
-        members = launcher.reconcile()
-        launcher.shrink([m for m in members if m.instance.instance_id != controller_instance_id])
-        launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
-
     try:
         yield
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
-        emit(Warned(message=f"failed ({error}): ending all instances but this one"))
+        interrupted = isinstance(error, KeyboardInterrupt | StoppedError)
+        emit(Warned(message=f"{'interrupted' if interrupted else f'failed ({error})'}: {action}"))
         try:
-            terminate_others()
-        except DlcloudError as second:
-            emit(Warned(message=f"others may still be up: {second.message}"))
+            undo()
+        except (DlcloudError, KeyboardInterrupt) as second:
+            reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
+            emit(Warned(message=f"{left} ({reason}): {hint}"))
         raise
-    if not keep:
-        terminate_others()
-    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
-    emit(Notice(message=f"the results wait here: dlcloud down {name} brings them home"))

@@ -1,7 +1,6 @@
 """`dlcloud resize`: more or fewer instances for a cluster that is up."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
-from dlcloud.core.events import Warned, stage
+from dlcloud.core.events import stage
 from dlcloud.report.table import Format, Report, Section, render
 
 if TYPE_CHECKING:
@@ -60,15 +59,7 @@ def command(
 
 @dataclass
 class Resizer:
-    """One `dlcloud resize`.
-
-    Args:
-        context: The collaborators.
-        cluster: The one to resize.
-        size: The number of instances that it is to have.
-        cidr: The network that may reach new instances; empty for the caller's own.
-        output: The format of the result.
-    """
+    """One `dlcloud resize`, with the options of the command."""
 
     context: "Context"
     cluster: Cluster
@@ -164,10 +155,17 @@ class Resizer:
         click.echo(message if self.output == Format.TABLE else render(report, Format(self.output)))
 
     def _grow(self, plan: "Plan", before: Sequence[Member]) -> int:
+        from dlcloud.cli.lifecycle import undo_on_failure
         from dlcloud.launch.setup import prepare_all
 
-        context = self.context
-        with self._undo_on_failure(before):
+        context, name, count = self.context, self.cluster.name, len(before)
+        with undo_on_failure(
+            context.emit,
+            "ending what was launched",
+            lambda: self._undo(before),
+            left=f"{name} may have more than its {count} instance(s)",
+            hint=f"dlcloud resize {name} {count}",
+        ):
             grown = self.launcher.grow(plan)
             unfit = prepare_all(
                 grown.connections,
@@ -225,25 +223,8 @@ class Resizer:
 
         click.echo(render(resize_report(decision, plan, self.cluster.name, result), Format(self.output)))
 
-    @contextmanager
-    def _undo_on_failure(self, before: Sequence[Member]) -> Iterator[None]:
-        """End what was launched if the block fails, so that the cluster is what it was before."""
-        emit, name = self.context.emit, self.cluster.name
-        try:
-            yield
-        except BaseException as error:
-            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed ({error})"
-            emit(Warned(message=f"{reason}: ending what was launched"))
-            try:
-                self._undo(before)
-            except (DlcloudError, KeyboardInterrupt) as second:
-                # It must not hide the first failure, but what is left is named.
-                reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
-                message = f"{name} may have more than its {len(before)} instance(s) ({reason})"
-                emit(Warned(message=f"{message}: dlcloud resize {name} {len(before)}"))
-            raise
-
     def _undo(self, before: Sequence[Member]) -> None:
+        """End what was launched, so that the cluster is what it was before."""
         earlier_ids = {member.instance.instance_id for member in before}
         self._store_size(len(before) or self.size)
         members = self.launcher.reconcile(consistent=True)

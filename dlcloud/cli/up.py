@@ -78,17 +78,7 @@ def command(
 
 @dataclass
 class Up:
-    """One `dlcloud up`.
-
-    Args:
-        context: The collaborators.
-        file: The recipe.
-        name: The cluster's name; empty for one derived from the recipe's.
-        cidr: The network that may reach the instances; empty for the caller's own.
-        output: The format of the result.
-        fresh: Measure again what an interrupted run had measured.
-        detach: Leave the controller on the coordinator.
-    """
+    """One `dlcloud up`, with the options of the command."""
 
     context: "Context"
     file: "RecipeFile"
@@ -151,12 +141,7 @@ class Up:
 
     def run(self, plan: "Plan", *, yes: bool) -> None:
         """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
-        from dlcloud.cli.lifecycle import (
-            acquire_for_command,
-            confirm_spending,
-            destroy_at_end,
-            terminate_others_at_end,
-        )
+        from dlcloud.cli.lifecycle import acquire_for_command, confirm_spending, destroy_at_end
         from dlcloud.report.plan import plan_report
 
         click.echo(render(plan_report(plan, detached=self.detach), Format.TABLE) + "\n", err=True)
@@ -175,16 +160,17 @@ class Up:
 
                 refuse_detached(context, launcher)
             keep = plan.keep or acquired.kept
-            own_id = context.controller_instance_id
-            with (
-                terminate_others_at_end(launcher, own_id, keep=keep)
-                if own_id
-                else destroy_at_end(launcher, acquired, keep=keep)
-            ):
-                members = launcher.launch(plan).members
-                if own_id:
-                    context.paths.in_charge(acquired.cluster.cluster_id).touch()
-                self._run_workload(launcher, plan, members)
+            if context.controller_instance_id:
+                from dlcloud.cli.detach import control_here
+
+                at_end = control_here(context, launcher, keep=keep)
+            else:
+                at_end = destroy_at_end(launcher, acquired, keep=keep)
+            with at_end:
+                launched = launcher.launch(plan)
+                if context.controller_instance_id:
+                    context.paths.in_charge(launcher.cluster_id).touch()
+                self._run_workload(launcher, plan, launched.members)
         if self._is_elastic:
             from dlcloud.cli.training import print_training
 

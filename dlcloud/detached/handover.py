@@ -59,12 +59,7 @@ _START = 'import sys; sys.argv[0] = "dlcloud"; from dlcloud.cli.main import main
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Hands one cluster over.
-
-    Args:
-        managed: The cluster, which is up.
-        database: Knows the cluster.
-    """
+    """Hands one cluster over, which is up and in the database."""
 
     managed: ManagedCluster
     database: Database

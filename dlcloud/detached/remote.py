@@ -48,15 +48,8 @@ class Session:
 class DetachedClusters:
     """The clusters that their own instances control, wherever they were launched.
 
-    Args:
-        store: Of this home.
-        database: The same, for the import of a cluster.
-        cloud: Returns EC2 by its name (`aws` or `local`) and a region.
-        has_local_site: True if the local EC2 runs.
-        controller_instance_id: The instance that this process runs on and that controls its own cluster;
-            empty on any other machine.
-        clock: For dates and timeouts.
-        emit: Takes the events.
+    `cloud` returns EC2 by its name (`aws` or `local`) and a region. `controller_instance_id` is empty but on
+    an instance that controls its own cluster.
     """
 
     store: Store

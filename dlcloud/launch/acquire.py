@@ -162,14 +162,21 @@ def remove_stale_folders(*, store: Store, clock: Clock) -> None:
             lock.release()
 
 
-def _acquire_named(cluster: Cluster, recipe: Recipe, store: Store) -> ClusterLock | None:
-    """Acquire the cluster of that name; None if it was taken down meanwhile."""
-    acquired = _with_state(lock_cluster(cluster, paths=store.paths), store)
-    if acquired.cluster.state is ClusterState.DOWN:
+def _acquire_earlier(cluster: Cluster, store: Store) -> ClusterLock | None:
+    """Lock a cluster, and read its state again, which no other command can change now; None if it is down."""
+    acquired = lock_cluster(cluster, paths=store.paths)
+    cluster = store.clusters.find(cluster.cluster_id) or cluster
+    if cluster.state is ClusterState.DOWN:
         acquired.release()
         return None
+    is_kept = cluster.state is ClusterState.READY
+    return replace(acquired, cluster=cluster, unfinished=not is_kept, kept=is_kept)
+
+
+def _acquire_named(cluster: Cluster, recipe: Recipe, store: Store) -> ClusterLock | None:
+    acquired = _acquire_earlier(cluster, store)
     old = read_recipe(cluster.recipe_text, cluster.recipe_path)
-    if (old.cloud, old.region, old.instances) != (recipe.cloud, recipe.region, recipe.instances):
+    if acquired and (old.cloud, old.region, old.instances) != (recipe.cloud, recipe.region, recipe.instances):
         acquired.release()
         raise RecipeError(
             f"{cluster.name} is up with other instances than {recipe.name} asks for",
@@ -179,26 +186,15 @@ def _acquire_named(cluster: Cluster, recipe: Recipe, store: Store) -> ClusterLoc
 
 
 def _acquire_unfinished(cluster: Cluster, store: Store) -> ClusterLock | None:
-    """Acquire a cluster that no command manages and that was not kept on purpose; None if it is another."""
+    """Acquire a cluster that no command manages and that was not kept on purpose."""
     try:
-        acquired = _with_state(lock_cluster(cluster, paths=store.paths), store)
+        acquired = _acquire_earlier(cluster, store)
     except StoreError:
         return None
-    if acquired.unfinished:
-        return acquired
-    acquired.release()
-    return None
-
-
-def _with_state(acquired: ClusterLock, store: Store) -> ClusterLock:
-    """Read the cluster's state again, now that no other command can change it."""
-    cluster = store.clusters.find(acquired.cluster.cluster_id) or acquired.cluster
-    return replace(
-        acquired,
-        cluster=cluster,
-        unfinished=cluster.state in {*BEGUN, ClusterState.STOPPING},
-        kept=cluster.state is ClusterState.READY,
-    )
+    if acquired and acquired.kept:
+        acquired.release()
+        return None
+    return acquired
 
 
 def _create(cluster: Cluster, store: Store) -> ClusterLock:

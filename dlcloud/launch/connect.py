@@ -30,14 +30,7 @@ def wait_until_reachable(
     cidr: str,
     lost: LostInstances | None = None,
 ) -> tuple[list[Member], dict[str, Connection]]:
-    """Open SSH to the caller's network, await addresses, connect: what lies between a launch and work.
-
-    Args:
-        managed: The cluster.
-        members: Its instances to connect to.
-        group_id: The security group of the instances.
-        cidr: The network that may reach them.
-        lost: Collects the instances that are given up.
+    """Open SSH to a network, await addresses, and connect.
 
     Returns:
         The instances that answer, and the connections to them by instance id.
