@@ -1,12 +1,16 @@
-"""YAML as people write it, read without surprises: text, lists and mappings, each with its line.
+"""YAML read into a model, with every fault at its line.
 
 Every scalar stays the text that was written, so that `3.10` is never 3.1 and `no` never False; the declared
 type of a field converts it later. An empty value is an absent one. Duplicate keys and aliases are faults.
 """
 
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 Path = tuple[str | int, ...]
 Value = str | list["Value"] | dict[str, "Value"] | None
@@ -14,7 +18,7 @@ Value = str | list["Value"] | dict[str, "Value"] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that is wrong, and where: `line` counts from 1, `path` leads to the value."""
+    """A fault of the text: `line` counts from 1, `path` leads to the value."""
 
     line: int
     path: Path
@@ -22,15 +26,12 @@ class Fault:
 
     def render(self, file: str) -> str:
         """Return it as `file:line: path: message`."""
-        where = _dotted(self.path)
-        return (
-            f"{file}:{self.line}: {where}: {self.message}" if where else f"{file}:{self.line}: {self.message}"
-        )
+        return ": ".join(part for part in (f"{file}:{self.line}", _dotted(self.path), self.message) if part)
 
 
 @dataclass(slots=True)
 class Document:
-    """A parsed text: its value, the line of every path, and the faults met on the way."""
+    """A parsed text: its value, the line of every path, and its faults."""
 
     value: Value = None
     lines: dict[Path, int] = field(default_factory=dict)
@@ -43,8 +44,24 @@ class Document:
         return self.lines.get(path, 1)
 
 
+def read_model(model: type[Model], text: str) -> tuple[Model | None, list[Fault]]:
+    """Return the model that a YAML text contains; None with its faults, in the order of their lines."""
+    document = parse(text)
+    value = None
+    if isinstance(document.value, dict):
+        try:
+            value = model.model_validate(_without_absent(document.value))
+        except ValidationError as error:
+            document.faults.extend(_faults(error, document))
+    elif not document.faults:
+        message = "a recipe is a mapping of keys to values; this is not one"
+        document.faults.append(Fault(line=1, path=(), message=message))
+    faults = sorted(document.faults, key=lambda fault: fault.line)
+    return (None if faults else value), faults
+
+
 def parse(text: str) -> Document:
-    """Parse a YAML text; what is wrong with it is in `faults`, never raised."""
+    """Parse a YAML text; its faults are in `faults`, never raised."""
     document = Document()
     try:
         alias = _first_alias(text)
@@ -127,3 +144,51 @@ def _dotted(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def _without_absent(value: Any) -> Any:  # noqa: ANN401  a tree of JSON
+    """Leave out keys with an empty value: `setup:` alone says nothing, and means the default."""
+    if isinstance(value, dict):
+        return {key: _without_absent(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_absent(inner) for inner in value]
+    return value
+
+
+def _faults(error: ValidationError, document: Document) -> list[Fault]:
+    faults: dict[tuple[Any, ...], Fault] = {}
+    for detail in error.errors(include_url=False):
+        path = _written_path(detail["loc"], document.value)
+        message = _message(detail["type"], detail["msg"], detail.get("input"))
+        fault = Fault(line=document.line_of(path), path=path, message=message)
+        faults.setdefault(path, fault)
+    return list(faults.values())
+
+
+_UNION_MEMBERS = {"range", "number", "str", "list[str]"}
+
+
+def _written_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:  # noqa: ANN401
+    """Drop the names of union members from pydantic's path; a missing key ends it."""
+    path: list[int | str] = []
+    for part in loc:
+        match value:
+            case dict() if part in value:
+                value = value[part]
+            case list() if isinstance(part, int):
+                value = value[part]
+            case dict() if part == loc[-1] and part not in _UNION_MEMBERS:
+                value = None
+            case _:
+                continue
+        path.append(part)
+    return tuple(path)
+
+
+def _message(kind: str, message: str, value: object) -> str:
+    if kind == "extra_forbidden":
+        return "unknown key"
+    if kind == "missing":
+        return "is missing"
+    text = message.removeprefix("Value error, ")
+    return f"{text[:1].lower()}{text[1:]} (it is {value!r})" if isinstance(value, str) else text

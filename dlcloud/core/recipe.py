@@ -1,4 +1,4 @@
-"""A recipe: what to run, on which instances, for how much at most. The model of what people write."""
+"""A recipe: the workload, its instances and its budget, as users write them in YAML."""
 
 import hashlib
 import json
@@ -15,11 +15,10 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
-    ValidationError,
     model_validator,
 )
 
-from dlcloud.core.document import Document, Fault, parse
+from dlcloud.core.document import read_model
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Market
 
@@ -33,7 +32,7 @@ class _Part(BaseModel):
 
 
 class Count(_Part):
-    """How many instances: the run goes on with any number from `min` to `max`."""
+    """A range of instances: the run goes on with any number from `min` to `max`."""
 
     min: int = Field(ge=1, le=1000, description="Fewer than this is a failure.")
     max: int = Field(ge=1, le=1000, description="As many as are asked for.")
@@ -66,7 +65,7 @@ class Instances(_Part):
     on_demand_base: int = Field(
         default=0,
         ge=0,
-        description="So many of the instances are on-demand, whatever happens to the spot ones.",
+        description="This many of the instances are on-demand, the others spot.",
     )
     zones: list[str] = Field(default_factory=list, description="Availability Zones to try; all if empty.")
     image: str = Field(
@@ -75,7 +74,9 @@ class Instances(_Part):
         description="auto (Ubuntu 24.04, or AWS's Deep Learning AMI where there is a GPU), ami-…, "
         "or the path of an SSM parameter that holds one.",
     )
-    user: str = Field(default="ubuntu", pattern=r"^[a-z_][a-z0-9_-]*$", description="Who logs in.")
+    user: str = Field(
+        default="ubuntu", pattern=r"^[a-z_][a-z0-9_-]*$", description="The login user of the image."
+    )
     disk_gib: int = Field(default=50, ge=8, le=16384, description="Size of the encrypted gp3 root volume.")
 
     @model_validator(mode="after")
@@ -88,24 +89,22 @@ class Instances(_Part):
 
     @property
     def minimum(self) -> int:
-        """Return the smallest number of instances that will do."""
         return self.count if isinstance(self.count, int) else self.count.min
 
     @property
     def maximum(self) -> int:
-        """Return the number of instances asked for."""
         return self.count if isinstance(self.count, int) else self.count.max
 
     @property
     def rounds(self) -> tuple[Market, ...]:
-        """Return the markets in the order in which they are asked."""
+        """The markets in the order in which they are asked."""
         if self.market == "spot-then-on-demand":
             return (Market.SPOT, Market.ON_DEMAND)
         return (Market(self.market),)
 
     @property
     def markets(self) -> tuple[Market, ...]:
-        """Return every market that instances may come from: those of the rounds, and that of the base."""
+        """Every market that instances may come from: those of the rounds, and that of the base."""
         if self.on_demand_base and Market.ON_DEMAND not in self.rounds:
             return (Market.ON_DEMAND, *self.rounds)
         return self.rounds
@@ -147,14 +146,14 @@ class Setting(_Part):
 
 
 class Elastic(_Part):
-    """A command that trains with whoever is there: a worker per instance, joining and leaving at any step."""
+    """A command that trains with one worker per instance; workers join and leave at any step."""
 
     checkpoint_seconds: float = Field(default=60, gt=0, le=86400, description="Seconds between checkpoints.")
     leave_seconds: float = Field(
         default=60,
         gt=0,
         le=110,
-        description="A worker leaves so long before its instance is taken; until then it trains on.",
+        description="Seconds before the end of its instance at which a worker leaves; it trains until then.",
     )
     exact_hash_every: int = Field(
         default=0, ge=0, description="Steps between digests of the whole state in the records; 0: none."
@@ -162,23 +161,27 @@ class Elastic(_Part):
 
 
 class Incident(_Part):
-    """Something that happens to a rehearsal, so many seconds after training began: one of the others."""
+    """One event of a rehearsal: an interruption, the loss of an instance, or a change of capacity."""
 
     after: float = Field(ge=0, le=86400, description="Seconds after the first step.")
     interrupt: int | None = Field(
-        default=None, ge=0, description="The n-th instance that is not the coordinator gets a spot notice."
+        default=None,
+        ge=0,
+        description="The n-th instance that is not the coordinator receives an interruption notice.",
     )
     grace: float = Field(default=120, gt=0, le=600, description="Seconds from that notice to the end.")
     kill: Literal["coordinator"] | Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="The n-th, or the coordinator, ends at once, without a notice."
+        default=None, description="The n-th instance, or the coordinator, ends at once, without a notice."
     )
     capacity: int | None = Field(
-        default=None, ge=0, description="So many instances of each of the recipe's types may live at once."
+        default=None,
+        ge=0,
+        description="The most instances of each of the recipe's types that may run at once.",
     )
 
     @model_validator(mode="after")
     def _one_incident(self) -> Self:
-        if sum(each is not None for each in (self.interrupt, self.kill, self.capacity)) != 1:
+        if sum(value is not None for value in (self.interrupt, self.kill, self.capacity)) != 1:
             raise ValueError("name one of interrupt, kill, capacity")
         return self
 
@@ -240,10 +243,10 @@ class Workload(_Part):
 
     def _one_reading(self) -> None:
         """Refuse two ways of reading the throughput, and a last value of none."""
-        ways = [key for key in ("throughput", "json_field", "reported") if getattr(self, key)]
-        if len(ways) > 1:
-            raise ValueError(f"{' and '.join(ways)} exclude each other")
-        if self.final and not ways:
+        readings = [key for key in ("throughput", "json_field", "reported") if getattr(self, key)]
+        if len(readings) > 1:
+            raise ValueError(f"{' and '.join(readings)} exclude each other")
+        if self.final and not readings:
             raise ValueError("final needs throughput, json_field or reported")
         if self.throughput is not None:
             _one_group(self.throughput)
@@ -289,7 +292,8 @@ class Recipe(_Part):
     budget: Budget = Budget()
     keep: Keep = Keep()
     rehearsal: list[Incident] = Field(
-        default_factory=list, description="What befalls an elastic run on the local cloud, to see it live on."
+        default_factory=list,
+        description="Events of an elastic run on the local cloud: interruptions, losses, new capacity.",
     )
 
     @model_validator(mode="after")
@@ -309,42 +313,32 @@ class Recipe(_Part):
         return self
 
     def resized(self, count: int) -> Self:
-        """Return the recipe of a cluster that has been given another size."""
-        wanted = {
+        """Return the recipe for another number of instances."""
+        instances = {
             "count": Count(min=min(self.instances.minimum, count), max=count),
             "on_demand_base": min(self.instances.on_demand_base, count),
         }
-        return self.model_copy(update={"instances": self.instances.model_copy(update=wanted)})
+        return self.model_copy(update={"instances": self.instances.model_copy(update=instances)})
 
     @property
     def hash(self) -> str:
-        """Return a digest of all that the recipe says, whatever its spelling."""
-        said = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        """A digest of the values, whatever their spelling."""
+        values = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(values.encode()).hexdigest()[:16]
 
 
 def read_recipe(text: str, file: str) -> Recipe:
-    """Return the recipe that a YAML text says.
+    """Return the recipe that a YAML text contains.
 
     Args:
         text: The YAML text.
-        file: What to call it in messages.
+        file: Its name in messages.
 
     Raises:
-        RecipeError: Every fault at once, one `file:line: path: message` a line, in the order of the lines.
+        RecipeError: All faults at once, one `file:line: path: message` a line, in the order of the lines.
     """
-    document = parse(text)
-    recipe = None
-    if isinstance(document.value, dict):
-        try:
-            recipe = Recipe.model_validate(_without_absent(document.value))
-        except ValidationError as error:
-            document.faults.extend(_faults(error, document))
-    elif not document.faults:
-        message = "a recipe is a mapping of keys to values; this is not one"
-        document.faults.append(Fault(line=1, path=(), message=message))
-    if document.faults or recipe is None:
-        faults = sorted(document.faults, key=lambda fault: fault.line)
+    recipe, faults = read_model(Recipe, text)
+    if recipe is None:
         raise RecipeError(
             "\n".join(fault.render(file) for fault in faults),
             "dlcloud schema prints what a recipe may say",
@@ -377,51 +371,3 @@ def _one_group(pattern: str) -> None:
         raise ValueError(f"throughput is not a regular expression: {error}") from error
     if groups != 1:
         raise ValueError(f"throughput must have one group, the number; it has {groups}")
-
-
-def _without_absent(value: Any) -> Any:  # noqa: ANN401  a tree of whatever was written
-    """Leave out keys with an empty value: `setup:` alone says nothing, and means the default."""
-    if isinstance(value, dict):
-        return {key: _without_absent(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_without_absent(inner) for inner in value]
-    return value
-
-
-def _faults(error: ValidationError, document: Document) -> list[Fault]:
-    faults: dict[tuple[Any, ...], Fault] = {}
-    for detail in error.errors(include_url=False):
-        path = _written_path(detail["loc"], document.value)
-        message = _message(detail["type"], detail["msg"], detail.get("input"))
-        fault = Fault(line=document.line_of(path), path=path, message=message)
-        faults.setdefault(path, fault)
-    return list(faults.values())
-
-
-_UNION_MEMBERS = {"range", "number", "str", "list[str]"}
-
-
-def _written_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:  # noqa: ANN401
-    """Drop from pydantic's path the names of union members, which nobody wrote; a missing key ends it."""
-    path: list[int | str] = []
-    for part in loc:
-        match value:
-            case dict() if part in value:
-                value = value[part]
-            case list() if isinstance(part, int):
-                value = value[part]
-            case dict() if part == loc[-1] and part not in _UNION_MEMBERS:
-                value = None
-            case _:
-                continue
-        path.append(part)
-    return tuple(path)
-
-
-def _message(kind: str, message: str, value: object) -> str:
-    if kind == "extra_forbidden":
-        return "unknown key"
-    if kind == "missing":
-        return "is missing"
-    text = message.removeprefix("Value error, ")
-    return f"{text[:1].lower()}{text[1:]} (it is {value!r})" if isinstance(value, str) else text
