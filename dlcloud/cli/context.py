@@ -142,10 +142,10 @@ class Context:
     @cached_property
     def local_site(self) -> "LocalSite | SharedSite":
         """The local EC2 of this home, or the one that DLCLOUD_LOCAL_ENDPOINT names."""
-        from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE, LocalSite, SharedSite
+        from dlcloud.local.site import ENDPOINT_VARIABLE, LocalSite, SharedSite
 
-        if url := os.environ.get(ENDPOINT_VARIABLE):
-            return SharedSite(url=url, token=os.environ.get(TOKEN_VARIABLE, ""))
+        if os.environ.get(ENDPOINT_VARIABLE):
+            return SharedSite.from_environment(os.environ)
         return LocalSite(self.paths.local_site)
 
     def local_endpoint(self) -> "LocalEndpoint":
@@ -273,9 +273,13 @@ class Context:
         if (name, region) not in clients and other is not None:
             clients[name, region] = other.in_region(region)
         if (name, region) not in clients:
-            url = self.local_site.start().url if name == "local" else ""
-            on_instance = bool(self.controller_instance_id)
-            clients[name, region] = Clients(region=region, endpoint_url=url, on_instance=on_instance)
+            made = Clients(region=region, on_instance=bool(self.controller_instance_id))
+            if name == "local":
+                endpoint = self.local_site.start()
+                made.endpoint_url = endpoint.url
+                if not made.on_instance:
+                    made.access_key = endpoint.owner_key()
+            clients[name, region] = made
         return clients[name, region]
 
     @cached_property

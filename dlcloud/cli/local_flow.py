@@ -1,5 +1,7 @@
 """The output of `dlcloud local`."""
 
+import shlex
+
 import click
 
 from dlcloud.core.errors import LocalCloudError
@@ -10,12 +12,12 @@ from dlcloud.report.table import Cell, Format, Report, Section, render
 def print_endpoint(endpoint: LocalEndpoint, output: str) -> None:
     """Print the address of the local EC2, and how other clients use it."""
     record: dict[str, Cell] = {"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at}
-    usage = f"any EC2 client can use it: aws --endpoint-url {endpoint.url} ec2 describe-instances"
     rows = [(endpoint.url, str(endpoint.pid or ""))]
-    section = Section(heading="", titles=("endpoint", "pid"), rows=rows, notes=[usage])
-    click.echo(
-        render(Report(command="local", records=[record], sections=[section], empty=""), Format(output))
-    )
+    section = Section(heading="", titles=("endpoint", "pid"), rows=rows)
+    extra = {"environment": endpoint.environment()}
+    report = Report(command="local", records=[record], sections=[section], empty="", extra=extra)
+    click.echo(render(report, Format(output)))
+    _print_exports(endpoint, output)
 
 
 def print_status(endpoint: LocalEndpoint | None, output: str) -> None:
@@ -44,9 +46,25 @@ def print_status(endpoint: LocalEndpoint | None, output: str) -> None:
         records=instances,
         sections=[section] if rows else [],
         empty=f"{heading}: no instances",
-        extra={"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at, "status": status},
+        extra={
+            "url": endpoint.url,
+            "pid": endpoint.pid,
+            "started_at": endpoint.started_at,
+            "status": status,
+            "environment": endpoint.environment(),
+        },
     )
     click.echo(render(report, Format(output)))
+    _print_exports(endpoint, output)
+
+
+def _print_exports(endpoint: LocalEndpoint, output: str) -> None:
+    """Print the lines that let any AWS client of a shell use the local EC2."""
+    environment = endpoint.environment()
+    if output == Format.TABLE and environment:
+        click.echo("\nfor other clients, such as aws ec2 describe-instances:")
+        for name, value in environment.items():
+            click.echo(f"export {name}={shlex.quote(value)}")
 
 
 def print_message(command: str, message: str, output: str) -> None:

@@ -35,6 +35,7 @@ class Clients:
 
     region: str
     endpoint_url: str = ""
+    access_key: tuple[str, str] = ("local", "local")
     on_instance: bool = False
     pause: Callable[[float], None] = time.sleep
     _session: Any = None
@@ -95,7 +96,8 @@ class Clients:
         return session
 
     def _local_credentials(self) -> dict[str, str]:
-        """The local EC2 accepts any credentials; the user's own must never be sent there."""
+        """Return the local EC2's access key; the user's own must never be used there."""
         if not self.endpoint_url:
             return {}
-        return {"aws_access_key_id": "local", "aws_secret_access_key": "local"}  # pragma: allowlist secret
+        key_id, secret = self.access_key
+        return {"aws_access_key_id": key_id, "aws_secret_access_key": secret}

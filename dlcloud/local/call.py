@@ -27,6 +27,11 @@ class Call:
     access_key: str = ""
     session_token: str = ""
 
+    @property
+    def is_reading(self) -> bool:
+        """True if the action changes nothing."""
+        return self.action.startswith(("Describe", "Get", "List"))
+
     def parameter(self, name: str) -> str:
         """Return a form parameter, or an empty text."""
         return next((value for key, value in self.parameters if key == name), "")
@@ -105,7 +110,7 @@ def read_call(environ: dict[str, Any]) -> Call:
 
 
 def _credential_scope(authorization: str) -> tuple[str, str, str]:
-    """Return access key, region and service out of a version 4 signature, without verifying it."""
+    """Return access key, region and service of a version 4 signature, without verifying it."""
     _, _, rest = authorization.partition("Credential=")
     parts = rest.partition(",")[0].split("/")
     return (parts[0], parts[2], parts[3]) if len(parts) == _CREDENTIAL_PARTS else ("", "", "")

@@ -1,4 +1,4 @@
-"""The layer before moto: faults, permissions, client tokens, services that moto lacks, control pages."""
+"""The layer before moto: signatures, faults, client tokens, services that moto lacks, control pages."""
 
 import hashlib
 import json
@@ -22,6 +22,8 @@ from dlcloud.local.instances import Instances
 from dlcloud.local.moto_app import Wsgi
 from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
+from dlcloud.local.signature import SignatureVerifier
+from dlcloud.local.site import AccessKey
 
 _OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
 _SERVICES = frozenset({"ec2", "ssm", "sts", "iam"}) | _OWN_SERVICES
@@ -46,6 +48,7 @@ class Endpoint:
         quotas: VcpuQuotas,
         faults: FaultInjector,
         pages: ControlPages,
+        access_key: AccessKey,
     ) -> None:
         self._moto = moto
         self._catalog = catalog
@@ -54,6 +57,8 @@ class Endpoint:
         self._quotas = quotas
         self._faults = faults
         self._pages = pages
+        self._access_key = access_key
+        self._signatures = SignatureVerifier()
         self._tokens = _ClientTokens()
 
     def answer(self, environ: dict[str, Any]) -> Reply:
@@ -65,9 +70,19 @@ class Endpoint:
             return json_reply(*self._pages.answer(environ))
         environ.pop(_POOL_ERROR_KEY, None)
         call = read_call(environ)
+        owner = self._access_key
+        secret = owner.secret if call.access_key == owner.key_id else self._roles.secret(call.access_key)
+        refusal = self._signatures.refusal(call, environ, secret)
+        if refusal is not None:
+            return refusal.reply_to(call)
         if call.service not in _SERVICES:
             message = f"The local cloud has no service {call.service!r}."
             return Refusal(code="UnknownService", message=message).reply_to(call)
+        if environ["PATH_INFO"] != "/":
+            # All of the services answer there; the rest would be moto's own pages.
+            return Refusal(code="UnknownPath", message="The local EC2 answers at /.", status=404).reply_to(
+                call
+            )
         return self._answer_call(call, environ)
 
     def _answer_call(self, call: Call, environ: dict[str, Any]) -> Reply:
@@ -111,10 +126,17 @@ class Endpoint:
 
         try:
             body = b"".join(self._moto(environ, start_response))
-        except Exception:
-            log.exception("moto failed")
-            message = "The local cloud failed; see its daemon.log."
-            return Refusal(status=500, code="InternalError", message=message).reply_to(call)
+        except NotImplementedError as error:
+            message = f"The local EC2 does not implement {call.service}:{call.action} as asked: {error}"
+            return Refusal(code="UnsupportedOperation", message=message).reply_to(call)
+        except Exception as error:
+            # A server error would make stock clients try five times.
+            log.exception("moto failed at %s:%s", call.service, call.action)
+            message = (
+                f"The local EC2 cannot carry out {call.service}:{call.action} with these parameters "
+                f"({type(error).__name__}); see its daemon.log."
+            )
+            return Refusal(code="UnsupportedOperation", message=message).reply_to(call)
         status, headers = started[-1]
         code = int(status.split(" ", 1)[0])
         # EC2 answers that it has no capacity with a server error, which makes stock clients try again.

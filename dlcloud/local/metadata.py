@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+from dlcloud.local.peers import belongs_to_other_user
 from dlcloud.local.shims import POWER_HEADER, POWER_PATH
 
 _TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
@@ -73,6 +74,8 @@ class MetadataService:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
+            if belongs_to_other_user(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
+                return
             while request := await asyncio.wait_for(_read(reader), _IDLE_S):
                 status, text, extra = self._answer(request)
                 writer.write(_encode(status, text, extra))
@@ -86,6 +89,8 @@ class MetadataService:
                 await writer.wait_closed()
 
     def _answer(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
+        if not _names_address(request.headers.get("host", "")):
+            return HTTPStatus.FORBIDDEN, "", {}
         if request.path == POWER_PATH:
             return self._answer_order(request)
         if request.path == _TOKEN_PATH:
@@ -119,6 +124,11 @@ class MetadataService:
         token = secrets.token_urlsafe(42)
         self._tokens[token] = now + int(ttl)
         return HTTPStatus.OK, token, {_TTL_HEADER: ttl}
+
+
+def _names_address(host: str) -> bool:
+    """True unless a Host header holds a name: a web page whose name was rebound sends that."""
+    return host == "" or re.fullmatch(r"localhost(:\d+)?|[\d.]+(:\d+)?", host) is not None
 
 
 async def _read(reader: asyncio.StreamReader) -> Request | None:

@@ -24,6 +24,7 @@ from moto.sts.models import sts_backends
 from dlcloud.local.call import Call, Refusal
 from dlcloud.local.policy import AccessRequest, is_allowed
 from dlcloud.local.record import template_version
+from dlcloud.local.signature import TOKEN_EXPIRED, UNKNOWN_KEY, refuse
 
 # Source: IAM user guide, "Use an IAM role to grant permissions to applications running on EC2 instances".
 SESSION_S = 6 * 3600.0
@@ -42,7 +43,6 @@ _RESOURCE_TYPES = {
     "vpc": "vpc",
 }
 _ID = re.compile(rf"({'|'.join(_RESOURCE_TYPES)})-[0-9a-f][0-9a-f-]+")
-_READING = ("Describe", "Get", "List")
 # IAM is not asked about ids in these parameters.
 _UNCHECKED = ("ClientToken", "Filter.", "IpPermissions.", "LaunchTemplateData.", "Tag", "UserData")
 _LAUNCHED = ("instance", "volume", "network-interface")
@@ -102,28 +102,31 @@ class InstanceRoles:
             documents[f"iam/security-credentials/{role.name}"] = json.dumps(credentials)
         return documents
 
+    def secret(self, access_key: str) -> str | None:
+        """Return the secret of a session's access key; None for an unknown key."""
+        session = self._by_key.get(access_key)
+        return None if session is None else session.secret_key
+
     def refusal(self, call: Call) -> Refusal | None:
         """Return why a call with an instance's credentials is refused; None if it may go on."""
         session = self._by_key.get(call.access_key)
         if session is None:
             return None
-        ec2 = call.service == "ec2"
         if datetime.now(UTC) >= session.ends_at:
-            code = "RequestExpired" if ec2 else "ExpiredToken"
-            return Refusal(status=400, code=code, message="The security token is expired.")
+            return refuse(TOKEN_EXPIRED, call, "The security token is expired.")
         role = _role(session)
         if role is None or not secrets.compare_digest(call.session_token.encode(), session.token.encode()):
-            code = "AuthFailure" if ec2 else "InvalidClientTokenId"
-            return Refusal(status=401 if ec2 else 403, code=code, message="The security token is not valid.")
+            return refuse(UNKNOWN_KEY, call, "The security token is not valid.")
         policies = [*role.policies.values(), *(policy.document for policy in role.managed_policies.values())]
         for request in access_requests(call, session.account):
             if not is_allowed(policies, request):
                 code = "AccessDeniedException" if call.is_json else "AccessDenied"
+                code = "UnauthorizedOperation" if call.service == "ec2" else code
                 message = (
                     f"User: {session.arn} is not authorized to perform: {request.action} on resource: "
                     f"{request.resource} because no identity-based policy allows it"
                 )
-                return Refusal(status=403, code="UnauthorizedOperation" if ec2 else code, message=message)
+                return Refusal(status=403, code=code, message=message)
         return None
 
     def _session(self, instance_id: str, role: Any) -> _Session:  # noqa: ANN401 - moto's object
@@ -168,7 +171,7 @@ def _role(session: _Session) -> Any | None:  # noqa: ANN401 - moto's object
 def access_requests(call: Call, account: str) -> list[AccessRequest]:
     """Return all requests to IAM that must be allowed for a call; at least one."""
     requests: list[AccessRequest] = []
-    if call.service == "ec2" and not call.action.startswith(_READING):
+    if call.service == "ec2" and not call.is_reading:
         requests = list(_Change(call, account).requests())
     resources = _parameter_arns(call) or ["*"]
     action = f"{call.service}:{call.action}"

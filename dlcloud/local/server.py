@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from wsgiref.util import setup_testing_defaults
 
 from dlcloud.local.call import Reply
+from dlcloud.local.peers import belongs_to_other_user
 
 _BACKLOG = 512
 _IDLE_S = 75.0
@@ -62,6 +63,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request of any method."""
+        if self._is_other_user:
+            self.close_connection = True
+            self.send_error(HTTPStatus.FORBIDDEN, "the local EC2 belongs to another user of this machine")
+            return
         length = int(self.headers.get("Content-Length") or 0)
         if length > _MAX_BODY or "chunked" in self.headers.get("Transfer-Encoding", ""):
             self.close_connection = True
@@ -77,6 +82,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(reply.body)
         self.wfile.flush()
+
+    def setup(self) -> None:
+        """Find out whose connection it is."""
+        super().setup()
+        self._is_other_user = belongs_to_other_user(self.client_address, self.connection.getsockname())
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
 
@@ -95,6 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             "SCRIPT_NAME": "",
             "PATH_INFO": unquote(path, "latin-1"),
             "QUERY_STRING": query,
+            "RAW_URI": self.path,
             "HTTP_HOST": "",
             "SERVER_PORT": str(self.server.port),
             "REMOTE_ADDR": self.client_address[0],
@@ -105,6 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
         }
         setup_testing_defaults(environ)  # the variables of PEP 3333 that no request changes
         for name, value in self.headers.items():
+            if "_" in name:
+                continue  # it would stand for the header with a dash
             key = "HTTP_" + name.upper().replace("-", "_")
             environ[key] = f"{environ[key]},{value}" if environ.get(key) else value
         return environ

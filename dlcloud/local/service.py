@@ -18,7 +18,7 @@ from dlcloud.local.instances import Instances, clear_leftovers
 from dlcloud.local.moto_app import create_moto_app
 from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.server import HttpServer
-from dlcloud.local.site import SitePaths, SiteState, write_state
+from dlcloud.local.site import SitePaths, SiteState, load_access_key, write_state
 
 _BOOT_DELAY_S = 0.2
 
@@ -62,6 +62,7 @@ async def _serve(paths: SitePaths) -> None:
         quotas=quotas,
         faults=faults,
         pages=pages,
+        access_key=load_access_key(paths),
     )
     server = HttpServer(endpoint.answer)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

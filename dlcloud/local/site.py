@@ -1,14 +1,18 @@
 """Find, start and stop the local EC2 of a folder, or use that of another home. Standard library only."""
 
+import base64
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 from dlcloud.core.errors import LocalCloudError
@@ -18,6 +22,8 @@ from dlcloud.system.files import FileLock, write_file
 SCHEMA = 1
 ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"
 TOKEN_VARIABLE = "DLCLOUD_LOCAL_TOKEN"  # noqa: S105  a variable's name
+KEY_ID_VARIABLE = "DLCLOUD_LOCAL_ACCESS_KEY_ID"
+SECRET_VARIABLE = "DLCLOUD_LOCAL_SECRET_ACCESS_KEY"  # noqa: S105  a variable's name
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost")
 _CONNECT_S = 5.0
 _START_S = 60.0
@@ -27,16 +33,50 @@ _LOG_TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessKey:
+    """The access key of a local EC2's owner, who may do anything there."""
+
+    key_id: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEndpoint:
     """Where a running local EC2 answers; `control` makes the decisions of AWS.
 
-    `pid` and `started_at` are known in the home that started it.
+    `pid` and `started_at` are known in the home that started it; `access_key` there, or where the user
+    names it.
     """
 
     pid: int | None
     url: str
     started_at: str
     control: ControlClient
+    access_key: AccessKey | None = None
+
+    def owner_key(self) -> tuple[str, str]:
+        """Return id and secret of the access key.
+
+        Raises:
+            LocalCloudError: It is not known.
+        """
+        if self.access_key is None:
+            raise LocalCloudError(
+                f"the access key of the local EC2 at {self.url} is not known",
+                f"set {KEY_ID_VARIABLE} and {SECRET_VARIABLE}, as dlcloud local status shows them there",
+            )
+        return self.access_key.key_id, self.access_key.secret
+
+    def environment(self, region: str = "us-east-1") -> dict[str, str]:
+        """Return the variables by which any AWS client uses it; none without an access key."""
+        if self.access_key is None:
+            return {}
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key.key_id,
+            "AWS_SECRET_ACCESS_KEY": self.access_key.secret,
+            "AWS_DEFAULT_REGION": region,
+            "AWS_ENDPOINT_URL": self.url,
+        }
 
 
 class LocalSite:
@@ -50,7 +90,7 @@ class LocalSite:
         if not FileLock(self._paths.life_lock).is_held():
             return None
         state = read_state(self._paths.state)
-        return None if state is None else _endpoint(state)
+        return None if state is None else self._endpoint(state)
 
     def start(self) -> LocalEndpoint:
         """Return the running daemon, or start one and return once it answers.
@@ -60,6 +100,7 @@ class LocalSite:
         """
         try:
             self._paths.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._paths.folder.chmod(0o700)
         except OSError as error:
             raise LocalCloudError(f"cannot make the folder {self._paths.folder}: {error}") from error
         with FileLock(self._paths.start_lock):
@@ -104,13 +145,22 @@ class LocalSite:
         while time.monotonic() < deadline:
             state = read_state(self._paths.state)
             if state is not None and state.pid == process.pid:
-                return _endpoint(state)
+                return self._endpoint(state)
             if process.poll() is not None:
                 raise self._error(f"the local cloud ended at its start with status {process.returncode}")
             time.sleep(_POLL_S)
         process.kill()
         process.wait()
         raise self._error(f"the local cloud did not answer within {_START_S:.0f} s")
+
+    def _endpoint(self, state: "SiteState") -> LocalEndpoint:
+        return LocalEndpoint(
+            pid=state.pid,
+            url=state.url,
+            started_at=state.started_at,
+            control=ControlClient(url=state.url, token=state.token),
+            access_key=load_access_key(self._paths),
+        )
 
     def _error(self, message: str) -> LocalCloudError:
         """Return an error with the ends of the logs, and a hint for a missing library."""
@@ -135,10 +185,22 @@ class SharedSite:
     Args:
         url: Where it answers, such as http://127.0.0.1:40001.
         token: The token of its control pages; empty where they are not used.
+        access_key: Its owner's access key; None on its instances, which have the keys of their roles.
     """
 
     url: str
     token: str = ""
+    access_key: AccessKey | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """Return the site that DLCLOUD_LOCAL_ENDPOINT and the variables beside it name."""
+        key_id, secret = environ.get(KEY_ID_VARIABLE, ""), environ.get(SECRET_VARIABLE, "")
+        return cls(
+            url=environ[ENDPOINT_VARIABLE],
+            token=environ.get(TOKEN_VARIABLE, ""),
+            access_key=AccessKey(key_id=key_id, secret=secret) if key_id and secret else None,
+        )
 
     def find(self) -> LocalEndpoint | None:
         """Return it; None if nothing answers there.
@@ -152,7 +214,9 @@ class SharedSite:
         except OSError:
             return None
         control = ControlClient(url=self.url, token=self.token)
-        return LocalEndpoint(pid=None, url=self.url, started_at="", control=control)
+        return LocalEndpoint(
+            pid=None, url=self.url, started_at="", control=control, access_key=self.access_key
+        )
 
     def start(self) -> LocalEndpoint:
         """Return it.
@@ -205,6 +269,11 @@ class SitePaths:
         return self.folder / "endpoint.json"
 
     @property
+    def access_key(self) -> Path:
+        """Return the file with the owner's access key; only its owner can read it."""
+        return self.folder / "access-key.json"
+
+    @property
     def start_lock(self) -> Path:
         """Return the file locked while a command looks for, starts or stops the daemon."""
         return self.folder / "start.lock"
@@ -245,6 +314,19 @@ class SiteState:
     schema: int = SCHEMA
 
 
+def load_access_key(paths: SitePaths) -> AccessKey:
+    """Return the site's access key, a new one if it has none yet; all processes get the same."""
+    path = paths.access_key
+    if not path.exists():
+        with FileLock(path.with_suffix(".lock")):
+            if not path.exists():
+                key_id = "AKIA" + base64.b32encode(secrets.token_bytes(10)).decode()
+                content = {"key_id": key_id, "secret": secrets.token_urlsafe(30), "schema": SCHEMA}
+                write_file(path, json.dumps(content), durable=True)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return AccessKey(key_id=content["key_id"], secret=content["secret"])
+
+
 def write_state(path: Path, state: SiteState) -> None:
     """Write the state whole or not at all, readable by its owner only: it carries the control token."""
     write_file(path, json.dumps(asdict(state)), durable=True)
@@ -258,11 +340,6 @@ def read_state(path: Path) -> SiteState | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return state if state.schema == SCHEMA else None
-
-
-def _endpoint(state: SiteState) -> LocalEndpoint:
-    control = ControlClient(url=state.url, token=state.token)
-    return LocalEndpoint(pid=state.pid, url=state.url, started_at=state.started_at, control=control)
 
 
 def _daemon_environment() -> dict[str, str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import asyncssh
 
+from dlcloud.local.peers import belongs_to_other_user
 from dlcloud.local.processes import UMASK, shell_path
 
 _LOGIN_S = 60.0
@@ -121,6 +122,9 @@ class _Login(asyncssh.SSHServer):
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
         self._connections.add(conn)
+        if belongs_to_other_user(conn.get_extra_info("peername"), conn.get_extra_info("sockname")):
+            log.warning("refused a connection of another user of this machine")
+            conn.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         log.debug("an SSH connection ended: %s", exc)

@@ -68,8 +68,9 @@ class Backend:
         return self.name == "moto"
 
 
-def backend(name, url):
-    clients, catalog, clock, memory = Clients(region=REGION, endpoint_url=url), Catalog(), Clock(), Memory()
+def backend(name, url, access_key=("local", "local")):
+    clients = Clients(region=REGION, endpoint_url=url, access_key=access_key)
+    catalog, clock, memory = Catalog(), Clock(), Memory()
     prices = Prices(clients=clients, catalog=catalog, cache=memory if name == "aws" else None, clock=clock)
     cloud = Ec2Cloud(
         clients=clients,
@@ -112,7 +113,8 @@ def there(request, tmp_path_factory):
             process.wait(30)
         case "local":
             site = LocalSite(tmp_path_factory.mktemp("contract") / "local")
-            yield backend("local", site.start().url)
+            endpoint = site.start()
+            yield backend("local", endpoint.url, endpoint.owner_key())
             site.stop()
         case _:
             if os.environ.get("DLCLOUD_TEST_AWS") != "1":

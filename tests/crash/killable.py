@@ -103,7 +103,8 @@ class Home:
     @cached_property
     def clients(self):
         """Return clients that no test kills."""
-        return Clients(region="us-east-1", endpoint_url=self.site.find().url)
+        endpoint = self.site.find()
+        return Clients(region="us-east-1", endpoint_url=endpoint.url, access_key=endpoint.owner_key())
 
     @property
     def ec2(self):

@@ -88,11 +88,11 @@ class User:
 
     def aws(self, *arguments: str) -> dict:
         """Ask the local EC2 with the AWS command line."""
-        url = self.json("local", "status")["result"]["url"]
+        local = self.json("local", "status")["result"]["environment"]
         program = "import sys; from awscli.clidriver import main; sys.exit(main())"
         done = subprocess.run(
-            [sys.executable, "-c", program, "--endpoint-url", url, "--region", "us-east-1", *arguments],
-            env=self.environment | {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"},
+            [sys.executable, "-c", program, *arguments],
+            env=self.environment | local,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -11,7 +11,7 @@ import pytest
 from terminal import User, wait_until
 
 from dlcloud.elastic.program import PACKAGE
-from dlcloud.local.site import ENDPOINT_VARIABLE
+from dlcloud.local.site import ENDPOINT_VARIABLE, KEY_ID_VARIABLE, SECRET_VARIABLE
 from tests.environments import python_with
 
 NAME = "left"
@@ -85,8 +85,13 @@ def left(user: User) -> User:
 @pytest.fixture(scope="module")
 def elsewhere(left: User, tmp_path_factory: pytest.TempPathFactory) -> User:
     """Another machine: it shares the local EC2's address, as it would share AWS, and nothing else."""
-    url = left.json("local", "status")["result"]["url"]
-    return User(tmp_path_factory.mktemp("elsewhere"), variables={ENDPOINT_VARIABLE: url})
+    local = left.json("local", "status")["result"]["environment"]
+    variables = {
+        ENDPOINT_VARIABLE: local["AWS_ENDPOINT_URL"],
+        KEY_ID_VARIABLE: local["AWS_ACCESS_KEY_ID"],
+        SECRET_VARIABLE: local["AWS_SECRET_ACCESS_KEY"],
+    }
+    return User(tmp_path_factory.mktemp("elsewhere"), variables=variables)
 
 
 @pytest.mark.timeout(600)

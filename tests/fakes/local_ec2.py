@@ -41,8 +41,8 @@ class Rig:
             service,
             endpoint_url=self.endpoint.url,
             region_name=region,
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
+            aws_access_key_id=self.endpoint.access_key.key_id,
+            aws_secret_access_key=self.endpoint.access_key.secret,
             config=Config(retries={"total_max_attempts": 1}, **config),
         )
 

@@ -158,7 +158,11 @@ def floor(home: str, endpoint: LocalEndpoint, count: int) -> Took:
     text = user_data(public_key=create_key(key_path), secret=new_secret(), life_minutes=60)
     key = paramiko.Ed25519Key.from_private_key_file(str(key_path))
     ec2 = boto3.client(
-        "ec2", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x"
+        "ec2",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=endpoint.access_key.key_id,
+        aws_secret_access_key=endpoint.access_key.secret,
     )
     began = time.monotonic()
     launched = ec2.run_instances(

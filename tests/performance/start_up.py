@@ -17,7 +17,6 @@ PYTHON = sys.executable
 DLCLOUD = str(Path(PYTHON).with_name("dlcloud"))
 RECIPE = "name: idle\ncloud: local\ninstances: {types: [c5.large]}\nworkload: {command: 'true', repeats: 1}\n"
 CLIENT = "import boto3; c = boto3.client('ec2', region_name='us-east-1', endpoint_url={url!r})"
-KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 
 
 def main() -> None:
@@ -39,7 +38,8 @@ def measure() -> None:
     status = subprocess.run(
         [DLCLOUD, "local", "status", "-o", "json"], check=True, capture_output=True, text=True
     )
-    client = CLIENT.format(url=json.loads(status.stdout)["result"]["url"])
+    local = json.loads(status.stdout)["result"]
+    client, keys = CLIENT.format(url=local["url"]), local["environment"]
     heading()
     compare(
         "dlcloud --help / import click",
@@ -51,14 +51,14 @@ def measure() -> None:
     compare(
         "dlcloud status / boto3 and an EC2 client",
         lambda: seconds([DLCLOUD, "status"]),
-        lambda: seconds([PYTHON, "-c", client], KEYS),
+        lambda: seconds([PYTHON, "-c", client], keys),
         goal=1.3,
         pairs=21,
     )
     compare(
         "dlcloud status / the same with its one call",
         lambda: seconds([DLCLOUD, "status"]),
-        lambda: seconds([PYTHON, "-c", f"{client}; c.describe_instances()"], KEYS),
+        lambda: seconds([PYTHON, "-c", f"{client}; c.describe_instances()"], keys),
         goal=1.3,
         pairs=21,
     )

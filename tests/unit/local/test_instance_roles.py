@@ -39,6 +39,10 @@ def cloud_of(clients, clock=None):
     )
 
 
+def owner_clients(rig, region=REGION):
+    return Clients(region=region, endpoint_url=rig.endpoint.url, access_key=rig.endpoint.owner_key())
+
+
 def tags(cluster):
     return {MANAGED_TAG: "true", CLUSTER_TAG: cluster}
 
@@ -82,7 +86,7 @@ def running(rig, cloud, cluster):
 
 @pytest.fixture(scope="module")
 def owner(rig):
-    return cloud_of(Clients(region=REGION, endpoint_url=rig.endpoint.url))
+    return cloud_of(owner_clients(rig))
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +273,7 @@ def test_a_role_is_made_and_attached_once_and_deleted_from_any_state(rig, owner,
     roles = {left.cluster_id: left for left in owner.leftovers() if left.kind == "iam-role"}
     assert set(roles) >= {"again", "mine"}
     assert roles["again"].resource_id == "dlcloud-again"
-    elsewhere = cloud_of(Clients(region="eu-west-1", endpoint_url=rig.endpoint.url))
+    elsewhere = cloud_of(owner_clients(rig, "eu-west-1"))
     assert not elsewhere.leftovers()
     for _ in range(2):
         owner.delete_control_role("again")
@@ -278,7 +282,7 @@ def test_a_role_is_made_and_attached_once_and_deleted_from_any_state(rig, owner,
 
 def test_a_new_profile_is_awaited_and_a_missing_one_is_an_error(rig, owner, stranger):
     clock = FakeClock()
-    waiting = cloud_of(Clients(region=REGION, endpoint_url=rig.endpoint.url), clock)
+    waiting = cloud_of(owner_clients(rig), clock)
     profile = owner.put_control_role("theirs", tags("theirs"))
     rig.control.add_fault("AssociateIamInstanceProfile", "InvalidParameterValue", times=3)
     began = clock.monotonic()

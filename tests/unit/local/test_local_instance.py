@@ -300,20 +300,8 @@ def test_an_instance_that_is_ended_while_it_boots_leaves_nothing(rig):
 
 
 def test_the_aws_command_lists_the_instances(rig, instance, tmp_path):
-    env = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    program = [
-        str(Path(sys.executable).with_name("aws")),
-        "--endpoint-url",
-        rig.endpoint.url,
-        "ec2",
-        "describe-instances",
-    ]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **rig.endpoint.environment()}
+    program = [str(Path(sys.executable).with_name("aws")), "ec2", "describe-instances"]
     query = ["--query", "Reservations[].Instances[].InstanceId", "--output", "json"]
     done = subprocess.run([*program, *query], env=env, capture_output=True, text=True, check=True)
     assert instance["InstanceId"] in json.loads(done.stdout)

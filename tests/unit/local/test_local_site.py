@@ -204,9 +204,9 @@ def test_a_rebound_name_is_refused_even_with_the_token(rig):
     assert ask(rig, "GET", "/_dlcloud/status", {**token, "Host": "evil.example"}) == 403
     assert ask(rig, "POST", "/", {"Host": "evil.example"}) == 403
     assert ask(rig, "POST", "/?Action=RunInstances", {"Origin": "http://evil.example"}) == 403
-    assert ask(rig, "POST", "/?Action=RunInstances", {}) == 400
+    assert ask(rig, "POST", "/?Action=RunInstances", {}) == 403
     assert ask(rig, "GET", "/_dlcloud/none", token) == 404
-    assert ask(rig, "POST", "/moto-api/reset", {}) == 400
+    assert ask(rig, "POST", "/moto-api/reset", {}) == 403
 
 
 def test_calls_are_counted(rig):
@@ -263,8 +263,8 @@ def test_a_stock_client_retries_over_a_throttled_call(rig):
         "ec2",
         endpoint_url=rig.endpoint.url,
         region_name="us-east-1",
-        aws_access_key_id="a",
-        aws_secret_access_key="b",
+        aws_access_key_id=rig.endpoint.access_key.key_id,
+        aws_secret_access_key=rig.endpoint.access_key.secret,
         config=Config(retries={"mode": "standard", "total_max_attempts": 3}),
     )
     assert client.describe_vpcs()["Vpcs"]

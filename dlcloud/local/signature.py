@@ -1,0 +1,181 @@
+"""Verify AWS Signature Version 4 of requests: who signed, what was signed, and when.
+
+Source: IAM user guide, "Create a signed AWS API request"; error codes as EC2, STS and Systems Manager give
+them, from their API references' "Common errors".
+"""
+
+import hashlib
+import hmac
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote, unquote
+
+from dlcloud.local.call import Call, Refusal
+
+WINDOW = timedelta(minutes=5)
+# A client that signs two equal requests within one second gives them one signature, as a replay does.
+REPEATABLE = timedelta(seconds=5)
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_AUTHORIZATION = re.compile(
+    rf"{_ALGORITHM} Credential=(?P<key_id>[\w-]+)/(?P<scope>(?P<date>\d{{8}})/(?P<region>[a-z0-9-]+)"
+    r"/(?P<service>[a-z0-9-]+)/aws4_request), ?SignedHeaders=(?P<headers>[a-z0-9;-]+), "
+    r"?Signature=(?P<signature>[0-9a-f]{64})"
+)
+_TIME = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Error:
+    """An error in the words of EC2, of other XML services and of JSON services: code and HTTP status."""
+
+    ec2: tuple[str, int]
+    xml: tuple[str, int]
+    json: tuple[str, int]
+
+
+class _SignatureError(Exception):
+    def __init__(self, error: _Error, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+MISSING = _Error(
+    ec2=("MissingAuthenticationToken", 403),
+    xml=("MissingAuthenticationToken", 403),
+    json=("MissingAuthenticationTokenException", 400),
+)
+INCOMPLETE = _Error(
+    ec2=("IncompleteSignature", 400),
+    xml=("IncompleteSignature", 400),
+    json=("IncompleteSignatureException", 400),
+)
+UNKNOWN_KEY = _Error(
+    ec2=("AuthFailure", 401),
+    xml=("InvalidClientTokenId", 403),
+    json=("UnrecognizedClientException", 400),
+)
+WRONG = _Error(
+    ec2=("AuthFailure", 401),
+    xml=("SignatureDoesNotMatch", 403),
+    json=("InvalidSignatureException", 400),
+)
+LATE = _Error(ec2=("RequestExpired", 400), xml=WRONG.xml, json=WRONG.json)
+TOKEN_EXPIRED = _Error(
+    ec2=("RequestExpired", 400),
+    xml=("ExpiredToken", 403),
+    json=("ExpiredTokenException", 400),
+)
+
+
+def refuse(error: _Error, call: Call, message: str) -> Refusal:
+    """Return an error in the words of the call's service."""
+    code, status = error.ec2 if call.service == "ec2" else error.json if call.is_json else error.xml
+    return Refusal(code=code, message=message, status=status)
+
+
+class SignatureVerifier:
+    """Verifies signatures and remembers those of changes, which are not accepted again. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._used: dict[str, datetime] = {}
+
+    def refusal(self, call: Call, environ: Mapping[str, Any], secret: str | None) -> Refusal | None:
+        """Return why a request is refused; None if its signature is right.
+
+        Args:
+            call: The call that was read from the request.
+            environ: The request as WSGI's environment, with the raw path and query in RAW_URI.
+            secret: The secret of the call's access key; None for an unknown key.
+        """
+        try:
+            self._verify(call, environ, secret)
+        except _SignatureError as error:
+            return refuse(error.error, call, str(error))
+        return None
+
+    def _verify(self, call: Call, environ: Mapping[str, Any], secret: str | None) -> None:
+        authorization = environ.get("HTTP_AUTHORIZATION", "")
+        if not authorization:
+            raise _SignatureError(MISSING, "The request is not signed: it has no Authorization header.")
+        match = _AUTHORIZATION.fullmatch(authorization)
+        signed_at = _parse_time(environ.get("HTTP_X_AMZ_DATE", ""))
+        if match is None or signed_at is None or match["date"] != f"{signed_at:%Y%m%d}":
+            message = "The Authorization header must be an AWS4-HMAC-SHA256 signature, dated by X-Amz-Date."
+            raise _SignatureError(INCOMPLETE, message)
+        if secret is None:
+            raise _SignatureError(UNKNOWN_KEY, "The access key is not one of this local EC2.")
+        now = datetime.now(UTC)
+        if abs(now - signed_at) > WINDOW:
+            message = f"The request was signed at {signed_at:{_TIME}}; it is {now:{_TIME}} now."
+            raise _SignatureError(LATE, message)
+        names = match["headers"].split(";")
+        if unsigned := sorted(_headers_to_sign(environ) - set(names)):
+            raise _SignatureError(WRONG, f"These headers are not signed: {', '.join(unsigned)}.")
+        canonical = _canonical_request(call, environ, names)
+        if canonical is None or not _is_right(match, environ["HTTP_X_AMZ_DATE"], canonical, secret):
+            message = "The signature does not match the request: check the secret access key."
+            raise _SignatureError(WRONG, message)
+        if not call.is_reading and not self._use(match["signature"], signed_at, now):
+            raise _SignatureError(WRONG, "This very request was made before: sign it again to repeat it.")
+
+    def _use(self, signature: str, signed_at: datetime, now: datetime) -> bool:
+        """Remember a signature until its time is over; False if it is used again later than it may be."""
+        with self._lock:
+            self._used = {used: ends for used, ends in self._used.items() if ends >= now}
+            is_new = signature not in self._used
+            self._used[signature] = signed_at + WINDOW
+            return is_new or now - signed_at <= REPEATABLE
+
+
+def _parse_time(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _headers_to_sign(environ: Mapping[str, Any]) -> set[str]:
+    """Return the names of headers that AWS wants signed: Host and all of X-Amz-*."""
+    names = (name[5:].lower().replace("_", "-") for name in environ if name.startswith("HTTP_X_AMZ_"))
+    return {"host", *names}
+
+
+def _canonical_request(call: Call, environ: Mapping[str, Any], names: list[str]) -> str | None:
+    """Return the text that was signed; None if a signed header is missing or the body's hash is wrong."""
+    payload = hashlib.sha256(call.body).hexdigest()
+    headers = {name: environ.get("HTTP_" + name.upper().replace("-", "_")) for name in names}
+    if None in headers.values() or environ.get("HTTP_X_AMZ_CONTENT_SHA256", payload) != payload:
+        return None
+    lines = "".join(f"{name}:{' '.join(str(value).split())}\n" for name, value in headers.items())
+    path, _, query = environ["RAW_URI"].partition("?")
+    pairs = (part.partition("=") for part in query.split("&") if part)
+    encoded = sorted((_encode(unquote(name)), _encode(unquote(value))) for name, _, value in pairs)
+    parts = (
+        environ["REQUEST_METHOD"],
+        # Every service but S3 encodes the path, as it is sent, once more.
+        quote(path, safe="/-_.~"),
+        "&".join(f"{name}={value}" for name, value in encoded),
+        lines,
+        ";".join(names),
+        payload,
+    )
+    return "\n".join(parts)
+
+
+def _encode(text: str) -> str:
+    return quote(text, safe="-_.~")
+
+
+def _is_right(match: re.Match[str], time: str, canonical: str, secret: str) -> bool:
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    text = "\n".join((_ALGORITHM, time, match["scope"], digest))
+    key = f"AWS4{secret}".encode()
+    for part in match["scope"].split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    expected = hmac.digest(key, text.encode(), "sha256").hex()
+    return hmac.compare_digest(expected, match["signature"])

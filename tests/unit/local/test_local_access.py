@@ -1,0 +1,339 @@
+"""Access to the local EC2: signed requests only, and none of another user of the machine."""
+
+import contextlib
+import http.client
+import json
+import os
+import shlex
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import paramiko
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+from click.testing import CliRunner
+
+from dlcloud.cli.main import dlcloud
+from dlcloud.core.errors import LocalCloudError
+from dlcloud.local.peers import peer_uid
+from dlcloud.local.site import LocalSite, SharedSite, SitePaths, load_access_key
+from tests.fakes.local_ec2 import Rig
+
+DESCRIBE = b"Action=DescribeVpcs&Version=2016-11-15"
+CHANGE = b"Action=CreateVpc&Version=2016-11-15&CidrBlock=10.9.0.0%2F16"
+FORM = "application/x-www-form-urlencoded; charset=utf-8"
+OTHER_UID = 54321
+is_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+
+
+class Signer:
+    """Signs as botocore does, with anything wrong that a test asks for."""
+
+    def __init__(self, endpoint):
+        self.endpoint = endpoint
+        self.address = urlsplit(endpoint.url)
+
+    def sign(self, body=DESCRIBE, *, service="ec2", age_s=0.0, key=None, secret=None, headers=None, path="/"):
+        credentials = Credentials(
+            key or self.endpoint.access_key.key_id, secret or self.endpoint.access_key.secret
+        )
+        request = AWSRequest("POST", self.endpoint.url + path, headers or {"Content-Type": FORM}, body)
+        request.headers["Host"] = self.address.netloc
+        signed_at = datetime.now(UTC) - timedelta(seconds=age_s)
+        request.context["timestamp"] = signed_at.strftime("%Y%m%dT%H%M%SZ")
+        request.headers["X-Amz-Date"] = request.context["timestamp"]
+        auth = SigV4Auth(credentials, service, "us-east-1")
+        text = auth.string_to_sign(request, auth.canonical_request(request))
+        auth._inject_signature_to_request(request, auth.signature(text, request))
+        return dict(request.headers)
+
+    def send(self, headers, body=DESCRIBE, *, path="/", method="POST"):
+        """Send a request: (status, text)."""
+        connection = http.client.HTTPConnection(self.address.hostname, self.address.port, timeout=30)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, headers)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+
+
+@pytest.fixture
+def signer(rig):
+    return Signer(rig.endpoint)
+
+
+def test_a_right_signature_is_accepted(signer):
+    assert signer.send(signer.sign())[0] == 200
+
+
+def test_a_query_is_part_of_the_signature(signer):
+    path = "/?Action=DescribeVpcs&Version=2016-11-15&Filter.1.Name=tag%3Aa%20b&Filter.1.Value.1=%2F"
+    headers = signer.sign(b"", path=path)
+    assert signer.send(headers, b"", path=path)[0] == 200
+    assert signer.send(headers, b"", path=path + "x")[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("service", "wrong", "status", "code"),
+    [
+        ("ec2", {"secret": "wrong"}, 401, "AuthFailure"),
+        ("ec2", {"key": "AKIAUNKNOWN"}, 401, "AuthFailure"),
+        ("ec2", {"age_s": 400.0}, 400, "RequestExpired"),
+        ("ec2", {"age_s": -400.0}, 400, "RequestExpired"),
+        ("sts", {"secret": "wrong"}, 403, "SignatureDoesNotMatch"),
+        ("sts", {"key": "AKIAUNKNOWN"}, 403, "InvalidClientTokenId"),
+        ("ssm", {"secret": "wrong"}, 400, "InvalidSignatureException"),
+        ("ssm", {"key": "AKIAUNKNOWN"}, 400, "UnrecognizedClientException"),
+        ("ssm", {"age_s": 400.0}, 400, "InvalidSignatureException"),
+        ("pricing", {"key": "AKIAUNKNOWN"}, 400, "UnrecognizedClientException"),
+        ("iam", {"age_s": 400.0}, 403, "SignatureDoesNotMatch"),
+    ],
+)
+def test_a_wrong_signature_gets_the_error_of_its_service(signer, service, wrong, status, code):
+    headers = {"Content-Type": FORM}
+    if service in ("ssm", "pricing"):
+        headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AmazonSSM.GetParameter"}
+    answer = signer.send(signer.sign(service=service, headers=headers, **wrong))
+    assert (answer[0], code in answer[1]) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"Authorization": None}, "MissingAuthenticationToken"),
+        ({"Authorization": "AWS local:abc"}, "IncompleteSignature"),
+        ({"X-Amz-Date": "yesterday"}, "IncompleteSignature"),
+        ({"X-Amz-Date": None}, "IncompleteSignature"),
+        ({"Content-Type": "text/plain"}, "AuthFailure"),
+        ({"Host": "localhost:1"}, "AuthFailure"),
+        ({"X-Amz-Target": "AmazonEC2.RunInstances"}, "AuthFailure|InvalidSignatureException"),
+        ({"X-Amz-Content-Sha256": "UNSIGNED-PAYLOAD"}, "AuthFailure"),
+    ],
+)
+def test_a_changed_header_is_refused(signer, change, code):
+    headers = {name: value for name, value in {**signer.sign(), **change}.items() if value is not None}
+    status, text = signer.send(headers)
+    assert 400 <= status < 404
+    assert any(name in text for name in code.split("|"))
+
+
+def test_a_changed_body_or_scope_is_refused(signer):
+    headers = signer.sign()
+    assert signer.send(headers, CHANGE)[0] == 401
+    for old, new in (("us-east-1", "eu-west-1"), ("/ec2/", "/sts/")):
+        moved = {**headers, "Authorization": headers["Authorization"].replace(old, new)}
+        assert signer.send(moved)[0] in (401, 403)
+
+
+def test_a_change_is_not_replayed_and_a_reading_call_may_be_repeated(signer):
+    change = signer.sign(CHANGE, age_s=20.0)
+    assert signer.send(change, CHANGE)[0] == 200
+    status, text = signer.send(change, CHANGE)
+    assert (status, "made before" in text) == (401, True)
+    reading = signer.sign(age_s=20.0)
+    assert [signer.send(reading)[0] for _ in range(2)] == [200, 200]
+
+
+def test_equal_requests_of_one_second_are_both_carried_out(rig):
+    [instance_id] = rig.run()
+    for _ in range(3):
+        rig.ec2.terminate_instances(InstanceIds=[instance_id])
+
+
+@pytest.mark.parametrize("path", ["/moto-api/", "/moto-api/reset", "/moto-api/data.json"])
+def test_the_pages_of_moto_are_closed(rig, signer, path):
+    instance_id = rig.run()[0]
+    for method in ("GET", "POST"):
+        assert signer.send({}, b"", path=path, method=method)[0] == 403
+    assert signer.send(signer.sign(b"", path=path), b"", path=path)[0] == 404
+    assert rig.state(instance_id)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "gap"),
+    [
+        ("create_placement_group", {"GroupName": "g", "Strategy": "cluster"}, "CreatePlacementGroup"),
+        ("describe_instances", {"Filters": [{"Name": "launch-time", "Values": ["x"]}]}, "launch-time"),
+        (
+            "cancel_spot_instance_requests",
+            {"SpotInstanceRequestIds": ["sir-1"]},
+            "CancelSpotInstanceRequests",
+        ),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(rig, method, arguments, gap):
+    rig.control.reset_calls()
+    client = rig.client("ec2")
+    with pytest.raises(ClientError, match=gap) as caught:
+        getattr(client, method)(**arguments)
+    assert caught.value.response["Error"]["Code"] == "UnsupportedOperation"
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert sum(rig.control.calls().values()) == 1
+
+
+def test_the_access_key_is_private_lasting_and_in_no_log(tmp_path):
+    folder = tmp_path / "site"
+    folder.mkdir(mode=0o755)
+    (folder / "cache").mkdir()
+    site = LocalSite(folder)
+    first = site.start()
+    site.stop()
+    second = site.start()
+    try:
+        assert second.access_key == first.access_key
+        assert Rig(site, second).ec2.describe_vpcs()["Vpcs"]
+        path = folder / "access-key.json"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert first.access_key.secret not in repr(first)
+        logs = "".join(file.read_text() for file in folder.glob("*.log"))
+        assert first.access_key.secret not in logs
+    finally:
+        site.stop()
+    assert load_access_key(SitePaths(folder=tmp_path)) != first.access_key
+
+
+def test_a_shared_site_takes_its_access_key_from_the_environment():
+    variables = {"DLCLOUD_LOCAL_ENDPOINT": "http://127.0.0.1:1"}
+    assert SharedSite.from_environment(variables).access_key is None
+    keys = {"DLCLOUD_LOCAL_ACCESS_KEY_ID": "AKIAX", "DLCLOUD_LOCAL_SECRET_ACCESS_KEY": "s"}
+    assert SharedSite.from_environment(variables | keys).access_key.key_id == "AKIAX"
+
+
+def test_an_unknown_access_key_of_a_shared_site_is_an_error(rig):
+    with pytest.raises(LocalCloudError, match="access key") as caught:
+        SharedSite(url=rig.endpoint.url).start().owner_key()
+    assert "DLCLOUD_LOCAL_ACCESS_KEY_ID" in caught.value.hint
+
+
+@pytest.mark.parametrize("command", ["start", "status"])
+def test_the_printed_lines_make_the_aws_command_work_when_pasted(tmp_path, monkeypatch, command):
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path / "home"))
+    try:
+        started = CliRunner().invoke(dlcloud, ["local", "start"])
+        printed = CliRunner().invoke(dlcloud, ["local", command])
+        assert started.exit_code == printed.exit_code == 0
+        exports = [line for line in printed.stdout.splitlines() if line.startswith("export AWS_")]
+        assert len(exports) == 4
+        aws = shlex.quote(str(Path(sys.executable).with_name("aws")))
+        script = "\n".join([*exports, f"{aws} ec2 describe-instances --output json"])
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout) == {"Reservations": []}
+    finally:
+        CliRunner().invoke(dlcloud, ["local", "stop"])
+
+
+def test_the_user_of_a_connection_is_known():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
+            with socket.socket(family) as client:
+                client.connect((host, server.getsockname()[1]))
+                accepted, peer = server.accept()
+                with accepted:
+                    assert peer_uid(peer, accepted.getsockname()) == os.getuid()
+    assert peer_uid(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+
+
+def as_other_user(action):
+    """Run an action in a process of another user; return the text that it returns."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.setgroups([])
+            os.setgid(OTHER_UID)
+            os.setuid(OTHER_UID)
+            text = str(action())
+        except BaseException as error:  # noqa: BLE001 - the test reads it
+            text = f"{type(error).__name__}: {error}"
+        os.write(write, text.encode()[:60_000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as stream:
+        text = stream.read().decode()
+    os.waitpid(pid, 0)
+    return text
+
+
+@is_root
+def test_another_user_cannot_post_even_with_the_access_key(rig, signer):
+    before = len(rig.control.status()["instances"])
+    launch = b"Action=RunInstances&Version=2016-11-15&ImageId=ami-0d1c10cd000002404&MinCount=1&MaxCount=1"
+    headers = signer.sign(launch)
+    assert as_other_user(lambda: signer.send(headers, launch)).startswith("(403")
+    assert as_other_user(lambda: signer.send({}, b"", path="/moto-api/reset")).startswith("(403")
+    token = {"X-Dlcloud-Token": rig.control.token}
+    status = as_other_user(lambda: signer.send(token, b"", path="/_dlcloud/status", method="GET"))
+    assert status.startswith("(403")
+    assert len(rig.control.status()["instances"]) == before
+
+
+@is_root
+def test_another_user_reads_no_user_data_and_no_metadata(rig):
+    instance = rig.up(UserData=rig.user_data("# a secret\n"))
+    entry = rig.entry(instance["InstanceId"])
+    ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    token = {
+        "X-aws-ec2-metadata-token": rig.metadata(instance, "latest/api/token", method="PUT", headers=ttl)[1]
+    }
+
+    def ask(method, path, headers):
+        connection = http.client.HTTPConnection(entry["host"], entry["metadata_port"], timeout=10)
+        connection.request(method, path, headers=headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+    requests = [("PUT", "/latest/api/token", ttl)]
+    requests += [("GET", path, token) for path in ("/latest/user-data", "/latest/meta-data/instance-id")]
+    for request in requests:
+        assert ask(*request)[0] == 200
+        answer = as_other_user(lambda request=request: ask(*request))
+        assert answer.startswith(("RemoteDisconnected", "ConnectionResetError"))
+
+
+@is_root
+def test_another_user_cannot_log_in_even_with_the_key(rig):
+    instance = rig.up()
+    entry, key = rig.entry(instance["InstanceId"]), rig.private_key
+
+    def log_in():
+        with paramiko.Transport((entry["host"], entry["ssh_port"])) as transport:
+            transport.connect(username="ubuntu", pkey=key)
+            return "logged in"
+
+    assert as_other_user(log_in) != "logged in"
+    assert log_in() == "logged in"
+
+
+@is_root
+def test_another_user_reads_nothing_of_the_home(rig):
+    parents = [*rig.folder.parents][: len(rig.folder.parents) - len(Path(tempfile.gettempdir()).parents) - 1]
+    modes = {parent: parent.stat().st_mode for parent in parents}
+    try:
+        for parent in parents:
+            parent.chmod(0o755)
+        assert "'site" in as_other_user(lambda: [*map(str, rig.folder.parent.iterdir())]).replace("/", "'")
+        for path in (rig.folder, rig.folder / "instances"):
+            assert "PermissionError" in as_other_user(lambda path=path: [*path.iterdir()])
+        for name in ("access-key.json", "endpoint.json", "daemon.log"):
+            assert "PermissionError" in as_other_user((rig.folder / name).read_bytes)
+    finally:
+        for parent, mode in modes.items():
+            parent.chmod(mode)
+
+
+def test_a_rebound_name_does_not_reach_the_metadata_service(rig):
+    instance = rig.up()
+    ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    named = {**ttl, "Host": "evil.example"}
+    assert rig.metadata(instance, "latest/api/token", method="PUT", headers=named)[0] == 403
+    assert rig.metadata(instance, "latest/api/token", method="PUT", headers=ttl)[0] == 200
