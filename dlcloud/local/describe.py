@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from moto.core.common_types import TYPE_RESPONSE
 from moto.core.responses import ActionResult
@@ -21,6 +21,7 @@ from dlcloud.local.filters import (
     UnknownFilterError,
     compile_filters,
 )
+from dlcloud.local.launch_checks import check_instance_ids, root_device
 
 # Source: EC2 API reference, MaxResults of each action; elsewhere 1 to 1000.
 _SMALLEST_PAGE = dict.fromkeys(
@@ -57,6 +58,7 @@ class DescribingResponses(EC2Response):
                 "The parameter instancesSet cannot be used with the parameter maxResults"
             )
         if instance_ids:
+            check_instance_ids(instance_ids)
             self.ec2_backend.get_multi_instances_by_id(instance_ids)
         passes = self.condition(INSTANCE_FILTERS)
         matching = [
@@ -82,6 +84,11 @@ class DescribingResponses(EC2Response):
         )
         passes = self.condition(STATUS_FILTERS)
         return ActionResult({"InstanceStatuses": [instance for instance in statuses if passes(instance)]})
+
+    def describe_images(self) -> ActionResult:
+        """Return the images as EC2 shows them."""
+        images = cast("dict[str, Any]", super().describe_images().result)["Images"]
+        return ActionResult({"Images": [_ShownImage(image) for image in images]})
 
     def condition(self, table: Table) -> Callable[[Any], bool]:
         """Return the condition that the request's filters state.
@@ -137,6 +144,21 @@ class DescribingResponses(EC2Response):
             )
             raise EC2ClientError("InvalidParameterValue", message)
         return min(size, largest)
+
+
+class _ShownImage:
+    """An image of moto with the fields that moto lacks or shows differently."""
+
+    ena_support = True
+    platform_details = "Linux/UNIX"
+    usage_operation = "RunInstances"
+
+    def __init__(self, image: Any) -> None:  # noqa: ANN401 - moto's object
+        self._image = image
+        self.block_device_mappings = [root_device(image)]
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of moto's object
+        return getattr(self._image, name)
 
 
 @cache

@@ -17,6 +17,7 @@ from dlcloud.local.capacity import (
     Strategy,
     allocate,
 )
+from dlcloud.local.launch_checks import block_devices, check_launch
 from dlcloud.local.record import StateReason, template_version
 from dlcloud.local.responses import NO_CAPACITY, LocalResponses
 from dlcloud.local.services import on_demand_price, spot_usd
@@ -82,12 +83,9 @@ class LocalFleetResponses(LocalResponses):
         errors: list[dict[str, Any]] = []
         for market, target in _targets(self.params["TargetCapacitySpecification"]).items():
             named = [offer for index, config in enumerate(configs) for offer in config.offers(index, market)]
-            offers = [offer for offer in named if offer.pool.zone in self.offered(offer.pool.instance_type)]
-            errors += [
-                configs[offer.config].error(offer, market, _NOT_OFFERED)
-                for offer in named
-                if offer not in offers
-            ]
+            unusable = [(offer, configs[offer.config].fault_code(offer)) for offer in named]
+            errors += [configs[offer.config].error(offer, market, code) for offer, code in unusable if code]
+            offers = [offer for offer, code in unusable if not code]
             allocation = self._allocate(offers, target, market)
             errors += [
                 configs[offer.config].error(offer, market, self._refusal_code(offer, market, allocation))
@@ -175,6 +173,16 @@ class _Config:
             for zone in self._zones(override)
         ]
 
+    def fault_code(self, offer: Offer) -> str | None:
+        """Return the error code of a pool that cannot be launched into at all; None for a usable one."""
+        if offer.pool.zone not in self._responses.offered(offer.pool.instance_type):
+            return _NOT_OFFERED
+        try:
+            self._image(offer)
+        except EC2ClientError as error:
+            return str(error.code)
+        return None
+
     def error(self, offer: Offer, market: Market, code: str) -> dict[str, Any]:
         """Return the reply's error of a pool."""
         pool = offer.pool
@@ -187,12 +195,16 @@ class _Config:
 
     def launch(self, grant: Grant, market: Market, fleet_id: str) -> dict[str, Any]:
         """Launch the instances of a grant and return the reply's entry of them."""
+        keywords = self._keywords(grant.offer, market, fleet_id)
+        image = self._image(grant.offer)
+        mappings = block_devices(image, self._template.get("BlockDeviceMappings") or ())
         reservation = self._backend.run_instances(
-            self._overrides[grant.offer.override].get("ImageId") or self._template.get("ImageId"),
+            image.id,
             grant.count,
             self._template.get("UserData"),
             self._template.get("SecurityGroups", []),
-            **self._keywords(grant.offer, market, fleet_id),
+            block_device_mappings=mappings,
+            **keywords,
         )
         self._responses.boot(reservation, self._template)
         return {
@@ -201,6 +213,11 @@ class _Config:
             "InstanceIds": [instance.id for instance in reservation.instances],
             "InstanceType": grant.offer.pool.instance_type,
         }
+
+    def _image(self, offer: Offer) -> Any:  # noqa: ANN401 - moto's object
+        override = self._overrides[offer.override].get("ImageId")
+        request = {**self._template, **({"ImageId": override} if override else {})}
+        return check_launch(self._backend, request, offer.pool.instance_type)
 
     def _offer(self, index: int, zone: str, config: int, market: Market) -> Offer:
         override = self._overrides[index]
@@ -261,8 +278,6 @@ class _Config:
             "metadata_options": self._template.get("MetadataOptions", {}),
             "client_token": self._responses.params.get("ClientToken"),
         }
-        if mappings := self._template.get("BlockDeviceMappings"):
-            keywords["block_device_mappings"] = [{"Ebs": {}, **mapping} for mapping in mappings]
         return keywords
 
     def _echo(self, offer: Offer) -> dict[str, Any]:

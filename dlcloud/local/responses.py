@@ -15,6 +15,7 @@ from dlcloud.core.instance import Market
 from dlcloud.local.capacity import OVER_QUOTA, VcpuQuotas
 from dlcloud.local.describe import DescribingResponses
 from dlcloud.local.instances import Instances
+from dlcloud.local.launch_checks import block_devices, check_instance_ids, check_launch, check_profile
 from dlcloud.local.record import InstanceRecord, StateReason, template_version
 from dlcloud.local.services import spot_usd
 
@@ -22,6 +23,9 @@ NO_CAPACITY = "InsufficientInstanceCapacity"
 # Fields of a launch template that moto reads from the request alone.
 _FROM_TEMPLATE = (
     "BlockDeviceMappings",
+    "DisableApiTermination",
+    "IamInstanceProfile",
+    "ImageId",
     "InstanceInitiatedShutdownBehavior",
     "InstanceMarketOptions",
     "MetadataOptions",
@@ -55,9 +59,17 @@ class LocalResponses(DescribingResponses):
         with self.instances.launching:
             self._forget_old()
             instance_type = self.params.get("InstanceType") or template.get("InstanceType") or "m1.small"
+            user_data = self.params.get("UserData") or template.get("UserData")
+            image = check_launch(self.ec2_backend, {**self.params, "UserData": user_data}, instance_type)
+            check_profile(self.current_account, self.params.get("IamInstanceProfile"))
+            self.params["BlockDeviceMappings"] = block_devices(
+                image, self.params.get("BlockDeviceMappings") or ()
+            )
             self.params["MinCount"] = self._grant(instance_type, self._zones(instance_type))
             result = super().run_instances()
-            self.boot(cast("Any", result.result), template)
+            reservation = cast("Any", result.result)
+            self._complete(reservation.instances)
+            self.boot(reservation, template)
         return result
 
     def terminate_instances(self) -> ActionResult:
@@ -112,6 +124,15 @@ class LocalResponses(DescribingResponses):
             message = f"The instance '{instance.id}' is not in the 'running' or 'stopped' states."
             raise EC2ClientError("IncorrectInstanceState", message)
         return super().associate_iam_instance_profile()
+
+    def register_image(self) -> ActionResult:
+        """Register an image with the properties of the request that moto leaves out."""
+        result = super().register_image()
+        image = cast("Any", result.result)
+        image = self.ec2_backend.amis[image["ImageId"]] if isinstance(image, dict) else image
+        image.architecture = self.params.get("Architecture") or "x86_64"
+        image.root_device_name = self.params.get("RootDeviceName") or image.root_device_name
+        return result
 
     def request_spot_instances(self) -> ActionResult:
         """Refuse the old API of spot instances."""
@@ -185,12 +206,22 @@ class LocalResponses(DescribingResponses):
                 instance.terminate()
             raise EC2ClientError("InsufficientAddressCapacity", str(error)) from error
 
+    def _complete(self, instances: list[Any]) -> None:
+        """Give new instances what moto gives the first of them alone, or none."""
+        profile = self.params.get("IamInstanceProfile") or {}
+        for instance in instances:
+            instance.disable_api_termination = bool(self.params.get("DisableApiTermination"))
+            if profile and instance.iam_instance_profile is None:
+                self.ec2_backend.associate_iam_instance_profile(
+                    instance.id, profile.get("Name"), profile.get("Arn")
+                )
+
     def _named_instances(self) -> list[Any]:
         """Return moto's instances by the request's ids, unless it is a dry run."""
         self.error_on_dryrun()
-        instances: list[Any] = self.ec2_backend.get_multi_instances_by_id(
-            self.params.get("InstanceIds") or []
-        )
+        instance_ids = self.params.get("InstanceIds") or []
+        check_instance_ids(instance_ids)
+        instances: list[Any] = self.ec2_backend.get_multi_instances_by_id(instance_ids)
         return instances
 
     def _change_states(
@@ -233,7 +264,8 @@ class LocalResponses(DescribingResponses):
         low = int(self.params.get("MinCount") or 1)
         high = int(self.params.get("MaxCount") or low)
         if not 1 <= low <= high:
-            message = f"MinCount {low} and MaxCount {high} do not fit together."
+            # [from memory]: EC2's code; its text is another.
+            message = f"Value ({low}) for parameter minCount is invalid. It is 1 to maxCount ({high})."
             raise EC2ClientError("InvalidParameterValue", message)
         high = self._within_quota(instance_type, low, high)
         if not zones:

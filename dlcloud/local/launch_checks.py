@@ -1,0 +1,154 @@
+"""Refuse a launch that EC2 would refuse, and complete the block devices of one that it would take."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.utils import filter_iam_instance_profiles
+from moto.iam.exceptions import NotFoundException
+
+# Before it is encoded. Source: EC2 user guide, "Run commands when you launch an EC2 instance".
+_USER_DATA_BYTES = 16384
+_DEFAULT_PARTITION = "aws"
+_INSTANCE_ID = re.compile(r"i-([0-9a-f]{8}|[0-9a-f]{17})")
+_IMAGE_ID = re.compile(r"ami-([0-9a-f]{8}|[0-9a-f]{17})")
+
+
+def refuse(code: str, message: str) -> EC2ClientError:
+    return EC2ClientError(code, message)
+
+
+def check_instance_ids(instance_ids: Iterable[str]) -> None:
+    """Refuse what cannot be an instance's id.
+
+    Raises:
+        EC2ClientError: InvalidInstanceID.Malformed. Source: EC2 API reference, "Error codes".
+    """
+    for instance_id in instance_ids:
+        if not _INSTANCE_ID.fullmatch(instance_id):
+            raise refuse("InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
+
+
+def check_launch(backend: Any, request: Mapping[str, Any], instance_type: str) -> Any:  # noqa: ANN401 - moto's objects
+    """Refuse a launch for its image, its user data, its type or its placement group; return its image.
+
+    Args:
+        backend: moto's EC2 of a region.
+        request: ImageId, Placement and UserData of the launch.
+        instance_type: The type to launch.
+
+    Raises:
+        EC2ClientError: With EC2's code.
+    """
+    _check_user_data(request.get("UserData"))
+    group = (request.get("Placement") or {}).get("GroupName")
+    if group:
+        raise refuse("InvalidPlacementGroup.Unknown", f"The Placement Group '{group}' is unknown.")
+    image_id = request.get("ImageId")
+    if not image_id:
+        raise refuse("MissingParameter", "The request must contain the parameter ImageId")
+    if not _IMAGE_ID.fullmatch(image_id):
+        raise refuse("InvalidAMIID.Malformed", f'Invalid id: "{image_id}"')
+    (image,) = backend.describe_images(ami_ids=[image_id])
+    known = INSTANCE_TYPES.get(instance_type, {}).get("ProcessorInfo", {}).get("SupportedArchitectures")
+    architecture = image.architecture or "x86_64"
+    if known and architecture not in known:
+        raise refuse(
+            "InvalidParameterValue",
+            f"The architecture '{','.join(known)}' of the specified instance type does not match the "
+            f"architecture '{architecture}' of the specified AMI. Specify an instance type and an AMI "
+            "that have matching architectures, and try again. You can use 'describe-instance-types' or "
+            "'describe-images' to discover the architecture of the instance type or AMI.",
+        )
+    return image
+
+
+def check_profile(account: str, profile: Mapping[str, str] | None) -> None:
+    """Refuse an instance profile that does not exist.
+
+    Raises:
+        EC2ClientError: InvalidParameterValue.
+    """
+    if not profile:
+        return
+    arn, name = profile.get("Arn"), profile.get("Name")
+    try:
+        filter_iam_instance_profiles(account, _DEFAULT_PARTITION, arn, name)
+    except NotFoundException as error:
+        key, word = ("arn", "ARN") if arn else ("name", "name")
+        message = (
+            f"Value ({arn or name}) for parameter iamInstanceProfile.{key} is invalid. "
+            f"Invalid IAM Instance Profile {word}"
+        )
+        raise refuse("InvalidParameterValue", message) from error
+
+
+def block_devices(image: Any, requested: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # noqa: ANN401 - moto's object
+    """Return the volumes of a launch: the image's root, as the request changes it, and the request's own.
+
+    Instance store volumes ("ephemeral0") are left out, as on types that have none. A volume made at the
+    launch ends with its instance unless the request keeps it.
+    Source: EC2 user guide, "Preserve data when an instance is terminated".
+
+    Raises:
+        EC2ClientError: A volume has no size, or is smaller than the image's snapshot.
+    """
+    root = root_device(image)
+    devices: dict[str, dict[str, Any]] = {root["DeviceName"]: dict(root["Ebs"])}
+    for mapping in requested:
+        name = mapping.get("DeviceName")
+        if not name:
+            raise refuse("MissingParameter", "The request must contain the parameter deviceName")
+        if "NoDevice" in mapping:
+            devices.pop(name, None)
+        elif not mapping.get("VirtualName"):
+            devices[name] = _with_defaults(devices.get(name, {}), mapping.get("Ebs") or {})
+    return [{"DeviceName": name, "Ebs": device} for name, device in devices.items()]
+
+
+def root_device(image: Any) -> dict[str, Any]:  # noqa: ANN401 - moto's object
+    """Return the root volume of an image as a block device mapping."""
+    return {
+        "DeviceName": image.root_device_name,
+        "Ebs": {
+            "DeleteOnTermination": True,
+            "Encrypted": False,
+            "SnapshotId": image.ebs_snapshot.id,
+            "VolumeSize": 8,
+            "VolumeType": "gp3",
+        },
+    }
+
+
+def _with_defaults(device: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in requested.items() if value is not None}
+    merged = {"DeleteOnTermination": True, "Encrypted": False, "VolumeType": "gp3", **device, **given}
+    if not merged.get("VolumeSize") and not merged.get("SnapshotId"):
+        raise refuse("MissingParameter", "The request must contain the parameter size or snapshotId")
+    size, least = merged.get("VolumeSize"), device.get("VolumeSize")
+    if size and least and int(size) < int(least):
+        # [from memory]: EC2's code and text.
+        message = (
+            f"Volume of size {size}GB is smaller than snapshot '{device['SnapshotId']}', "
+            f"expect size>= {least}GB"
+        )
+        raise refuse("InvalidBlockDeviceMapping", message)
+    return merged
+
+
+def _check_user_data(text: object) -> None:
+    """Check user data in base64: a text, or moto's type of a launch template's."""
+    if not text:
+        return
+    try:
+        content = base64.b64decode(str(text), validate=True)
+    except binascii.Error as error:
+        # [from memory]: EC2's text.
+        message = "Invalid BASE64 encoding of user data."
+        raise refuse("InvalidParameterValue", message) from error
+    if len(content) > _USER_DATA_BYTES:
+        raise refuse("InvalidParameterValue", f"User data is limited to {_USER_DATA_BYTES} bytes")

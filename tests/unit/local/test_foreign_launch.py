@@ -1,0 +1,155 @@
+"""What EC2 refuses, and what it gives to those who ask for no more than needed."""
+
+import json
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.fakes.local_ec2 import UBUNTU
+
+
+def refused(code, text=""):
+    return pytest.raises(ClientError, match=rf"\({code}\).*{text}")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ({"UserData": "x" * 16385}, "InvalidParameterValue", "User data is limited to 16384 bytes"),
+        ({"InstanceType": "c7g.large"}, "InvalidParameterValue", "architecture 'arm64'"),
+        ({"ImageId": "ami-nothing"}, r"InvalidAMIID\.Malformed", ""),
+        (
+            {"IamInstanceProfile": {"Name": "none"}},
+            "InvalidParameterValue",
+            "Invalid IAM Instance Profile name",
+        ),
+        (
+            {"IamInstanceProfile": {"Arn": "arn:aws:iam::123456789012:instance-profile/none"}},
+            "InvalidParameterValue",
+            "Invalid IAM Instance Profile ARN",
+        ),
+        ({"SecurityGroupIds": ["sg-0123456789abcdef0"]}, r"InvalidGroup\.NotFound", ""),
+        ({"Placement": {"AvailabilityZone": "us-east-1z"}}, "InvalidParameterValue", ""),
+        ({"Placement": {"GroupName": "none"}}, r"InvalidPlacementGroup\.Unknown", ""),
+        (
+            {"LaunchTemplate": {"LaunchTemplateName": "none"}},
+            r"InvalidLaunchTemplateName\.NotFoundException",
+            "",
+        ),
+        (
+            {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 4}}]},
+            "InvalidBlockDeviceMapping",
+            "smaller than snapshot",
+        ),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdf", "Ebs": {}}]}, "MissingParameter", ""),
+    ],
+)
+def test_a_launch_is_refused_with_the_code_of_ec2(rig, options, code, text):
+    with refused(code, text):
+        rig.run(**options)
+
+
+def test_user_data_of_16_kib_is_taken(rig):
+    assert rig.run(UserData="#" * 16384)
+
+
+def test_a_launch_without_an_image_is_refused(rig):
+    with refused("MissingParameter"):
+        rig.ec2.run_instances(MinCount=1, MaxCount=1, InstanceType="c7i.large")
+
+
+def test_min_count_above_max_count_is_refused(rig):
+    with refused("InvalidParameterValue", "minCount"):
+        rig.ec2.run_instances(ImageId=UBUNTU, InstanceType="c7i.large", MinCount=3, MaxCount=2)
+
+
+def test_an_arm64_image_needs_an_arm64_type(rig):
+    image_id = rig.ec2.register_image(Name="arm", Architecture="arm64", RootDeviceName="/dev/xvda")["ImageId"]
+    with refused("InvalidParameterValue", "architecture 'x86_64'"):
+        rig.run(ImageId=image_id)
+    assert rig.run(ImageId=image_id, InstanceType="c7g.large")
+
+
+@pytest.mark.parametrize("operation", ["describe_instances", "terminate_instances", "stop_instances"])
+def test_ids_are_told_apart_malformed_or_absent(rig, operation):
+    with refused(r"InvalidInstanceID\.Malformed"):
+        getattr(rig.ec2, operation)(InstanceIds=["i-wrong"])
+    with refused(r"InvalidInstanceID\.NotFound"):
+        getattr(rig.ec2, operation)(InstanceIds=["i-0123456789abcdef0"])
+
+
+def test_an_image_shows_its_root_device(rig):
+    [image] = rig.ec2.describe_images(ImageIds=[UBUNTU])["Images"]
+    [mapping] = image["BlockDeviceMappings"]
+    assert mapping["DeviceName"] == image["RootDeviceName"]
+    assert mapping["Ebs"]["Encrypted"] is False
+    assert mapping["Ebs"]["DeleteOnTermination"] is True
+
+
+def volumes(rig, instance_id):
+    filters = [{"Name": "attachment.instance-id", "Values": [instance_id]}]
+    return rig.ec2.describe_volumes(Filters=filters)["Volumes"]
+
+
+def end(rig, instance_id):
+    rig.ec2.terminate_instances(InstanceIds=[instance_id])
+    rig.await_state(instance_id, "terminated")
+
+
+def volume_states(rig, ids):
+    shown = rig.ec2.describe_volumes()["Volumes"]
+    return {volume["VolumeId"]: volume["State"] for volume in shown if volume["VolumeId"] in ids}
+
+
+@pytest.mark.parametrize("mappings", [[], [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20}}]])
+def test_no_root_disk_outlives_its_instance(rig, mappings):
+    instance = rig.up(BlockDeviceMappings=mappings)
+    ids = {volume["VolumeId"] for volume in volumes(rig, instance["InstanceId"])}
+    assert len(ids) == 1
+    end(rig, instance["InstanceId"])
+    assert not volume_states(rig, ids)
+
+
+def test_a_root_disk_that_is_to_stay_stays(rig):
+    keep = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "DeleteOnTermination": False}}]
+    instance = rig.up(BlockDeviceMappings=keep)
+    ids = {volume["VolumeId"] for volume in volumes(rig, instance["InstanceId"])}
+    end(rig, instance["InstanceId"])
+    assert list(volume_states(rig, ids).values()) == ["available"]
+
+
+def test_instance_stores_and_further_disks_are_accepted(rig):
+    resource = boto3.resource(
+        "ec2",
+        endpoint_url=rig.endpoint.url,
+        region_name="us-east-1",
+        aws_access_key_id=rig.ec2._request_signer._credentials.access_key,
+        aws_secret_access_key=rig.ec2._request_signer._credentials.secret_key,
+    )
+    image = next(iter(resource.images.filter(Filters=[{"Name": "image-id", "Values": [UBUNTU]}])))
+    mappings = list(image.block_device_mappings)
+    del mappings[0]["Ebs"]["Encrypted"]
+    mappings += [{"VirtualName": "ephemeral0", "DeviceName": "/dev/sdb"}]
+    mappings += [{"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 5}}]
+    instance = rig.up(BlockDeviceMappings=mappings)
+    assert sorted(volume["Size"] for volume in volumes(rig, instance["InstanceId"])) == [5, 8]
+
+
+def test_every_instance_of_a_launch_has_the_profile(rig):
+    iam = rig.client("iam")
+    trust = {"Version": "2012-10-17", "Statement": []}
+    iam.create_role(RoleName="all", AssumeRolePolicyDocument=json.dumps(trust))
+    iam.create_instance_profile(InstanceProfileName="all")
+    iam.add_role_to_instance_profile(InstanceProfileName="all", RoleName="all")
+    ids = rig.run(3, IamInstanceProfile={"Name": "all"})
+    associations = rig.ec2.describe_iam_instance_profile_associations()["IamInstanceProfileAssociations"]
+    assert set(ids) <= {association["InstanceId"] for association in associations}
+
+
+def test_protection_from_termination_holds_from_the_launch(rig):
+    [instance_id] = rig.run(DisableApiTermination=True)
+    with refused("OperationNotPermitted"):
+        rig.ec2.terminate_instances(InstanceIds=[instance_id])
+    rig.ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiTermination={"Value": False})
+    end(rig, instance_id)
