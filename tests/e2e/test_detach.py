@@ -1,4 +1,4 @@
-"""A training left to its own coordinator: its launcher killed at each moment, then watched from elsewhere."""
+"""A training left to its own coordinator: its launcher killed at any moment, then watched from elsewhere."""
 
 import json
 import os
@@ -32,33 +32,33 @@ keep:
 
 
 def killed_when(user: User, words: str, *arguments: str) -> str:
-    """Run dlcloud, kill it as soon as it tells of something, and return what it had told."""
+    """Run dlcloud, kill it as soon as it prints something, and return all that it printed."""
     begun = user.begin(*arguments)
-    told = ""
+    output = ""
     for line in begun.stderr:
-        told += line
+        output += line
         if words in line:
             break
     begun.send_signal(signal.SIGKILL)
     begun.wait()
-    assert words in told, told
-    return told
+    assert words in output, output
+    return output
 
 
 def processes_of(folder: Path, *, word: str, inside: bool) -> list[str]:
     """Return the command lines of processes with a word in them, of instances or of the home itself."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         try:
             environment = (entry / "environ").read_bytes().split(b"\0")
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        known = any(each.startswith(b"DLCLOUD_HOME=" + os.fsencode(folder)) for each in environment)
-        instance = any(each.startswith(b"DLCLOUD_ROOT=") for each in environment)
-        if known and instance is inside and word in line:
-            found.append(line)
-    return found
+        is_of_home = any(entry.startswith(b"DLCLOUD_HOME=" + os.fsencode(folder)) for entry in environment)
+        instance = any(entry.startswith(b"DLCLOUD_ROOT=") for entry in environment)
+        if is_of_home and instance is inside and word in line:
+            processes.append(line)
+    return processes
 
 
 def known_here(user: User) -> list[tuple[str, str]]:
@@ -75,8 +75,8 @@ def left(user: User) -> User:
     up = ("up", str(recipe), "--detach", "--name", NAME)
     killed_when(user, "sending dlcloud itself ...", *up)
     killed_when(user, "waiting until it is in charge ...", *up)
-    told = killed_when(user, ": waiting until it is in charge", *up)
-    assert "goes on with the hand-over that was cut off" in told
+    output = killed_when(user, ": waiting until it is in charge", *up)
+    assert "goes on with the hand-over that was cut off" in output
     printed = user.run(*up).stdout
     assert "this machine may be off" in " ".join(printed.split())
     return user
@@ -111,18 +111,18 @@ def test_another_machine_watches_resizes_and_brings_the_results_home(left: User,
         if path.name != "local":
             path.rename(path.with_name(f"{path.name}-off"))
     assert elsewhere.run("status").stdout == "nothing is up\n"
-    found = elsewhere.json("status", "--everywhere")["result"]["records"]
-    assert {(each["cluster"], each["cluster_state"]) for each in found} == {(NAME, "detached")}
+    records = elsewhere.json("status", "--everywhere")["result"]["records"]
+    assert {(record["cluster"], record["cluster_state"]) for record in records} == {(NAME, "detached")}
     wait_until(lambda: sizes(elsewhere) >= {2}, seconds=120)
     assert elsewhere.json("resize", NAME, "1")["result"]["records"]
     assert "worker" in elsewhere.run("logs", NAME).stdout
     wait_until(lambda: state(elsewhere) == "ready", seconds=240)
-    ended = [each["state"] for each in elsewhere.json("status", NAME)["result"]["records"]]
+    ended = [record["state"] for record in elsewhere.json("status", NAME)["result"]["records"]]
     assert sorted(ended) == ["running", "terminated"]
     down = elsewhere.json("down", NAME)["result"]
     (training,) = down["trainings"][0]["records"]
     assert training["steps"] == 105
-    assert {each["world_size"] for each in down["trainings"][0]["world_sizes"]} == {1, 2}
+    assert {period["world_size"] for period in down["trainings"][0]["world_sizes"]} == {1, 2}
     assert elsewhere.json("training", NAME)["result"]["records"][0]["steps"] == 105
     assert list((elsewhere.home / ".dlcloud" / "runs").glob("*/files/model.pt"))
     assert elsewhere.json("status")["result"]["records"] == []
@@ -136,9 +136,9 @@ def test_another_machine_watches_resizes_and_brings_the_results_home(left: User,
 
 def sizes(user: User) -> set[int]:
     """Return the numbers of workers that there have been; none before the first step."""
-    time.sleep(0.5)  # whoever asks takes a processor from those that train
-    told = json.loads(user.run("training", NAME, "--output", "json", expect=None).stdout)
-    return {each["world_size"] for each in told.get("result", {}).get("world_sizes", ())}
+    time.sleep(0.5)  # a question takes a processor from the workers
+    document = json.loads(user.run("training", NAME, "--output", "json", expect=None).stdout)
+    return {period["world_size"] for period in document.get("result", {}).get("world_sizes", ())}
 
 
 def state(user: User) -> str:

@@ -22,7 +22,10 @@ def test_a_cluster_grows_and_shrinks_while_it_is_up(user):
     done = user.json("resize", "sized", "2")["result"]
     assert shown["resize"]["end"] == done["resize"]["end"]
     assert set(user.alive()) == first - set(done["resize"]["end"])
-    assert {each["market"] for each in done["records"] if each["action"] == "up"} == {"spot", "on-demand"}
+    assert {row["market"] for row in done["records"] if row["action"] == "up"} == {
+        "spot",
+        "on-demand",
+    }
 
     user.run("local", "capacity", "c5.xlarge", "0")
     user.run("local", "capacity", "c6i.xlarge", "0")
@@ -58,7 +61,7 @@ def test_ctrl_c_while_growing_ends_what_was_launched(user):
 
 
 def test_what_cannot_be_resized_says_why(user):
-    assert "no cluster nobody is up" in user.run("resize", "nobody", "2", expect=2).stderr
+    assert "no cluster missing is up" in user.run("resize", "missing", "2", expect=2).stderr
     (user.home / "sized.yaml").write_text(RECIPE)
     user.run("up", "sized.yaml", "--keep", "--name", "sized")
     assert "between 1 and 4" in user.run("resize", "sized", "5", expect=2).stderr

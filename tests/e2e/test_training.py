@@ -30,7 +30,7 @@ rehearsal:
 
 
 def steps_of(user: User):
-    """Return the steps that are stored, each once."""
+    """Return the steps that are stored, without repetitions."""
     store = sqlite3.connect(user.home / ".dlcloud" / "store.sqlite")
     with contextlib.closing(store):
         lines = [line for (line,) in store.execute("SELECT line FROM records WHERE kind = 'step'")]
@@ -58,16 +58,16 @@ def test_a_training_outlives_the_end_of_its_coordinator(user: User):
     recipe.write_text(LOST)
     python_with(PACKAGE / "requirements" / "elastic.txt")
     up = user.begin("up", str(recipe), "--output", "json")
-    said, progress = up.communicate(timeout=550)
+    output, progress = up.communicate(timeout=550)
     assert up.returncode == 0, progress
-    result = json.loads(said)["result"]
+    result = json.loads(output)["result"]
     (training,) = result["records"]
     assert sorted(steps_of(user)) == list(range(1, training["steps"] + 1))
     assert training["steps"] == 90
     assert training["steps_redone"] <= 3
     assert "coordinates the others from now on" in progress
     assert "coordinator" in {event["event"] for event in result["events"]}
-    assert [each["market"] for each in result["instances"]].count("on-demand") == 2
+    assert [cost["market"] for cost in result["instances"]].count("on-demand") == 2
     assert user.alive() == []
 
 
@@ -111,16 +111,16 @@ def test_a_training_outlives_an_interruption_and_the_end_of_its_launcher(user: U
     first.send_signal(signal.SIGKILL)
     first.wait()
     (up,) = user.json("status")["result"]["records"][:1]
-    told = user.json("up", str(recipe))
-    (training,) = told["result"]["records"]
-    assert told["result"]["cluster"] == up["cluster"]
+    document = user.json("up", str(recipe))
+    (training,) = document["result"]["records"]
+    assert document["result"]["cluster"] == up["cluster"]
     steps = steps_of(user)
     assert sorted(steps) == list(range(1, training["steps"] + 1))
     epoch = itertools.takewhile(lambda step: step <= 15, sorted(steps))
     assert sum(steps[step]["samples"] for step in epoch) == 1437
-    assert "notice" in {event["event"] for event in told["result"]["events"]}
-    assert {each["world_size"] for each in told["result"]["world_sizes"]} >= {1, 2}
-    assert len(told["result"]["instances"]) >= 3
+    assert "notice" in {event["event"] for event in document["result"]["events"]}
+    assert {period["world_size"] for period in document["result"]["world_sizes"]} >= {1, 2}
+    assert len(document["result"]["instances"]) >= 3
     assert training["usd"]
     assert user.alive() == []
     assert user.json("training")["result"]["records"][0]["steps"] == training["steps"]

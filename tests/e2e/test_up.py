@@ -71,13 +71,13 @@ def test_an_up_killed_halfway_and_run_again_is_one_cluster(user, moment):
     process.communicate()
     left = set(user.alive())
     again = user.begin("up", recipe)
-    told = _read_until(again, "running command")
+    output = _read_until(again, "running command")
     instances = set(user.alive())
     assert len(instances) == 2
     assert left <= instances
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, out + err
-    assert "left unfinished" in told or moment == "launching"
+    assert "left unfinished" in output or moment == "launching"
     assert user.alive() == []
     assert user.run("status").stdout == "nothing is up\n"
 
@@ -145,21 +145,21 @@ def test_a_kept_cluster_is_used_again_and_then_ended(user):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (("up", "no-such-recipe"), 2, "bundled: "),
         (("up",), 2, "Missing argument"),
         (("up", "quickstart", "--cidr", "all"), 2, "--cidr"),
-        (("exec", "nobody", "true"), 2, "no cluster nobody is up"),
+        (("exec", "missing", "true"), 2, "no cluster missing is up"),
         (("logs", "nothing"), 2, "no run"),
         (("cost-report", "nothing"), 2, "is stored"),
         (("frobnicate",), 2, "No such command"),
         (("local", "interrupt", "i-0123"), 1, "i-0123"),
     ],
 )
-def test_bad_input_gets_a_clear_error(user, arguments, code, told):
+def test_bad_input_gets_a_clear_error(user, arguments, code, message):
     done = user.run(*arguments, expect=code)
-    assert told in done.stderr + done.stdout
+    assert message in done.stderr + done.stdout
 
 
 def test_five_faults_are_five_lines(user):
@@ -192,12 +192,12 @@ def test_aws_without_credentials_says_what_to_do(user):
 
 
 def _read_until(process, text: str) -> str:
-    told = ""
+    output = ""
     for line in process.stderr:
-        told += line
+        output += line
         if text in line:
-            return told
-    raise AssertionError(f"{text!r} was never said")
+            return output
+    raise AssertionError(f"{text!r} was never printed")
 
 
 def _records(user, workload: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A cluster handed over: whatever moment the launcher died at, one is in charge, or nobody is."""
+"""A cluster handed over: whenever the launcher dies, at most one controller is in charge."""
 
 import json
 import tomllib
@@ -94,8 +94,8 @@ def test_the_instance_gets_role_dlcloud_recipe_and_only_this_cluster(handing):
     cloud, files = handing.world.cloud, handing.machine.files
     assert cloud.profiles == {handing.name: "dlcloud-c0ffee"}
     assert ("sg-c0ffee", "sg-c0ffee") in cloud.rules
-    (seen,) = cloud.instances("c0ffee")
-    assert (seen.tags[CONTROLLER_TAG], seen.tags[HOST_KEY_TAG]) == ("ubuntu", fingerprint(HOST_KEY))
+    (tagged,) = cloud.instances("c0ffee")
+    assert (tagged.tags[CONTROLLER_TAG], tagged.tags[HOST_KEY_TAG]) == ("ubuntu", fingerprint(HOST_KEY))
     script, mode = files["dlcloud/control/dlcloud"]
     assert mode == 0o700
     assert b"DLCLOUD_CONTROLLER=" + handing.name.encode() in script
@@ -120,7 +120,7 @@ def test_it_can_be_found_before_it_begins(handing):
     assert handing.outcome is None
 
 
-def test_a_controller_that_does_not_come_up_is_stopped_and_its_log_is_told(handing):
+def test_a_controller_that_does_not_come_up_is_stopped_with_its_log(handing):
     handing.stands("ended", in_charge=False)
     handing.machine.answers["tail"] = b"error: no credentials\n"
     with pytest.raises(InstanceError, match="no credentials"):
@@ -158,7 +158,7 @@ def test_one_whose_controller_is_or_was_in_charge_is_complete(handing, state):
     assert handing.over.finish() is True
 
 
-def test_one_whose_controller_failed_before_it_was_in_charge_is_given_up(handing):
+def test_one_whose_controller_failed_before_its_charge_is_given_up(handing):
     handing.cut_off()
     handing.stands("ended", in_charge=False)
     assert handing.over.finish() is False
@@ -193,5 +193,5 @@ def test_a_dead_controller_is_restarted_and_a_live_one_is_left_alone(handing):
 
 def test_the_instance_is_given_what_the_package_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert sorted(RUNTIME) == sorted(each.partition(">")[0] for each in project["dependencies"])
+    assert sorted(RUNTIME) == sorted(package.partition(">")[0] for package in project["dependencies"])
     assert project["requires-python"] == f">={OLDEST_PYTHON}"

@@ -1,4 +1,4 @@
-"""What an instance is told of the cluster that it controls, and how it is found again."""
+"""Which recipes can be detached, how they read on the instance, and how a detached cluster is found."""
 
 import pytest
 
@@ -67,14 +67,14 @@ def test_a_rehearsal_that_ends_its_own_controller_is_refused():
 def test_a_controlled_cluster_is_known_by_the_tags_of_its_instance():
     tags = cluster("digits").tags | {CONTROLLER_TAG: "ubuntu", HOST_KEY_TAG: "SHA256:abc"}
     ended = instance("i-0002", tags=tags, state=InstanceState.TERMINATED)
-    seen = [instance("i-0001", tags=tags), ended, instance("i-0003", tags=cluster().tags)]
-    (found,) = find_detached(seen, cloud="aws", region="eu-west-1")
-    assert (found.name, found.cluster_id, found.user, found.host_key) == (
+    instances = [instance("i-0001", tags=tags), ended, instance("i-0003", tags=cluster().tags)]
+    (detached,) = find_detached(instances, cloud="aws", region="eu-west-1")
+    assert (detached.name, detached.cluster_id, detached.user, detached.host_key) == (
         "digits",
         "c0ffee",
         "ubuntu",
         "SHA256:abc",
     )
-    assert found.tags == cluster("digits").tags
+    assert detached.tags == cluster("digits").tags
     meant = ["digits", "c0ffee", "i-0001", "digits-0a1b2c3d"]
-    assert [name for name in [*meant, "digit", "digits-2", "i-0003"] if found.is_named(name)] == meant
+    assert [name for name in [*meant, "digit", "digits-2", "i-0003"] if detached.is_named(name)] == meant

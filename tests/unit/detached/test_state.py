@@ -1,4 +1,4 @@
-"""One cluster out of a store, to whoever controls it next, and home again: whole, and nothing untrue."""
+"""One cluster out of a store, to the instance that controls it next, and home again: whole and true."""
 
 import json
 from dataclasses import replace
@@ -23,8 +23,8 @@ LATER = THEN + timedelta(hours=1)
 def home(database):
     """A home with a cluster that trains, and another one."""
     clusters, runs = Clusters(database), Runs(database)
-    for each in (cluster(), cluster("other-1a2b", cluster_id="0ther")):
-        clusters.add(each)
+    for one in (cluster(), cluster("other-1a2b", cluster_id="0ther")):
+        clusters.add(one)
     clusters.put_members("c0ffee", [member("i-0001")])
     clusters.begin_intent("c0ffee", HAND_OVER, "i-0001", THEN)
     clusters.end_intent(clusters.begin_intent("c0ffee", "launch", "{}", THEN), "fleet-1", THEN)
@@ -65,11 +65,11 @@ def taken(brought, home):
 
 
 def test_only_this_cluster_is_handed_over_without_its_hand_over(there):
-    assert [each.recipe_path for each in Clusters(there).all()] == ["/there/recipe.yaml"]
-    assert [each.instance.instance_id for each in Clusters(there).members("c0ffee")] == ["i-0001"]
-    assert [each.outcome for each in Clusters(there).intents("c0ffee", "launch")] == ["fleet-1"]
+    assert [c.recipe_path for c in Clusters(there).all()] == ["/there/recipe.yaml"]
+    assert [member.instance.instance_id for member in Clusters(there).members("c0ffee")] == ["i-0001"]
+    assert [intent.outcome for intent in Clusters(there).intents("c0ffee", "launch")] == ["fleet-1"]
     assert Clusters(there).hand_over("c0ffee") is None
-    assert [each.run_id for each in Runs(there).all()] == ["sample-1a2b-0001"]
+    assert [stored.run_id for stored in Runs(there).all()] == ["sample-1a2b-0001"]
 
 
 def test_a_run_is_followed_on_from_the_very_byte(there):
@@ -84,9 +84,12 @@ def test_results_come_home_and_runs_still_running_count_as_lost(there, home):
     runs.add_records("sample-1a2b-0001", len(LINES), b'{"record": "step", "step": 3}\n')
     runs.add(run("sample-1a2b-0002", instance_id="i-0002", ended_at=LATER))
     assert taken(there, home).recipe_path == "recipe.yaml"
-    assert [each.instance.instance_id for each in Clusters(home).members("c0ffee")] == ["i-0001", "i-0002"]
+    assert [m.instance.instance_id for m in Clusters(home).members("c0ffee")] == [
+        "i-0001",
+        "i-0002",
+    ]
     assert Clusters(home).size("c0ffee") == 2
-    states = {each.run_id: each.state for each in Runs(home).of_cluster("c0ffee")}
+    states = {stored.run_id: stored.state for stored in Runs(home).of_cluster("c0ffee")}
     assert states == {"sample-1a2b-0001": RunState.LOST, "sample-1a2b-0002": RunState.DONE}
     assert [json.loads(line)["step"] for line in Runs(home).lines("sample-1a2b-0001", "step")] == [1, 2, 3]
 
@@ -94,7 +97,7 @@ def test_results_come_home_and_runs_still_running_count_as_lost(there, home):
 def test_a_home_that_did_not_know_the_cluster_learns_it_and_its_role(there, elsewhere):
     assert taken(there, elsewhere).cluster_id == "c0ffee"
     assert Clusters(elsewhere).controller("c0ffee") == "i-0001"
-    assert [each.cluster_id for each in Runs(elsewhere).own()] == ["c0ffee"]
+    assert [stored.cluster_id for stored in Runs(elsewhere).own()] == ["c0ffee"]
 
 
 def test_brought_home_twice_is_there_once(there, home):
@@ -102,7 +105,7 @@ def test_brought_home_twice_is_there_once(there, home):
     taken(there, home)
     assert len(Runs(home).of_cluster("c0ffee")) == 1
     assert len(Clusters(home).intents("c0ffee", "launch")) == 1
-    assert all(each.outcome for each in Clusters(home).intents("c0ffee", FETCH))
+    assert all(intent.outcome for intent in Clusters(home).intents("c0ffee", FETCH))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class World:
         self.clusters = Clusters(self.database)
         self.paths = Paths(folder / "home")
         self.dial = FakeDial(clock=self.clock)
-        self.told = []
+        self.events = []
         self.cluster = cluster()
         self.clusters.add(self.cluster)
         self.paths.made(self.paths.cluster(self.cluster.cluster_id))
@@ -47,7 +47,7 @@ class World:
             store=self.store,
             dialer=self.dial,
             clock=self.clock,
-            emit=self.told.append,
+            emit=self.events.append,
         )
 
     def plan(self, text=ONE_TYPE, *prices):

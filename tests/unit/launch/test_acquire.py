@@ -1,4 +1,4 @@
-"""Who is in charge of which cluster, whatever became of whoever was."""
+"""One command at a time manages a cluster, however the command before it ended."""
 
 import stat
 import threading
@@ -50,13 +50,13 @@ def home(tmp_path):
 
 def test_a_new_cluster_has_its_keys_for_the_user_only_and_is_remembered(home):
     claim = home.claim()
-    known = home.clusters.find(claim.cluster.cluster_id)
-    assert known == claim.cluster
-    assert (known.state, known.recipe_hash) == (ClusterState.STARTING, recipe().hash)
-    assert known.name.startswith("sample-")
+    stored = home.clusters.find(claim.cluster.cluster_id)
+    assert stored == claim.cluster
+    assert (stored.state, stored.recipe_hash) == (ClusterState.STARTING, recipe().hash)
+    assert stored.name.startswith("sample-")
     assert not claim.unfinished
     assert not claim.kept
-    folder = home.paths.cluster(known.cluster_id)
+    folder = home.paths.cluster(stored.cluster_id)
     assert {path.name for path in folder.iterdir()} >= {"key", "host-secret", "lock"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -80,7 +80,7 @@ def test_two_at_once_make_two_clusters(home):
 
 
 @pytest.mark.parametrize("state", [ClusterState.STARTING, ClusterState.RUNNING, ClusterState.STOPPING])
-def test_a_cluster_whose_command_died_is_taken_up(home, state):
+def test_a_cluster_of_a_dead_command_is_continued(home, state):
     left = home.left(state)
     claim = home.claim()
     assert (claim.cluster.cluster_id, claim.cluster.state) == (left, state)
@@ -107,7 +107,7 @@ def test_one_of_another_recipe_is_left_alone(home):
     assert home.claim(text=RECIPE.replace("count: 2", "count: 3")).cluster.cluster_id != left
 
 
-def test_a_kept_one_is_used_again_by_its_name_also_with_another_workload(home):
+def test_a_kept_one_is_used_again_by_its_name_with_another_workload(home):
     left = home.left(ClusterState.READY, name="mine")
     claim = home.claim(name="mine", text=RECIPE.replace("benchmark: quantization", "command: ./run"))
     assert claim.cluster.cluster_id == left
@@ -144,13 +144,13 @@ class Late(Clusters):
     looked = 0
 
     def active(self):
-        seen = super().active()
+        clusters = super().active()
         self.looked += 1
         if self.looked == 1:
-            return seen  # folders are swept first
-        for each in seen:
-            self.set_state(each.cluster_id, ClusterState.DOWN)
-        return seen
+            return clusters  # folders are swept first
+        for cluster in clusters:
+            self.set_state(cluster.cluster_id, ClusterState.DOWN)
+        return clusters
 
 
 def test_a_named_one_that_goes_down_at_that_moment_is_not_worked_on(home):

@@ -22,8 +22,8 @@ def test_addresses_are_awaited_and_stored(world):
     world.cloud.boot_s = 4.5
     members = addresses(world, world.provision())
     assert [member.instance.host for member in members] == ["198.51.100.1", "198.51.100.2"]
-    known = world.clusters.members("c0ffee")
-    assert [each.instance.host for each in known] == ["198.51.100.1", "198.51.100.2"]
+    members = world.clusters.members("c0ffee")
+    assert [member.instance.host for member in members] == ["198.51.100.1", "198.51.100.2"]
     assert 4.5 <= world.clock.monotonic() < 7
 
 
@@ -34,14 +34,14 @@ def test_an_instance_that_the_list_does_not_tell_of_yet_is_waited_for(world):
     assert 8 <= world.clock.monotonic() < 11
 
 
-def test_an_instance_that_ends_while_booting_is_told_with_its_reason(world):
+def test_an_instance_that_ends_while_booting_is_named_with_its_reason(world):
     members = world.provision()
     world.cloud.interrupt("i-0002", "Client.VolumeLimitExceeded")
     with pytest.raises(UnreachableError, match=r"i-0002 is shutting-down \(Client.VolumeLimitExceeded\)"):
         addresses(world, members)
 
 
-def test_no_address_at_all_is_told_after_five_minutes(world):
+def test_a_missing_address_is_an_error_after_five_minutes(world):
     world.cloud.boot_s = 10**6
     with pytest.raises(UnreachableError, match=r"i-0001: no public address .*\ni-0002: no") as caught:
         addresses(world, world.provision())
@@ -53,7 +53,7 @@ def test_those_that_boot_longer_are_dialled_again(world):
     world.dial.machines["i-0002"] = FakeMachine("i-0002", answers_from=2)
     connections = connected(world, addresses(world, world.provision()))
     assert sorted(connections) == ["i-0001", "i-0002"]
-    assert [each.instance_id for each, _ in world.dial.dialled].count("i-0001") == 1
+    assert [endpoint.instance_id for endpoint, _ in world.dial.dialled].count("i-0001") == 1
     endpoint = connections["i-0002"].endpoint
     assert (endpoint.host, endpoint.user, endpoint.port) == ("198.51.100.2", "ubuntu", 22)
 
@@ -75,7 +75,7 @@ def test_an_instance_that_never_answers_is_given_up_after_five_minutes(world):
     assert BOOT_TIMEOUT_S <= world.clock.monotonic() < BOOT_TIMEOUT_S + 60
 
 
-def test_a_host_key_that_is_not_proven_is_told_at_once(world):
+def test_a_host_key_that_is_not_proven_is_an_error_at_once(world):
     members = addresses(world, world.provision())
     world.dial.machines["i-0002"] = FakeMachine("i-0002", refuses_login=HostKeyError("i-0002: wrong proof"))
     before = world.clock.monotonic()
@@ -93,7 +93,7 @@ def test_up_launches_lets_the_caller_in_and_connects(world):
     reached = up(world)
     assert sorted(reached.connections) == world.cloud.alive()
     assert world.cloud.rules == {("sg-c0ffee", "203.0.113.7/32")}
-    assert [type(event) for event in world.told if isinstance(event, StageStarted | StageDone)] == (
+    assert [type(event) for event in world.events if isinstance(event, StageStarted | StageDone)] == (
         [StageStarted, StageDone] * 2
     )
 

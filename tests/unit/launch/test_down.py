@@ -50,7 +50,7 @@ def test_a_cluster_that_never_launched_is_down_at_once(world):
 
 
 @pytest.mark.parametrize("lag_s", [0.0, 2.0, 8.0])
-def test_an_instance_of_a_launch_without_an_answer_is_waited_for_and_ended(world, lag_s):
+def test_an_instance_of_a_launch_without_an_answer_is_ended(world, lag_s):
     world.cloud.lag_s = lag_s
     world.cloud.failures.append(Failure("launch", Killed(), after=True))
     world.killed_while_provisioning()
@@ -120,7 +120,7 @@ def test_down_that_fails_at_any_call_is_finished_by_the_next(world, method, numb
     assert world.state is ClusterState.DOWN
 
 
-def test_instances_that_the_store_never_heard_of_are_ended_and_remembered(world):
+def test_instances_that_are_not_in_the_store_are_ended_and_stored(world):
     world.cloud.failures.append(Failure("launch", Killed(), after=True))
     world.killed_while_provisioning()
     assert world.clusters.members("c0ffee") == []
@@ -137,7 +137,7 @@ def test_instances_that_ec2_has_forgotten_have_ended(world):
     assert all(member.ended_at == world.cluster.created_at for member in members)
 
 
-def test_nobody_elses_instances_are_touched(world):
+def test_instances_of_other_clusters_are_left_alone(world):
     world.provision()
     mine = set(world.cloud.alive())
     world.cloud.launch(request(tags=cluster(cluster_id="other").tags, client_token="other"))
@@ -176,16 +176,16 @@ def test_down_does_not_wait_for_a_request_that_was_refused(world):
     assert world.clock.monotonic() == 0
 
 
-def test_the_end_that_ec2_tells_goes_before_the_time_of_looking(world):
+def test_the_end_that_ec2_states_goes_before_the_time_of_the_call(world):
     world.provision()
     world.clock.advance(1000)
     record = world.cloud._records["i-0001"]
-    told = world.cluster.created_at.replace(minute=7)
-    record.instance = replace(record.instance, ended_at=told)
+    ended_at = world.cluster.created_at.replace(minute=7)
+    record.instance = replace(record.instance, ended_at=ended_at)
     world.cloud.interrupt("i-0001")
     ends = {member.instance.instance_id: member.ended_at for member in down(world)}
-    assert ends["i-0001"] == told
-    assert ends["i-0002"] > told
+    assert ends["i-0001"] == ended_at
+    assert ends["i-0002"] > ended_at
 
 
 def test_the_role_of_a_detached_cluster_goes_before_its_instances(world):
@@ -211,5 +211,5 @@ def test_a_sweep_takes_first_what_could_launch_more(world):
         kind="iam-role", resource_id="dlcloud-c0ffee", cluster_id="c0ffee", name="", region="us-east-1"
     )
     with pytest.raises(Killed):
-        gc([role], cloud=world.cloud, clock=world.clock, emit=world.told.append)
+        gc([role], cloud=world.cloud, clock=world.clock, emit=world.events.append)
     assert not world.cloud.roles

@@ -1,4 +1,4 @@
-"""A cluster grows and shrinks while its other instances go on, whoever is killed meanwhile."""
+"""A cluster grows and shrinks while its other instances go on, whichever command is killed meanwhile."""
 
 import pytest
 
@@ -49,8 +49,8 @@ def test_a_part_is_returned_with_the_refusal_of_every_pool(world):
     world.cloud.capacity |= {("c7i.xlarge", A, Market.ON_DEMAND): 1, ("c7i.xlarge", B, Market.ON_DEMAND): 0}
     result = grown(world, 5)
     assert len(result.members) == 3
-    assert {(each.pool, each.zone) for each in result.refusals} >= {("c7i.xlarge on-demand", B)}
-    assert all(isinstance(each.error, CapacityError) for each in result.refusals)
+    assert {(refusal.pool, refusal.zone) for refusal in result.refusals} >= {("c7i.xlarge on-demand", B)}
+    assert all(isinstance(refusal.error, CapacityError) for refusal in result.refusals)
 
 
 def test_no_capacity_at_all_is_no_error_of_grow(world):
@@ -62,13 +62,13 @@ def test_no_capacity_at_all_is_no_error_of_grow(world):
 
 
 @pytest.mark.parametrize("error", [HostKeyError("wrong proof"), None])
-def test_a_newcomer_that_cannot_be_used_is_ended_and_the_others_are_used(world, error):
+def test_a_new_instance_that_is_unusable_is_ended_the_others_are_used(world, error):
     world.provision()
     world.dial.machines["i-0003"] = FakeMachine("i-0003", refuses_login=error, gone=error is None)
     result = grown(world, 4, reached={"i-0001", "i-0002"})
     assert ids(result.members) == world.cloud.alive() == ["i-0001", "i-0002", "i-0004"]
     assert list(result.lost) == ["i-0003"]
-    (gone,) = [each for each in world.clusters.members("c0ffee") if each.instance.instance_id == "i-0003"]
+    (gone,) = [m for m in world.clusters.members("c0ffee") if m.instance.instance_id == "i-0003"]
     assert gone.ended_at
 
 
@@ -76,14 +76,14 @@ def test_a_new_instance_lost_at_boot_does_not_stop_the_others(world):
     world.provision()
     world.cloud.boot_s = 30
     failures = iter([None])
-    told = world.told.append
+    emit = world.events.append
 
     def interrupting(event):
-        told(event)
+        emit(event)
         if len(world.cloud.alive()) == 4 and next(failures, 1) is None:
             world.cloud.interrupt("i-0004")
 
-    world.told = type("Emit", (), {"append": staticmethod(interrupting)})
+    world.events = type("Emit", (), {"append": staticmethod(interrupting)})
     result = grown(world, 4, reached={"i-0001", "i-0002"})
     assert ids(result.members) == ["i-0001", "i-0002", "i-0003"]
     assert "i-0004" in result.lost
@@ -139,7 +139,7 @@ def test_a_grow_that_was_killed_is_finished_by_the_next(world, text, method, aft
     assert world.clusters.open_intents("c0ffee") == []
 
 
-def test_a_smaller_size_after_a_killed_grow_waits_for_what_may_yet_appear(world):
+def test_a_smaller_size_after_a_killed_grow_waits_for_late_instances(world):
     world.provision()
     world.cloud.lag_s = CONSISTENCY_WINDOW_S - 1
     world.cloud.failures.append(Failure("launch", Killed(), 2, after=True))
@@ -164,7 +164,7 @@ def test_a_refusal_of_another_kind_is_raised_and_its_intent_ended(world):
     assert world.clusters.open_intents("c0ffee") == []
 
 
-def test_a_request_that_nobody_answered_stays_open_and_is_repeated(world):
+def test_a_request_without_an_answer_stays_open_and_is_repeated(world):
     world.provision()
     unanswered = CloudError("AWS cannot be reached")
     unanswered.answered = False
@@ -199,7 +199,7 @@ def test_a_set_up_is_done_once_and_only_on_those_that_lack_it(world):
     setup = Setup(commands="echo hello")
 
     def prepare():
-        return prepare_all(connections, setup, "", clock=world.clock, emit=world.told.append)
+        return prepare_all(connections, setup, "", clock=world.clock, emit=world.events.append)
 
     assert prepare() == {}
     first.answers[PREPARED] = first.files[PREPARED][0]

@@ -1,4 +1,4 @@
-"""What is looked at before a launch, and what an instance is given before its workload."""
+"""The questions before a launch, and the set-up of an instance before its workload."""
 
 import subprocess
 from pathlib import Path
@@ -23,12 +23,12 @@ BUILT = b'noise\n{"python": "/env/bin/python", "reused": false, "seconds": 3.0}\
 def test_all_is_asked_for_and_handed_on():
     cloud = FakeCloud(FakeClock(), known_prices=[price()], known_hardware={"c7i.xlarge": hardware()})
     cloud.offered["c6i.xlarge"] = ()
-    seen = run_preflight(recipe(), cloud=cloud).facts()
-    assert seen.identity.account == "123456789012"
-    assert seen.zones == {"c7i.xlarge": cloud.zones}
-    assert seen.hardware == {"c7i.xlarge": hardware()}
-    assert seen.prices == [price()]
-    assert seen.cidr == "203.0.113.7/32"
+    facts = run_preflight(recipe(), cloud=cloud).facts()
+    assert facts.identity.account == "123456789012"
+    assert facts.zones == {"c7i.xlarge": cloud.zones}
+    assert facts.hardware == {"c7i.xlarge": hardware()}
+    assert facts.prices == [price()]
+    assert facts.cidr == "203.0.113.7/32"
     assert not cloud.requests
 
 
@@ -38,7 +38,7 @@ def test_a_network_that_was_given_is_not_asked_for():
     assert cloud.calls["caller_cidr"] == 0
 
 
-def test_of_several_refusals_the_credentials_are_told_of():
+def test_of_several_refusals_that_of_the_credentials_is_raised():
     cloud = FakeCloud(FakeClock())
     cloud.failures += [
         Failure("prices", CloudError("prices")),
@@ -55,9 +55,9 @@ def connection(**other):
 
 
 def prepared(to, setup=None, requirements=REQUIREMENTS):
-    told = []
-    python = prepare(to, setup or Setup(), requirements, clock=FakeClock(), emit=told.append)
-    return python, told
+    events = []
+    python = prepare(to, setup or Setup(), requirements, clock=FakeClock(), emit=events.append)
+    return python, events
 
 
 def test_the_environment_is_keyed_by_its_packages():
@@ -71,33 +71,33 @@ def test_the_environment_is_keyed_by_its_packages():
 
 def test_environment_is_built_from_requirements_and_returns_its_python():
     to = connection()
-    python, told = prepared(to)
+    python, events = prepared(to)
     assert python == "/env/bin/python"
     (command,) = to.machine.commands
     assert command.endswith(environment_key(REQUIREMENTS))
     assert to.machine.stdin[command] == REQUIREMENTS.encode()
     assert sorted(to.machine.files) == ["dlcloud/environment.py", "dlcloud/job.py"]
-    assert not any(isinstance(event, Notice) for event in told)
+    assert not any(isinstance(event, Notice) for event in events)
 
 
-def test_an_environment_that_is_used_again_is_told():
+def test_an_environment_that_is_used_again_is_reported():
     to = connection(answers={"environment.py": BUILT.replace(b"false", b"true")})
     assert any(isinstance(event, Notice) and "used again" in event.message for event in prepared(to)[1])
 
 
-def test_without_packages_the_instances_own_python_runs_it():
+def test_without_packages_the_instances_own_python_is_used():
     to = connection()
     assert prepared(to, requirements="# none\n")[0] == "python3"
     assert to.machine.commands == []
 
 
 @pytest.mark.parametrize("answer", [b"", b"no json\n", b"[]\n", b'{"reused": true}\n', b"12\n"])
-def test_an_answer_that_makes_no_sense_is_told(answer):
+def test_an_answer_that_makes_no_sense_is_an_error(answer):
     with pytest.raises(RemoteCommandError, match=r"i-0001: environment\.py gave no answer"):
         prepared(connection(answers={"environment.py": answer}))
 
 
-def test_the_recipes_commands_come_first_and_their_failure_is_told():
+def test_the_recipes_commands_come_first_and_their_failure_is_raised():
     to = connection(failing={"setup.sh": (1, b"E: no such package")})
     with pytest.raises(RemoteCommandError, match="no such package"):
         prepared(to, Setup(commands="apt-get install x\n"))
@@ -105,10 +105,10 @@ def test_the_recipes_commands_come_first_and_their_failure_is_told():
     assert not any("environment.py" in command for command in to.machine.commands)
 
 
-def test_what_a_failing_command_of_the_recipe_says_comes_back_on_stderr(tmp_path):
+def test_the_output_of_a_failing_set_up_command_comes_back_on_stderr(tmp_path):
     to = connection()
-    _, told = prepared(to, Setup(commands="echo fine\necho broken >&2\nfalse\necho never\n"))
-    assert any(isinstance(event, StageStarted) and "set-up" in event.message for event in told)
+    _, events = prepared(to, Setup(commands="echo fine\necho broken >&2\nfalse\necho never\n"))
+    assert any(isinstance(event, StageStarted) and "set-up" in event.message for event in events)
     (tmp_path / "dlcloud").mkdir()
     Path(tmp_path / "dlcloud/setup.sh").write_bytes(to.machine.files["dlcloud/setup.sh"][0])
     done = subprocess.run(

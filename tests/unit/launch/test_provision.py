@@ -60,7 +60,7 @@ def test_another_type_completes_the_first_and_the_refusal_is_reported(world):
         "c7i.xlarge": Decimal("0.1785"),
         "c6i.xlarge": Decimal("0.17"),
     }
-    assert any(isinstance(event, Warned) and "c7i.xlarge" in event.message for event in world.told)
+    assert any(isinstance(event, Warned) and "c7i.xlarge" in event.message for event in world.events)
 
 
 def test_on_demand_completes_what_spot_lacks(world):
@@ -76,18 +76,18 @@ def test_as_many_as_the_minimum_are_enough(world):
     assert len(world.provision(ONE_TYPE.replace("count: 2", "count: {min: 2, max: 4}"))) == 2
 
 
-def test_fewer_than_the_minimum_are_told_with_every_refusal(world):
+def test_fewer_than_the_minimum_are_an_error_with_every_refusal(world):
     lack(world, ("c7i.xlarge", B, ON_DEMAND), ("c6i.xlarge", A, ON_DEMAND), ("c6i.xlarge", B, ON_DEMAND))
     world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
     with pytest.raises(CapacityError) as caught:
         world.provision(RECIPE)
     first, *refusals = caught.value.message.splitlines()
     assert first == "launched 1 instance(s), minimum is 2:"
-    told = "\n".join(refusals)
-    assert "c7i.xlarge" in told
-    assert "c6i.xlarge" in told
-    assert A in told
-    assert B in told
+    lines = "\n".join(refusals)
+    assert "c7i.xlarge" in lines
+    assert "c6i.xlarge" in lines
+    assert A in lines
+    assert B in lines
     assert caught.value.exit_code == 3
     assert "region" in caught.value.hint
 
@@ -159,7 +159,7 @@ def test_a_later_request_has_a_token_of_its_own(world):
     assert len(set(world.tokens)) == 2
 
 
-def test_a_cluster_that_is_whole_is_asked_nothing(world):
+def test_a_complete_cluster_needs_no_request(world):
     first = world.provision()
     assert ids(world.provision()) == ids(first)
     assert len(world.cloud.requests) == 1
