@@ -21,7 +21,7 @@ Parameters = Mapping[str, str | list[str]]
 """Values of parameters, as in a recipe; a list for several."""
 
 OUTPUT_ITSELF = Path()
-"""What `--resume` stands for without a file."""
+"""The value of `--resume` without a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Option:
 
     Attributes:
         name: Without the dashes.
-        help: What it means, without its default.
+        help: Its meaning, without its default.
         type: Converts a value from text.
         default: Its default; of several values, a tuple.
-        default_help: What the default means, if its value does not say.
+        default_help: Text for the default, if its value does not explain itself.
         choices: The values allowed; all if empty.
-        metavar: What the help shows for its value, if the type has no entry in METAVARS.
+        metavar: Placeholder of its value in the help, if the type has none in METAVARS.
         many: Whether it takes several values.
-        optional: What it stands for without a value; None if it needs one.
+        optional: Its value if none is given; None if it needs one.
         flag: Whether it takes no value.
         required: Whether it must be given.
         group: Heading under which the help shows it.
@@ -64,7 +64,7 @@ class Option:
 
     @property
     def full_help(self) -> str:
-        """Return what it means with its default."""
+        """Return its meaning with its default."""
         values = self.default if isinstance(self.default, tuple) else (self.default,)
         default = self.default_help or " ".join(str(value) for value in values if value not in {None, ""})
         return f"{self.help} (default: {default})" if default and not self.flag else self.help
@@ -233,7 +233,7 @@ class RequirementsChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareNeed:
-    """What a machine must have for a benchmark, or for one of its settings.
+    """A need of hardware of a benchmark, or of one of its settings.
 
     Attributes:
         setting: One of its settings; empty for the whole benchmark.
@@ -241,7 +241,7 @@ class HardwareNeed:
         flags: CPU flags, as in hardware.FLAGS, of which one is enough.
         flags_name: The usual name of the flags.
         memory_gib: Memory, in the sizes that instance types are sold with.
-        advice: What to expect without it, if it runs all the same; then nothing is left out.
+        advice: The effect without it, if it runs all the same; then nothing is left out.
     """
 
     setting: str = ""
@@ -264,7 +264,7 @@ class Benchmark:
         options: Its own options; those of every benchmark are COMMON and, if `rounds` is set, ROUNDS.
         defaults: Defaults of its own for options of every benchmark, by name.
         rounds: Whether settings run in slices of time.
-        needs: What a machine must have; `dlcloud bench` leaves out what does not fit.
+        needs: Needs of hardware; `dlcloud bench` leaves out what does not fit.
         sweep: The parameters that `dlcloud bench` runs it with; None if it cannot run it by itself.
         tiny: Parameters of its tiny form: the real engines, in seconds.
         choices: Values of parameters that need other packages; the first that applies counts.

@@ -1,4 +1,4 @@
-"""The case: what is measured in several settings side by side, when measuring stops, and what cases share."""
+"""A case: the same work in several settings, its limits and results, and the session that cases share."""
 
 import random
 import time

@@ -1,6 +1,6 @@
 """Run one setting in a process of its own: `python3 -m benchmarks.harness.worker`, driven by JSON lines.
 
-One request a line on stdin, one reply a line on stdout; whatever a framework prints goes to stderr instead.
+One request a line on stdin, one reply a line on stdout; the output of a framework goes to stderr instead.
 
 prepare {factory: "module:function" of `benchmarks`, arguments}   -> {facts}
 warm_up {seconds: at most}                                       -> {steps, seconds, settled}
@@ -33,7 +33,7 @@ from .workload import Workload
 PR_SET_PDEATHSIG = 1
 """Source: prctl(2), linux/prctl.h."""
 
-MEASURED_AT_ONCE_S = 0.005
+LEAST_TIMED_S = 0.005
 """Steps of the warm-up are timed in groups of at least this long; shorter ones are mostly noise."""
 
 LATENCIES_KEPT = 250
@@ -46,12 +46,12 @@ class Worker:
         self._workload: Workload | None = None
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Carry out a request and return the reply; a fault of the framework is a reply as well."""
+        """Carry out a request and return the reply; an exception becomes a reply, too."""
         try:
             return self._carry_out(request)
         except ModuleNotFoundError as error:
             return {"error": f"{error.name} is not installed", "missing": error.name}
-        except Exception as error:  # noqa: BLE001 - whatever a framework raises fails this setting only
+        except Exception as error:  # noqa: BLE001 - any exception fails this setting only
             text = " ".join(str(error).split())
             return {"error": f"{type(error).__name__}: {text}"[:2000], "missing": None}
 
@@ -95,7 +95,7 @@ def _warm_up(workload: Workload, limit_s: float) -> Mapping[str, Any]:
         steps += group
         seconds = time.perf_counter() - start
         times.append(seconds / group)
-        if seconds < MEASURED_AT_ONCE_S:
+        if seconds < LEAST_TIMED_S:
             group *= 2
             times.clear()
     return {"steps": steps, "seconds": time.perf_counter() - began, "settled": True}
@@ -131,7 +131,7 @@ def _memory() -> dict[str, float]:
 
 
 def _threads() -> dict[str, Any]:
-    """Return how many threads there are, and how many of them may run on which CPUs: `{"0-3": 5}`.
+    """Return the number of threads, and how many may run on which CPUs: `{"0-3": 5}`.
 
     Source: proc_pid_status(5), Cpus_allowed_list.
     """
@@ -159,7 +159,7 @@ def _die_with_parent() -> None:
 
 
 def main() -> None:
-    """Keep stdout for replies, send everything else that is printed to stderr, and serve."""
+    """Keep stdout for replies, redirect all other output to stderr, and serve."""
     _die_with_parent()
     # Ctrl-C reaches the whole group; the coordinator ends workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

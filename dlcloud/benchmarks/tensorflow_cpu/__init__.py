@@ -1,4 +1,4 @@
-"""What TensorFlow's settings are worth in training: stock, an article's, and today's best.
+"""Compare TensorFlow's settings in training: stock, an article's, and today's best.
 
 TensorFlow is imported in workers only; the program itself needs none.
 """

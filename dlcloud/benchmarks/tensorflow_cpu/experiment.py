@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..harness import program
@@ -127,7 +127,7 @@ class Experiments:
         self.progress.left += len(groups) - 1
         for number, group in enumerate(groups, 1):
             variants = [
-                self._variant(setting, configurations[setting], network, batch, facts=facts.get(setting))
+                self._variant(setting, configurations[setting], network, batch, facts.get(setting))
                 for setting in (STOCK, *group)
             ]
             case = name if len(groups) == 1 else f"{name} part {number}"
@@ -177,7 +177,8 @@ class Experiments:
 
     def _prove(self, configuration: Configuration, network: str, batch: int) -> Mapping[str, Any]:
         """Return the facts of a process that trains one step with the library's log on."""
-        proof = self._variant("proof", configuration, network, batch, factory=PROOF, variables=LOGGED)
+        training = self._variant("proof", configuration, network, batch)
+        proof = replace(training, factory=PROOF, environment={**training.environment, **LOGGED})
         try:
             return proof.start()
         finally:
@@ -189,12 +190,9 @@ class Experiments:
         configuration: Configuration,
         network: str,
         batch: int,
-        *,
-        factory: str = TRAINING,
-        variables: Mapping[str, str] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> WorkerVariant:
-        """Return a process that trains, or proves, in a configuration; not yet started."""
+        """Return a process that trains in a configuration, not yet started."""
         device = self.arguments.device
         job = {
             "network": network,
@@ -204,13 +202,12 @@ class Experiments:
             "device": device,
         }
         hidden = {} if device == "gpu" else {"CUDA_VISIBLE_DEVICES": "-1"}
-        changes = {**QUIET, **hidden, **environment_of(configuration), **(variables or {})}
         return WorkerVariant(
             name=name,
             unit="images/s",
-            factory=factory,
+            factory=TRAINING,
             arguments={**job, **arguments_of(configuration)},
-            environment=program.environment(changes),
+            environment=program.environment({**QUIET, **hidden, **environment_of(configuration)}),
             facts=facts or {},
         )
 

@@ -113,7 +113,7 @@ def _inception(values: Tensor, filters: tuple[int, ...]) -> Tensor:
 
 
 def _tiny(images: Tensor) -> Tensor:
-    """Return the features of a network whose step takes milliseconds, with what the others are made of."""
+    """Return the features of a network of the same kinds of layers whose step takes milliseconds."""
     values = layers.MaxPooling2D(2)(_conv(images, 16, 3))
     convolved = layers.Conv2D(32, 3, padding="same", use_bias=False)(values)
     values = layers.ReLU()(layers.BatchNormalization(axis=_channel_axis())(convolved))

@@ -1,4 +1,4 @@
-"""Import TensorFlow and Keras without what they print meanwhile; runs inside workers.
+"""Import TensorFlow and Keras without their messages; runs inside workers.
 
 Some of TensorFlow's lines come before it has read TF_CPP_MIN_LOG_LEVEL: four for each of a hundred workers.
 """
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def _stderr_dropped() -> Iterator[None]:
-    """Drop what is written to stderr, by C code too; what fails is raised all the same."""
-    standard, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    """Drop the output to stderr, also of C code; exceptions are raised all the same."""
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
     try:
         yield
     finally:
-        os.dup2(standard, 2)
-        os.close(standard)
-        os.close(nowhere)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
 
 
 with _stderr_dropped():

@@ -14,7 +14,7 @@ ALLOCATORS: Mapping[str, str] = {"tcmalloc": "libtcmalloc*.so.4", "jemalloc": "l
 """File of each allocator, as Debian, Ubuntu and Amazon Linux name it; either works preloaded."""
 
 LIBRARIES = ("lib/*-linux-gnu", "lib64", "lib", "local/lib", "local/lib64")
-"""Where they lie below /usr."""
+"""Their folders below /usr."""
 
 KEPT_SHARE = 0.9
 """Share of the free memory that is planned with."""
@@ -50,12 +50,12 @@ class Machine:
         return max(1, self.logical // len(self.cores))
 
     def at_once(self, process_gib: float) -> int:
-        """Return how many processes of such a size fit into what is free."""
+        """Return how many processes of this size fit into the free memory."""
         return int(KEPT_SHARE * self.free_gib / process_gib)
 
 
 def inspect_machine(device: str) -> Machine:
-    """Return what matters of this machine to training on `cpu` or `gpu`."""
+    """Return this machine as it matters to training on `cpu` or `gpu`."""
     name, memory_gib, capability = _gpu() if device == "gpu" else (None, 0.0, 0.0)
     return Machine(
         cores=hardware.one_cpu_per_core(),

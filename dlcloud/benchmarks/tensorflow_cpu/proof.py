@@ -17,7 +17,7 @@ from .loading import tf
 from .training import Training, openmp_runtime, train
 
 WORKING = ("convolution", "matmul", "inner_product", "gemm_api")
-"""The primitives that do the work, as oneDNN calls them; the last is the product that Eigen borrows."""
+"""The primitives that do the arithmetic, as oneDNN names them; the last is the product that Eigen uses."""
 
 TYPES = re.compile(r"(?:src|wei|dst|diff_src|diff_wei|diff_dst)[_:](bf16|f16|f32|s8|u8)")
 
@@ -34,8 +34,8 @@ def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of train
 def onednn_facts(lines: Iterable[str]) -> dict[str, Any]:
     """Return facts from oneDNN's log.
 
-    `onednn_isa` is what it may use here, `onednn_threads` whose threads it runs on; `computed_in` counts the
-    working primitives by the narrowest type of their operands, `kernels` by primitive, type and
+    `onednn_isa` is the newest instruction set it may use, `onednn_threads` its thread pool; `computed_in`
+    counts the working primitives by the narrowest type of their operands, `kernels` by primitive, type and
     implementation, the commonest first.
     """
     isa = threads = None
@@ -66,7 +66,7 @@ def onednn_facts(lines: Iterable[str]) -> dict[str, Any]:
 def kernel_facts(names: Iterable[str]) -> dict[str, Any]:
     """Return facts from the names of the kernels that a GPU ran."""
     counted = Counter(names)
-    on_tensor_cores = Counter({name: n for name, n in counted.items() if uses_tensor_cores(name)})
+    on_tensor_cores = Counter({name: count for name, count in counted.items() if uses_tensor_cores(name)})
     shown = ", ".join(f"{count} {name[:80]}" for name, count in on_tensor_cores.most_common(SHOWN))
     return {
         "gpu_kernels": counted.total(),

@@ -1,4 +1,4 @@
-"""How large each network is, so that what does not fit is left out before it is tried."""
+"""Sizes of the networks, so that those that do not fit into memory are left out in advance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ BYTES = 4
 GIB = 1 << 30
 
 FRAMEWORK_GIB = 0.6
-"""What a process with TensorFlow takes before there is a network."""
+"""Memory of a process with TensorFlow before it builds a network."""
 
 SLOTS: Mapping[str, int] = {"sgd": 0, "momentum": 1, "rmsprop": 2}
-"""How many values an optimizer keeps beside each weight."""
+"""Values that an optimizer keeps for each weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,8 @@ class Size:
 
     Attributes:
         image: Height and width of its images, as in the networks' papers and tf_cnn_benchmarks.
-        weights: How many.
-        activations: Values that its layers put out for one image.
+        weights: Number of weights.
+        activations: Number of output values of its layers for one image.
     """
 
     image: int

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,41 +33,62 @@ DECAY, MOMENTUM, EPSILON = 0.9, 0.9, 1.0
 Tensor = Any  # TensorFlow ships no types
 
 
-class Training:
-    """A network in training.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """A network and how to train it.
 
-    Args:
-        model: A Keras model.
-        feed: Images and labels of the one batch.
-        optimizer: See Update.
+    Attributes:
+        network: A key of SIZES.
+        batch: Images a step.
+        optimizer: `sgd`, `momentum` or `rmsprop`.
+        seed: Seed of weights and images.
+        precision: `fp32`, `tf32`, a key of POLICIES or one of REWRITES.
+        layout: `NHWC` or `NCHW`.
         xla: Whether XLA compiles the whole step.
-        scaled: Whether the loss is scaled, for fp16.
-        facts: What is known before it runs.
+        intra: Threads within an operation; 0 is TensorFlow's own choice.
+        inter: Concurrent operations; 0 is TensorFlow's own choice.
+        cpus: The logical CPUs to run on; all if empty.
+        device: `cpu` or `gpu`.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Tensor,
-        feed: tuple[Tensor, Tensor],
-        optimizer: str,
-        xla: bool,
-        scaled: bool,
-        facts: Mapping[str, Any],
-    ) -> None:
-        self.facts = facts
-        self.items_per_step = int(feed[0].shape[0])
-        self._feed = feed
+    network: str
+    batch: int
+    optimizer: str
+    seed: int
+    precision: str = "fp32"
+    layout: str = "NHWC"
+    xla: bool = False
+    intra: int = 0
+    inter: int = 0
+    cpus: Sequence[int] = ()
+    device: str = "cpu"
+
+
+class Training:
+    """A network in training; TensorFlow is configured for the job."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        model = build(job.network, job.seed)
+        self.items_per_step = job.batch
+        self.facts = {
+            "weights": "random",
+            "optimizer": job.optimizer,
+            "parameters": model.count_params(),
+            "engine": f"TensorFlow {tf.__version__}",
+            "openmp_runtime": openmp_runtime(),
+        }
+        self._feed = _draw_feed(job)
         self._losses: list[float] = []
         weights = [variable.value for variable in model.trainable_variables]
-        update, scale = Update(optimizer, weights), LossScale() if scaled else None
+        update = Update(job.optimizer, weights)
+        scale = LossScale() if job.precision == "fp16-policy" else None
 
         def step(images: Tensor, labels: Tensor) -> Tensor:
             with tf.GradientTape() as tape:
                 logits = tf.cast(model(images, training=True), tf.float32)
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
                 loss = tf.reduce_mean(losses)
-                target = scale.scaled(loss) if scale else loss
+                target = scale.scale(loss) if scale else loss
             gradients = tape.gradient(target, weights)
             if scale:
                 scale.apply(gradients, update)
@@ -74,7 +96,7 @@ class Training:
                 update(gradients)
             return loss
 
-        self._step = tf.function(step, jit_compile=xla)
+        self._step = tf.function(step, jit_compile=job.xla)
 
     def step(self) -> None:
         """Train on the batch once and wait for the loss."""
@@ -87,62 +109,26 @@ class Training:
         return [self._losses]
 
 
-def train(  # noqa: PLR0917 - keyword arguments from JSON
-    network: str,
-    batch: int,
-    optimizer: str,
-    seed: int,
-    precision: str = "fp32",
-    layout: str = "NHWC",
-    *,
-    xla: bool = False,
-    intra: int = 0,
-    inter: int = 0,
-    cpus: Sequence[int] = (),
-    device: str = "cpu",
-) -> Training:
-    """Make a network ready to train.
-
-    Args:
-        network: A key of SIZES.
-        batch: Images a step.
-        optimizer: See Update.
-        seed: Of weights and images.
-        precision: `fp32`, `tf32`, a key of POLICIES or one of REWRITES.
-        layout: `NHWC` or `NCHW`.
-        xla: Whether XLA compiles the whole step.
-        intra: Threads within an operation; 0 leaves it to TensorFlow.
-        inter: Operations at once; 0 leaves it to TensorFlow.
-        cpus: The logical CPUs to run on; none means all.
-        device: `cpu` or `gpu`.
+def train(**arguments: Any) -> Training:  # noqa: ANN401 - the fields of TrainingJob, from JSON
+    """Configure TensorFlow for a job and make its network ready to train.
 
     Raises:
-        RuntimeError: There is no GPU for TensorFlow to use.
+        RuntimeError: TensorFlow finds no GPU to use.
     """
-    if cpus:
+    job = TrainingJob(**arguments)
+    if job.cpus:
         # Threads that the import of TensorFlow has started already are bound as well.
         for task in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(task.name), cpus)
-    tf.config.threading.set_intra_op_parallelism_threads(intra)
-    tf.config.threading.set_inter_op_parallelism_threads(inter)
-    if device == "gpu":
-        _prepare_gpu(tf32=precision == "tf32")
-    if precision in REWRITES:
-        tf.config.optimizer.set_experimental_options({REWRITES[precision]: True})
-    keras.mixed_precision.set_global_policy(POLICIES.get(precision, "float32"))
-    keras.config.set_image_data_format("channels_last" if layout == "NHWC" else "channels_first")
-    model = build(network, seed)
-    feed = _synthetic(SIZES[network].image, batch, layout, seed)
-    facts = {
-        "weights": "random",
-        "optimizer": optimizer,
-        "parameters": model.count_params(),
-        "engine": f"TensorFlow {tf.__version__}",
-        "openmp_runtime": openmp_runtime(),
-    }
-    return Training(
-        model=model, feed=feed, optimizer=optimizer, xla=xla, scaled=precision == "fp16-policy", facts=facts
-    )
+            os.sched_setaffinity(int(task.name), job.cpus)
+    tf.config.threading.set_intra_op_parallelism_threads(job.intra)
+    tf.config.threading.set_inter_op_parallelism_threads(job.inter)
+    if job.device == "gpu":
+        _prepare_gpu(tf32=job.precision == "tf32")
+    if job.precision in REWRITES:
+        tf.config.optimizer.set_experimental_options({REWRITES[job.precision]: True})
+    keras.mixed_precision.set_global_policy(POLICIES.get(job.precision, "float32"))
+    keras.config.set_image_data_format("channels_last" if job.layout == "NHWC" else "channels_first")
+    return Training(job)
 
 
 def openmp_runtime() -> str | None:
@@ -164,17 +150,18 @@ def _prepare_gpu(*, tf32: bool) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
 
 
-def _synthetic(size: int, batch: int, layout: str, seed: int) -> tuple[Tensor, Tensor]:
+def _draw_feed(job: TrainingJob) -> tuple[Tensor, Tensor]:
     """Draw images of mean 0 and variance 1, the same in every setting, and their labels."""
-    generator = np.random.default_rng(seed)
-    images = generator.standard_normal((batch, size, size, 3), dtype=np.float32)
-    labels = generator.integers(0, CLASSES, batch, dtype=np.int64)
-    arranged = images if layout == "NHWC" else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    generator = np.random.default_rng(job.seed)
+    size = SIZES[job.network].image
+    images = generator.standard_normal((job.batch, size, size, 3), dtype=np.float32)
+    labels = generator.integers(0, CLASSES, job.batch, dtype=np.int64)
+    arranged = images if job.layout == "NHWC" else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     return tf.constant(arranged), tf.constant(labels)
 
 
 class Update:
-    """One optimizer's values for some weights.
+    """An optimizer with its values for some weights.
 
     Args:
         optimizer: `sgd`, `momentum` or `rmsprop`.
@@ -182,11 +169,12 @@ class Update:
     """
 
     def __init__(self, optimizer: str, weights: Sequence[Tensor]) -> None:
-        self._apply = {"sgd": self._sgd, "momentum": self._momentum, "rmsprop": self._rmsprop}[optimizer]
+        self._apply, starts = {
+            "sgd": (self._sgd, ()),
+            "momentum": (self._momentum, (tf.zeros_like,)),
+            "rmsprop": (self._rmsprop, (tf.ones_like, tf.zeros_like)),
+        }[optimizer]
         self._weights = weights
-        starts = {"sgd": (), "momentum": (tf.zeros_like,), "rmsprop": (tf.ones_like, tf.zeros_like)}[
-            optimizer
-        ]
         self._slots = [tuple(tf.Variable(start(weight)) for start in starts) for weight in weights]
 
     def __call__(self, gradients: Sequence[Tensor]) -> None:
@@ -226,24 +214,24 @@ class LossScale:
         self.factor = tf.Variable(self.FIRST)
         self._good = tf.Variable(0, dtype=tf.int32)
 
-    def scaled(self, loss: Tensor) -> Tensor:
-        """Return the loss whose gradients are to be taken."""
+    def scale(self, loss: Tensor) -> Tensor:
+        """Return the scaled loss, of which the gradients are computed."""
         return loss * self.factor
 
     def apply(self, gradients: Sequence[Tensor], update: Update) -> None:
-        """Undo the scale and take a step, or leave this one out where a gradient overflowed."""
+        """Undo the scale and take a step, or skip it if a gradient overflowed."""
         unscaled = [gradient / tf.cast(self.factor, gradient.dtype) for gradient in gradients]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in unscaled])
-        tf.cond(finite, lambda: self._take(unscaled, update), self._leave_out)
+        tf.cond(finite, lambda: self._take_step(unscaled, update), self._skip)
 
-    def _take(self, gradients: Sequence[Tensor], update: Update) -> Tensor:
+    def _take_step(self, gradients: Sequence[Tensor], update: Update) -> Tensor:
         update(gradients)
         doubled = self._good + 1 >= self.STEPS_TO_DOUBLE
         self.factor.assign(tf.where(doubled, self.factor * 2.0, self.factor))
         self._good.assign(tf.where(doubled, 0, self._good + 1))
         return tf.constant(0)
 
-    def _leave_out(self) -> Tensor:
+    def _skip(self) -> Tensor:
         self.factor.assign(tf.maximum(self.factor / 2.0, 1.0))
         self._good.assign(0)
         return tf.constant(0)
