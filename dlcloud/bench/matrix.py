@@ -82,7 +82,7 @@ def _matrix(types: Sequence[str], jobs: tuple[Job, ...], document: Mapping[str, 
     document = _merge(document, {"instances": {"types": list(names), "count": 1}})
     # The reader of recipes reports a bad option as it reports a bad recipe.
     base = read_recipe(json.dumps(_without_none(document)), "the options")
-    return BenchmarkMatrix(base=base, types=names, works=jobs)
+    return BenchmarkMatrix(base=base, types=names, jobs=jobs)
 
 
 def _merge(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,22 +29,22 @@ class Shared:
 
     Args:
         bench_id: The key of the bench in the store.
-        order: The types and the jobs.
+        matrix: The types and the jobs.
         programs: By the names of the jobs.
         cloud: EC2 in the region of the bench.
         fresh: Measure again what an interrupted run had measured.
         stop: Set when all are to stop.
-        turns: Held while a program measures.
+        slot: Held while a program measures.
         dials: The connections of all types; closed when all are to stop.
     """
 
     bench_id: str
-    order: BenchmarkMatrix
+    matrix: BenchmarkMatrix
     programs: Mapping[str, Program]
     cloud: Cloud
     fresh: bool
     stop: threading.Event
-    turns: ExclusiveSlot
+    slot: ExclusiveSlot
     dials: list[Dial] = field(default_factory=list)
 
     def hang_up(self) -> None:
@@ -53,9 +53,9 @@ class Shared:
             dial.close()
 
 
-def recipe_file(order: BenchmarkMatrix, name: str) -> RecipeFile:
+def recipe_file(matrix: BenchmarkMatrix, name: str) -> RecipeFile:
     """Return the recipe of one type's cluster, as the store remembers it."""
-    recipe = order.of_type(name)
+    recipe = matrix.recipe_of_type(name)
     content = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return RecipeFile(recipe=recipe, text=json.dumps(content, indent=1), path="")
 
@@ -111,7 +111,7 @@ class TypeRun:
         if self.shared.stop.is_set():
             return
         context = self.context
-        with acquire_for_command(context, recipe_file(self.shared.order, self.name)) as acquired:
+        with acquire_for_command(context, recipe_file(self.shared.matrix, self.name)) as acquired:
             launcher = context.launcher(acquired.cluster)
             context.benches.add_cluster(self.shared.bench_id, launcher.cluster_id)
             self.shared.dials.append(launcher.dialer)
@@ -122,14 +122,14 @@ class TypeRun:
     def _run_all(self, launcher: Launcher) -> None:
         launched = launcher.launch(self.plan)
         for job in self._fitting(launched):
-            if self.shared.turns.is_taken:
+            if self.shared.slot.is_taken:
                 self.emit(Notice(message=f"{job.name} waits: on one machine only one is measured at a time"))
-            with self.shared.turns:
+            with self.shared.slot:
                 self._run(job, launcher, launched)
 
     def _fitting(self, launched: LaunchedMembers) -> list[Job]:
         """Return the jobs that fit the instance's real hardware; store and emit why others do not."""
-        waiting = [job for job in self.shared.order.works if job.name in self.planned.waiting]
+        waiting = [job for job in self.shared.matrix.jobs if job.name in self.planned.waiting]
         connection = next(iter(launched.connections.values()))
         program = next(iter(self.shared.programs.values()))
         decided = fits(waiting, probe_machine(connection, program, instance_type=self.name))
@@ -143,7 +143,7 @@ class TypeRun:
         """Run one program; its failure keeps no other from running."""
         runner = Runner(
             managed=launcher,
-            recipe=self.shared.order.of_work(self.name, job),
+            recipe=self.shared.matrix.recipe_of_job(self.name, job),
             program=self.shared.programs[job.name],
             image_id=self.plan.image.image_id,
             fresh=self.shared.fresh,

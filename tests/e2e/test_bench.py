@@ -14,7 +14,7 @@ def test_a_type_without_capacity_stops_no_other_and_is_completed_later(user):
         done = user.run("bench", *TYPES, "--recipe", recipe, expect=5)
     finally:
         user.run("local", "capacity", "c5.xlarge")
-    assert "c5.xlarge could not be had" in done.stderr
+    assert "c5.xlarge was refused" in done.stderr
     assert "c7i.xlarge" in done.stdout
     assert user.alive() == []
     again = user.json("bench", *TYPES, "--recipe", recipe)
@@ -41,8 +41,8 @@ def test_ctrl_c_ends_every_instance_and_a_kill_is_made_up_for_by_the_next(user):
         process = user.begin("bench", *TYPES, "--recipe", recipe)
         wait_until(lambda: len(user.alive()) == 2)
         process.send_signal(number)
-        _, told = process.communicate(timeout=120)
-        assert process.returncode == (130 if number is signal.SIGINT else -9), told
+        _, output = process.communicate(timeout=120)
+        assert process.returncode == (130 if number is signal.SIGINT else -9), output
         assert user.alive() == [] or number is signal.SIGKILL
     left = set(user.alive())
     rows = user.json("bench", *TYPES, "--recipe", recipe)["result"]["records"]

@@ -20,10 +20,10 @@ def order(*benchmarks, tiny=False, **options):
 
 def test_each_type_has_a_cluster_of_its_own_and_each_work_its_name():
     asked = order("quantization", instances={"market": "spot"}, cloud="local", budget={"max_hours": "2"})
-    one = asked.of_type("g4dn.xlarge")
+    one = asked.recipe_of_type("g4dn.xlarge")
     assert (one.name, one.cloud, one.budget.max_hours) == ("bench-g4dn-xlarge", "local", 2.0)
     assert (one.instances.types, one.instances.count, one.instances.market) == (["g4dn.xlarge"], 1, "spot")
-    work = asked.of_work("g4dn.xlarge", asked.works[0])
+    work = asked.recipe_of_job("g4dn.xlarge", asked.jobs[0])
     assert work.name == "bench"
     assert work.workload.parameters == BENCHMARKS["quantization"].sweep
 
@@ -32,16 +32,16 @@ def test_a_long_name_still_makes_a_recipe():
     asked = matrix_of_recipe(
         ["u7i-12tb.224xlarge"], recipe(RECIPE.replace("name: sample", "name: " + "s" * 31)), {}
     )
-    assert len(asked.of_type("u7i-12tb.224xlarge").name) <= 31
+    assert len(asked.recipe_of_type("u7i-12tb.224xlarge").name) <= 31
 
 
 def test_without_names_everything_that_can_run_by_itself_runs():
-    assert [work.name for work in order().works] == sweepable_benchmarks()
+    assert [work.name for work in order().jobs] == sweepable_benchmarks()
     assert "command" not in sweepable_benchmarks()
 
 
 def test_the_tiny_form_changes_what_it_names_and_nothing_else():
-    parameters = order("quantization", tiny=True).works[0].workload.parameters
+    parameters = order("quantization", tiny=True).jobs[0].workload.parameters
     assert parameters == {**BENCHMARKS["quantization"].sweep, **BENCHMARKS["quantization"].tiny}
 
 
@@ -70,7 +70,7 @@ def test_a_recipe_brings_its_workload_and_keeps_what_no_option_names():
     assert (asked.base.instances.disk_gib, asked.base.instances.market) == (99, "spot")
     assert asked.base.instances.maximum == 1
     assert asked.base.budget.max_hours == 1.0
-    assert asked.works[0].workload == own.workload
+    assert asked.jobs[0].workload == own.workload
 
 
 def test_the_same_order_has_the_same_digest_and_another_has_another():
@@ -80,13 +80,13 @@ def test_the_same_order_has_the_same_digest_and_another_has_another():
 
 
 def test_fit_is_judged_by_type_then_instance_and_unknown_types_do_all():
-    works = order("quantization").works
+    works = order("quantization").jobs
     assert fits(works, None).benchmarks == ("quantization",)
     skylake = fits(works, Catalog().hardware("c5.18xlarge"))
     assert [each.setting for each in skylake.left_out] == ["bf16"]
     small = Machine(name="i-1", flags=frozenset(), memory_gib=1.0, gpus=0)
     assert fits(works, small).benchmarks == ()
-    own = matrix_of_recipe(TYPES, recipe(), {}).works
+    own = matrix_of_recipe(TYPES, recipe(), {}).jobs
     assert fits(own, small).left_out == fits(own, small).left_out
 
 
@@ -106,14 +106,14 @@ HALF = TypeResult(instance_type="d", done=("x",), failed={"y": "status 1"})
 @pytest.mark.parametrize(
     ("outcomes", "kind", "told"),
     [
-        ([DONE, NONE], PartialError, "b could not be had: no capacity"),
+        ([DONE, NONE], PartialError, "b was refused: no capacity"),
         ([DONE, FAILED], PartialError, "x failed on c: status 1"),
         ([HALF], PartialError, "y failed on d"),
         ([NONE, NONE], CapacityError, "no capacity"),
         ([TypeResult(instance_type="b", refused=QUOTA)], QuotaError, "no quota"),
         ([NONE, TypeResult(instance_type="b", refused=QUOTA)], CapacityError, "no quota"),
         ([FAILED, FAILED], InstanceError, "x failed on c"),
-        ([FAILED, NONE], InstanceError, "b could not be had"),
+        ([FAILED, NONE], InstanceError, "b was refused"),
     ],
 )
 def test_a_bench_ends_with_what_is_missing(outcomes, kind, told):

@@ -1,0 +1,328 @@
+"""`dlcloud bench`: the same work on several instance types at once, then one table of costs."""
+
+import secrets
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlcloud.cli.options import collect_options, output_option, verbose_option
+from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
+from dlcloud.core.events import Notice, stage
+
+if TYPE_CHECKING:
+    from dlcloud.bench.program import Program
+    from dlcloud.cli.bench_type import Shared
+    from dlcloud.cli.context import Context
+    from dlcloud.core.bench import BenchmarkMatrix, TypeResult
+    from dlcloud.core.protocols import Cloud
+    from dlcloud.report.bench import TypePlan
+
+
+def _recipe_keys(
+    cloud: str | None, region: str | None, max_hours: str | None, max_usd: str | None, *, spot: bool
+) -> dict[str, Any]:
+    """Return the options that replace keys of the recipe; None leaves a key as it is."""
+    return {
+        "cloud": cloud,
+        "region": region,
+        "instances": {"market": "spot" if spot else None},
+        "budget": {"max_hours": max_hours, "max_usd": max_usd},
+    }
+
+
+@click.command("bench")
+@click.option(
+    "-i",
+    "--instance",
+    "types",
+    multiple=True,
+    metavar="TYPE",
+    help="An instance type; repeat it. Default: those of --recipe.",
+)
+@click.option(
+    "-b",
+    "--benchmark",
+    "benchmarks",
+    multiple=True,
+    metavar="NAME",
+    help="A bundled benchmark; default: all.",
+)
+@click.option(
+    "--recipe", default="", help="Run the workload of this recipe instead (a file, or a bundled one)."
+)
+@click.option("--cloud", type=click.Choice(["aws", "local"]), default=None, help="Default: aws.")
+@click.option("--region", default=None, help="Default: us-east-1.")
+@click.option("--spot", is_flag=True, help="Spot instances instead of on-demand ones.")
+@click.option("--max-hours", default=None, metavar="H", help="Each instance ends itself then; default: 4.")
+@click.option("--max-usd", default=None, metavar="USD", help="The most that each type may cost.")
+@click.option("--tiny", is_flag=True, help="The tiny form of each benchmark: real engines, seconds.")
+@click.option("--fresh", is_flag=True, help="Measure again what an interrupted bench had measured.")
+@click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
+@click.option(
+    "--cidr", default="", help="The network that may reach the instances; default: your own address."
+)
+@output_option
+@verbose_option
+@collect_options("keys", _recipe_keys, ("cloud", "region", "spot", "max_hours", "max_usd"))
+def command(
+    *,
+    types: tuple[str, ...],
+    benchmarks: tuple[str, ...],
+    recipe: str,
+    keys: dict[str, Any],
+    tiny: bool,
+    fresh: bool,
+    dry_run: bool,
+    yes: bool,
+    cidr: str,
+    output: str,
+    verbose: bool,
+) -> None:
+    """Run the benchmarks that fit on every TYPE at once, and print throughput and cost side by side.
+
+    A benchmark that does not fit a type (no GPU, no AVX512_BF16) is left out, with its reason. Each instance
+    is terminated as soon as it is done. A refused type does not stop the others. The same command resumes an
+    interrupted or incomplete bench: what is measured is not repeated.
+    """
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.lifecycle import parse_network
+
+    matrix, folder = _read_matrix(types, benchmarks, recipe, keys, tiny=tiny)
+    with Context("bench", verbose=verbose) as context:
+        network = parse_network(cidr)
+        bench = Bench(
+            context=context, matrix=matrix, folder=folder, network=network, output=output, fresh=fresh
+        )
+        plans = bench.plan()
+        if dry_run:
+            bench.show(plans)
+        else:
+            bench.run(plans, yes=yes)
+
+
+def _read_matrix(
+    types: Sequence[str], benchmarks: Sequence[str], recipe: str, keys: dict[str, Any], *, tiny: bool
+) -> "tuple[BenchmarkMatrix, Path]":
+    """Return the matrix, and the folder that the files of a recipe's workload are relative to."""
+    from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe
+    from dlcloud.core.recipe import read_recipe
+    from dlcloud.resources.texts import recipe_text
+
+    if recipe and benchmarks:
+        raise RecipeError("--recipe brings its own workload", "leave --benchmark out")
+    if not recipe and not types:
+        raise RecipeError(
+            "no instance type given", "dlcloud bench --instance c7i.xlarge --instance g4dn.xlarge"
+        )
+    keys = {key: value for key, value in keys.items() if value is not None}
+    if not recipe:
+        return matrix_of_benchmarks(types, benchmarks, keys, tiny=tiny), Path()
+    text, path = recipe_text(recipe)
+    matrix = matrix_of_recipe(types, read_recipe(text, str(path or recipe)), keys, tiny=tiny)
+    return matrix, path.absolute().parent if path else Path()
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One `dlcloud bench`.
+
+    Args:
+        context: The collaborators.
+        matrix: The types and the jobs.
+        folder: The files of a recipe's workload are relative to it.
+        network: The network that may reach the instances; empty for the caller's own.
+        output: The format of the result.
+        fresh: Measure again what an interrupted bench had measured.
+    """
+
+    context: "Context"
+    matrix: "BenchmarkMatrix"
+    folder: Path
+    network: str
+    output: str
+    fresh: bool = False
+
+    @cached_property
+    def programs(self) -> "dict[str, Program]":
+        """The program of each job, by its name."""
+        from dlcloud.bench.program import program_of
+
+        first = self.matrix.types[0]
+        recipes = {job.name: self.matrix.recipe_of_job(first, job) for job in self.matrix.jobs}
+        return {name: program_of(recipe, self.folder) for name, recipe in recipes.items()}
+
+    @cached_property
+    def cloud(self) -> "Cloud":
+        return self.context.cloud(self.matrix.base.cloud, self.matrix.base.region)
+
+    @cached_property
+    def earlier_id(self) -> str | None:
+        """The bench that this one resumes: of the same matrix, interrupted or incomplete."""
+        from dlcloud.core.bench import RESUME_WINDOW
+
+        if self.fresh:
+            return None
+        since = self.context.clock.now() - RESUME_WINDOW
+        return self.context.benches.incomplete(self.matrix.digest, since)
+
+    def plan(self) -> "list[TypePlan]":
+        """Check everything that can be checked before anything is created, and decide for each type.
+
+        Raises:
+            RecipeError: Nothing fits any of the types.
+        """
+        from dlcloud.core.bench import done_before
+        from dlcloud.system.parallel import fan_out
+
+        _ = self.programs  # their faults are reported before anything is asked of a cloud
+        done = done_before(self.context.benches.runs(self.earlier_id)) if self.earlier_id else set()
+        _ = self.cloud, self.context.benches
+        message = "looking at credentials, types, image, prices, network"
+        with stage(self.context.emit, self.context.clock, message):
+            outcomes = fan_out(lambda name: self._plan_type(name, done), self.matrix.types)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        plans = [outcome.value for outcome in outcomes if outcome.value is not None]
+        if not any(plan.fit.benchmarks for plan in plans):
+            reasons = [left_out.reason for plan in plans for left_out in plan.fit.left_out]
+            raise RecipeError("nothing fits: " + "; ".join(reasons), "choose other --instance or --benchmark")
+        return plans
+
+    def show(self, plans: "Sequence[TypePlan]") -> None:
+        """Print the plan as the result."""
+        from dlcloud.report.bench import plan_report
+        from dlcloud.report.table import Format, render
+
+        click.echo(render(plan_report(plans, name=self.matrix.base.name), Format(self.output)))
+
+    def run(self, plans: "Sequence[TypePlan]", *, yes: bool) -> None:
+        """Carry the plans out, print the results, and leave nothing running, whatever happens.
+
+        Raises:
+            PartialError: A part was measured.
+            CloudError: Every type was refused.
+            InstanceError: The programs failed wherever they ran.
+        """
+        from dlcloud.bench.parallel import run_parallel
+        from dlcloud.core.bench import fault_of
+        from dlcloud.report.bench import plan_report
+        from dlcloud.report.table import Format, render
+
+        click.echo(render(plan_report(plans, name=self.matrix.base.name), Format.TABLE) + "\n", err=True)
+        self._confirm_spending(plans, yes=yes)
+        shared = self._shared(self._begin())
+        for plan in plans:
+            self.context.benches.put_left_out(shared.bench_id, plan.instance_type, plan.fit.left_out)
+        try:
+            results = run_parallel(
+                lambda plan: self._measure(plan, shared), plans, stop=shared.stop, on_stop=shared.hang_up
+            )
+        except KeyboardInterrupt:
+            self.context.emit(Notice(message="results are stored; the same command resumes the bench"))
+            raise
+        fault = fault_of(results)
+        if fault is None:
+            self.context.benches.end(shared.bench_id, self.context.clock.now())
+        shown = self._print_results(shared.bench_id, results, complete=fault is None)
+        if fault is not None:
+            fault.result_shown = shown
+            raise fault
+
+    def _plan_type(self, name: str, done: set[tuple[str, str]]) -> "TypePlan":
+        from dlcloud.cli.bench_type import recipe_file
+        from dlcloud.cli.lifecycle import plan_cluster
+        from dlcloud.core.bench import fits
+        from dlcloud.report.bench import TypePlan
+
+        fit = fits(self.matrix.jobs, self.cloud.hardware(name))
+        waiting = tuple(job for job in fit.benchmarks if (name, job) not in done)
+        if not waiting:
+            return TypePlan(instance_type=name, fit=fit, waiting=())
+        try:
+            plan = plan_cluster(self.context, recipe_file(self.matrix, name), name="", cidr=self.network)
+        except CloudError as error:
+            return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
+        return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
+
+    def _confirm_spending(self, plans: "Sequence[TypePlan]", *, yes: bool) -> None:
+        if yes or self.matrix.base.cloud == "local" or not any(plan.plan for plan in plans):
+            return
+        if not sys.stdin.isatty():
+            raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
+        click.confirm("Go on?", abort=True, err=True)
+
+    def _begin(self) -> str:
+        """Return the id of the bench: a new one, or that of the bench which this one resumes."""
+        if self.earlier_id is not None:
+            message = "resuming an earlier bench: its results are not measured again (--fresh does)"
+            self.context.emit(Notice(message=message))
+            return self.earlier_id
+        bench_id = secrets.token_hex(4)
+        self.context.benches.begin(bench_id, self.matrix.digest, self.context.clock.now())
+        return bench_id
+
+    def _shared(self, bench_id: str) -> "Shared":
+        from dlcloud.bench.parallel import ExclusiveSlot
+        from dlcloud.cli.bench_type import Shared
+
+        stop = threading.Event()
+        return Shared(
+            bench_id=bench_id,
+            matrix=self.matrix,
+            programs=self.programs,
+            cloud=self.cloud,
+            fresh=self.fresh,
+            stop=stop,
+            # Programs that measure on one machine would disturb each other.
+            slot=ExclusiveSlot(stop, exclusive=self.matrix.base.cloud == "local"),
+        )
+
+    def _measure(self, type_plan: "TypePlan", shared: "Shared") -> "TypeResult":
+        """Run all jobs of one type, and terminate its instance."""
+        from dlcloud.cli.bench_type import TypeRun, label_events, recipe_file
+        from dlcloud.cli.lifecycle import destroy_unfinished
+        from dlcloud.core.bench import TypeResult
+
+        name = type_plan.instance_type
+        done = [job for job in type_plan.fit.benchmarks if job not in type_plan.waiting]
+        context = self.context.with_emit(label_events(self.context.emit, name))
+        if type_plan.plan is None:
+            try:
+                destroy_unfinished(context, recipe_file(self.matrix, name))
+            except DlcloudError as error:
+                return TypeResult(instance_type=name, done=tuple(done), failed={"its end": error.message})
+            return TypeResult(instance_type=name, done=tuple(done), refused=type_plan.refused)
+        return TypeRun(
+            shared=shared, context=context, planned=type_plan, plan=type_plan.plan, done=done
+        ).outcome()
+
+    def _print_results(self, bench_id: str, results: "Sequence[TypeResult]", *, complete: bool) -> bool:
+        """Print the results of this bench, earlier attempts included; True if there were any."""
+        from dlcloud.report.bench import left_out_records, left_out_sections
+        from dlcloud.report.cost import cost_report
+        from dlcloud.report.rows import rows_of_runs
+        from dlcloud.report.table import Format, render
+
+        context = self.context
+        run_ids = [run.run_id for run in context.benches.runs(bench_id)]
+        rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
+        if not rows and not complete:
+            return False
+        left_out = context.benches.left_out(bench_id)
+        report = cost_report(rows, command="bench", empty="nothing was measured")
+        extra = {
+            "left_out": left_out_records(left_out),
+            "not_had": {result.instance_type: result.refused.message for result in results if result.refused},
+            "failed": {result.instance_type: dict(result.failed) for result in results if result.failed},
+        }
+        sections = [*report.sections, *left_out_sections(left_out)]
+        click.echo(render(replace(report, sections=sections, extra=extra), Format(self.output)))
+        return True
