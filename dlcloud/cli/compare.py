@@ -129,7 +129,7 @@ def _kind(store: "Measurements", word: str) -> str:
     stored = store.kinds()
     names = {kind: sorted({getattr(row, column) for row in stored}) for kind, column in _COLUMNS.items()}
     families = {name.partition(".")[0] for name in names["type"]}
-    kinds = ["run"] if store.names({word}) else []
+    kinds = ["run"] if store.known_names({word}) else []
     kinds += [kind for kind in names if word in names[kind] or (kind == "type" and word in families)]
     if _is_day(word):
         kinds.append("date")
@@ -156,7 +156,7 @@ def _is_day(word: str) -> bool:
 def _description(store: "Measurements", rows: Sequence["ResultRow"]) -> Mapping[str, Any]:
     """Return the environment of the newest run of a side."""
     run = max((row.run for row in rows), key=lambda run: (run.started_at, run.run_id))
-    start = store.starts([run.run_id]).get(run.run_id, {})
+    start = store.start_records([run.run_id]).get(run.run_id, {})
     return {
         "instance type": run.instance_type,
         "market": str(run.market),

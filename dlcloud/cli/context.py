@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.ssh.dial import Dialer
     from dlcloud.store.benches import Benches
     from dlcloud.store.measurements import Measurements
-    from dlcloud.store.transfer import Exchange
+    from dlcloud.store.transfer import RunTransfer
 
 LOGS_KEPT = 50
 LOCAL_CIDR = "127.0.0.1/32"
@@ -92,7 +92,7 @@ class Context:
     @cached_property
     def paths(self) -> Paths:
         paths = Paths(home())
-        paths.made(paths.home)
+        paths.make_folder(paths.home)
         return paths
 
     @cached_property
@@ -117,10 +117,10 @@ class Context:
         return Measurements(self.database)
 
     @cached_property
-    def exchange(self) -> "Exchange":
-        from dlcloud.store.transfer import Exchange
+    def transfer(self) -> "RunTransfer":
+        from dlcloud.store.transfer import RunTransfer
 
-        return Exchange(self.database)
+        return RunTransfer(self.database)
 
     @cached_property
     def benches(self) -> "Benches":
@@ -166,12 +166,12 @@ class Context:
         from dlcloud.cloud.network import own_cidr
         from dlcloud.cloud.prices import Prices
         from dlcloud.resources.texts import control_policy
-        from dlcloud.store.price_cache import StoredPrices
+        from dlcloud.store.cache import PriceCache
 
         local = name == "local"
         clients = self._clients(name, region)
         catalog = Catalog()
-        cache = None if local else StoredPrices(self.database)
+        cache = None if local else PriceCache(self.database)
         return Ec2Cloud(
             clients=clients,
             catalog=catalog,
@@ -289,7 +289,7 @@ class Context:
         return database
 
     def _log_to_file(self) -> None:
-        folder = self.paths.made(self.paths.logs)
+        folder = self.paths.make_folder(self.paths.logs)
         for old in sorted(folder.glob("*.log"))[:-LOGS_KEPT]:
             old.unlink(missing_ok=True)
         path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{self.command}-{os.getpid()}.log"

@@ -92,7 +92,7 @@ def command(
         newest = view.newest and not selection.names
         rows = load_rows(store, selection, context.clock.now(), newest=newest)
         # A training without results still has a timeline, where it is named.
-        named = store.run_ids(selection) if selection.bound_to_runs else []
+        named = store.run_ids(selection) if selection.names_runs else []
         report = cost_report(rows, view, empty="" if rows else _empty(context, named))
         if billed:
             report = _with_bills(context, report, rows)
@@ -190,7 +190,7 @@ def _draw(
         charts += timeline_charts(timeline, place)
     if drawings.html:
         subtitle = f"{_counts(rows, len(timelines))}, {context.clock.now():%Y-%m-%d %H:%M} UTC"
-        script = bundle(context.paths.made(context.paths.cache))
+        script = bundle(context.paths.make_folder(context.paths.cache))
         text = page(
             template("report.html"), script, report, charts, title="dlcloud cost report", subtitle=subtitle
         )

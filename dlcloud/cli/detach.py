@@ -50,7 +50,7 @@ def refuse_detached(context: Context, launcher: Launcher) -> None:
         RecipeError: The coordinator is in charge.
     """
     if _hand_over(context, launcher).finish():
-        controller = launcher.store.clusters.controller(launcher.cluster_id)
+        controller = launcher.store.clusters.controller_instance_id(launcher.cluster_id)
         raise detached_error(launcher.cluster, controller or "")
 
 
@@ -103,7 +103,7 @@ def control_here(context: Context, launcher: Launcher, *, keep: bool) -> Iterato
 
 def print_detached(context: Context, cluster: Cluster, output: str) -> None:
     """Print which instance controls the cluster, and how to watch it from anywhere."""
-    controller = context.clusters.controller(cluster.cluster_id) or ""
+    controller = context.clusters.controller_instance_id(cluster.cluster_id) or ""
     name = cluster.name
     rows = [
         (f"dlcloud status {name}", "what is up, and what it has cost so far"),

@@ -103,7 +103,7 @@ class Down:
                 return []
             target = fetched
         with lock_cluster(target, paths=context.paths):
-            is_handed_over = context.clusters.hand_over(target.cluster_id) is not None
+            is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
             if is_handed_over and not self._is_fetched(target):
                 self._fetch_handed_over(target)
             destroy_cluster(context.launcher(target))
@@ -111,7 +111,7 @@ class Down:
 
     def _fetch_handed_over(self, cluster: Cluster) -> None:
         """Fetch the results from the instance to which this home handed the cluster over."""
-        controller = self.context.clusters.controller(cluster.cluster_id)
+        controller = self.context.clusters.controller_instance_id(cluster.cluster_id)
         detached = self.context.detached.find_of(cluster)
         if detached is not None:
             self._fetch(detached, is_certain=controller is not None)

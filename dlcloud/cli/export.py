@@ -52,7 +52,7 @@ def command(
         if not form:
             raise RecipeError(f"{file}: which format?", "end it in .jsonl, .csv or .parquet, or say --format")
         if form == "jsonl":
-            _write_lines(file, context.exchange.lines(selection, samples=samples, commands=commands))
+            _write_lines(file, context.transfer.export_lines(selection, samples=samples, commands=commands))
             return
         report = cost_report(load_rows(context.measurements, selection, context.clock.now()))
         if not commands:

@@ -31,10 +31,10 @@ def command(*, files: tuple[str, ...], output: str, verbose: bool) -> None:
                 (file, sys.stdin.buffer if file == STDIN else opened.enter_context(Path(file).open("rb")))
                 for file in files
             ]
-            taken = context.exchange.take(streams)
+            imported = context.transfer.import_lines(streams)
         except OSError as error:
             raise RecipeError(f"{error.filename}: {error.strerror}", "nothing was imported") from error
-        counts = {"added": taken.added, "completed": taken.completed, "known": taken.known}
+        counts = {"added": imported.added, "completed": imported.completed, "known": imported.unchanged}
         section = Section(
             heading="", titles=("runs", "number"), rows=[(name, str(count)) for name, count in counts.items()]
         )

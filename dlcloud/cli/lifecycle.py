@@ -57,7 +57,7 @@ def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -
     """
     acquired = acquire_cluster(file, name=name, store=context.store, clock=context.clock)
     cluster = acquired.cluster
-    controller = context.clusters.controller(cluster.cluster_id)
+    controller = context.clusters.controller_instance_id(cluster.cluster_id)
     if controller is not None:
         acquired.release()
         raise detached_error(cluster, controller)

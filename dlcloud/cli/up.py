@@ -110,7 +110,7 @@ class Up:
         cluster = resolve_cluster(self.file, name=self.name, store=self.context.store)
         if not self.detach or cluster is None:
             return False
-        if self.context.clusters.controller(cluster.cluster_id) is None:
+        if self.context.clusters.controller_instance_id(cluster.cluster_id) is None:
             return False
         from dlcloud.cli.detach import print_detached, restart_dead_controller
 
@@ -126,7 +126,7 @@ class Up:
         context, network = self.context, parse_network(self.cidr)
         self._check_program()
         cluster = resolve_cluster(self.file, name=self.name, store=context.store)
-        controller = None if cluster is None else context.clusters.controller(cluster.cluster_id)
+        controller = None if cluster is None else context.clusters.controller_instance_id(cluster.cluster_id)
         if cluster is not None and controller is not None:
             raise detached_error(cluster, controller)
         with stage(context.emit, context.clock, "looking at credentials, types, image, prices, network"):
@@ -155,7 +155,7 @@ class Up:
                 detach(context, launcher, acquired, self.file, plan)
                 print_detached(context, acquired.cluster, self.output)
                 return
-            if context.clusters.hand_over(acquired.cluster.cluster_id) is not None:
+            if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
                 from dlcloud.cli.detach import refuse_detached
 
                 refuse_detached(context, launcher)

@@ -23,11 +23,10 @@ log = logging.getLogger(__name__)
 class PriceCache(Protocol):
     """Remembers on-demand prices between commands."""
 
-    def cached_price(self, instance_type: str, region: str, market: Market) -> Price | None:
+    def get(self, instance_type: str, region: str, market: Market) -> Price | None:
         """Return the newest price stored; None if there is none."""
 
-    def cache_price(self, price: Price) -> None:
-        """Store a price."""
+    def put(self, price: Price) -> None: ...
 
 
 class Prices:
@@ -51,7 +50,7 @@ class Prices:
         bundled = self._catalog.on_demand_price(instance_type, self._clients.region)
         if self._cache is None:
             return bundled
-        cached = self._cache.cached_price(instance_type, self._clients.region, Market.ON_DEMAND)
+        cached = self._cache.get(instance_type, self._clients.region, Market.ON_DEMAND)
         if cached is not None and self._clock.now() - cached.as_of < FRESH:
             return cached
         try:
@@ -61,7 +60,7 @@ class Prices:
             price = None
         if price is None:
             return cached or bundled
-        self._cache.cache_price(price)
+        self._cache.put(price)
         return price
 
     def spot(self, instance_types: Sequence[str]) -> list[Price]:

@@ -121,7 +121,7 @@ class HandOver:
             InstanceError: Its controller did not come up.
         """
         clusters, clock = self.managed.store.clusters, self.managed.clock
-        begun = clusters.hand_over(self.managed.cluster_id)
+        begun = clusters.last_hand_over(self.managed.cluster_id)
         if begun is None or begun.outcome is not None:
             return begun is not None and begun.outcome == IN_CHARGE
         instance = self.managed.describe_instances().get(begun.detail)

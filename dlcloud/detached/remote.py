@@ -75,7 +75,7 @@ class DetachedClusters:
         if cluster is None:
             places = (self._on_local, self._on_aws) if name else ()
             return next((found for place in places for found in place() if found.is_named(name)), None)
-        controller = self.store.clusters.controller(cluster.cluster_id)
+        controller = self.store.clusters.controller_instance_id(cluster.cluster_id)
         if controller is None or cluster.state is ClusterState.DOWN:
             return None
         detached = self.find_of(cluster)
@@ -206,7 +206,7 @@ class DetachedClusters:
                 # Files first: a cluster that the store knows has all of its files.
                 patterns = [f"{run_id}/**" for run_id in run_ids(fetched, detached.cluster_id)]
                 connection.check(f"mkdir -p {CONTROL}/home/runs")
-                connection.fetch_files(f"{CONTROL}/home/runs", patterns, paths.made(paths.runs))
+                connection.fetch_files(f"{CONTROL}/home/runs", patterns, paths.make_folder(paths.runs))
                 cluster = import_cluster(
                     fetched,
                     self.database,
@@ -220,7 +220,7 @@ class DetachedClusters:
     def _warn_of_failure(self, connection: Connection, cluster: Cluster) -> None:
         """Emit why the controller ended, where it failed."""
         paths = self.store.paths
-        folder = paths.made(paths.run(f"{cluster.name}-control"))
+        folder = paths.make_folder(paths.run(f"{cluster.name}-control"))
         connection.fetch_files(JOB_FOLDER, ["log", "exit_status"], folder)
         path = folder / "exit_status"
         status = path.read_text().strip() if path.exists() else ""

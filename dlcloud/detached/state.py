@@ -14,7 +14,7 @@ from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection
-from dlcloud.store.transfer import Exchange
+from dlcloud.store.transfer import RunTransfer
 
 _OF_CLUSTER = ("members", "intents", "runs")
 _OF_RUN = ("records", "results", "run_prices")
@@ -73,7 +73,7 @@ def import_cluster(
     for run in runs.of_cluster(cluster_id):
         if run.ended_at is None:
             runs.end(run.run_id, RunState.LOST, None, now)
-    lines = Exchange(fetched).lines(
+    lines = RunTransfer(fetched).export_lines(
         Selection(run_ids=run_ids(fetched, cluster_id) or [""]), samples=True, commands=True
     )
     with home.transaction():
@@ -81,7 +81,7 @@ def import_cluster(
         earlier = clusters.find(cluster_id)
         if earlier is None:
             clusters.add(cluster)
-        if clusters.hand_over(cluster_id) is None:
+        if clusters.last_hand_over(cluster_id) is None:
             # The command that destroys the cluster learns by it that there is a role to delete.
             intent_id = clusters.begin_intent(cluster_id, HAND_OVER, controller_instance_id, now)
             clusters.end_intent(intent_id, IN_CHARGE, now)
@@ -89,7 +89,7 @@ def import_cluster(
         _add_intents(fetched, home, cluster_id)
         intent_id = clusters.begin_intent(cluster_id, FETCH, controller_instance_id, now)
         clusters.end_intent(intent_id, "brought home", now)
-        Exchange(home).take([("the instance's store", (line.encode() for line in lines))])
+        RunTransfer(home).import_lines([("the instance's store", (line.encode() for line in lines))])
     return earlier or cluster
 
 

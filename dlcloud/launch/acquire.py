@@ -66,7 +66,7 @@ def acquire_cluster(file: RecipeFile, *, name: str, store: Store, clock: Clock) 
         RecipeError: The cluster of that name has other instances than the recipe asks for.
     """
     remove_stale_folders(store=store, clock=clock)
-    store.paths.made(store.paths.home)
+    store.paths.make_folder(store.paths.home)
     with FileLock(store.paths.claims_lock):
         for cluster in store.clusters.active():
             if name and cluster.name == name:
@@ -114,7 +114,7 @@ def lock_cluster(cluster: Cluster, *, paths: Paths) -> ClusterLock:
     Raises:
         StoreError: Another command manages it.
     """
-    paths.made(paths.cluster(cluster.cluster_id))
+    paths.make_folder(paths.cluster(cluster.cluster_id))
     lock = FileLock(paths.cluster_lock(cluster.cluster_id))
     if not lock.acquire(wait=False):
         raise StoreError(
@@ -207,7 +207,7 @@ def _create(cluster: Cluster, store: Store) -> ClusterLock:
 
 
 def _write_private(paths: Paths, cluster: Cluster, name: str, text: str) -> None:
-    path = paths.made(paths.cluster(cluster.cluster_id)) / name
+    path = paths.make_folder(paths.cluster(cluster.cluster_id)) / name
     try:
         write_file(path, text)
     except OSError as error:

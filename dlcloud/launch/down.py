@@ -88,7 +88,7 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
 
 def _close(managed: ManagedCluster) -> dict[str, Instance]:
     """Close SSH, and delete what could launch more; neither waits for an instance's end."""
-    if managed.store.clusters.hand_over(managed.cluster_id) is not None:
+    if managed.store.clusters.last_hand_over(managed.cluster_id) is not None:
         managed.cloud.delete_control_role(managed.cluster_id)
     managed.cloud.revoke_ssh(managed.cluster_id)
     managed.cloud.delete_launch_templates(managed.cluster_id)

@@ -79,7 +79,7 @@ class Launcher(ManagedCluster):
         resized = recipe if size is None else recipe.resized(size)
         facts = run_preflight(resized, cloud=self.cloud, account=self.account, cidr=cidr).facts()
         if members is None:
-            members = self.members() if clusters.known_to_cloud(self.cluster_id) else []
+            members = self.members() if clusters.has_intents(self.cluster_id) else []
         return make_plan(resized, facts, existing_capacity(self, resized, members, facts.prices))
 
     def launch(self, plan: Plan) -> LaunchedMembers:

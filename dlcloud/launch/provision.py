@@ -85,7 +85,7 @@ class Provisioner:
         lives for ever, and by then the lists show them.
         """
         clusters, clock = self.managed.store.clusters, self.managed.clock
-        if not clusters.known_to_cloud(self.managed.cluster_id):
+        if not clusters.has_intents(self.managed.cluster_id):
             return []
         repeated: list[Instance] = []
         for intent in clusters.intents(self.managed.cluster_id, LAUNCH):

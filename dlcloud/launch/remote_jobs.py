@@ -121,12 +121,12 @@ class RemoteJobs:
     def fetch_results(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
         """Copy the log and the files asked for here, as far as they can be had; store how the run ended."""
         paths, clock = self.managed.store.paths, self.managed.clock
-        folder = paths.made(paths.run(run.run_id))
+        folder = paths.make_folder(paths.run(run.run_id))
         try:
             connection = self.connect(member)
             connection.fetch_files(folder_of(run), ["log", RECORDS], folder)
             if patterns:
-                kept = paths.made(paths.run_files(run.run_id))
+                kept = paths.make_folder(paths.run_files(run.run_id))
                 connection.fetch_files(f"{folder_of(run)}/work", patterns, kept)
         except DlcloudError as error:
             message = f"files were not fetched: {error.message}"

@@ -23,8 +23,9 @@ def load_rows(
         now: The end of the bill so far of an instance that is up.
         newest: Only the newest of each type, benchmark, case and setting.
     """
-    chosen = store.chosen(selection, newest=newest)
-    results, comparisons, overall = store.results(chosen), store.comparisons(chosen), store.overall(chosen)
+    chosen = store.select(selection, newest=newest)
+    results, comparisons = store.results(chosen), store.comparisons(chosen)
+    overall = store.overall_comparisons(chosen)
     return [
         row
         for measured in _measured_runs(store, chosen, now)
@@ -49,15 +50,15 @@ def refuse_unknown(store: Measurements, selection: Selection) -> None:
         RecipeError: A name is not stored.
     """
     names = {*selection.names, *selection.clusters}
-    missing = names - store.names(names) if names else set()
+    missing = names - store.known_names(names) if names else set()
     if missing:
         raise RecipeError(f"no run or cluster {', '.join(sorted(missing))} is stored", "dlcloud cost-report")
 
 
 def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> list[MeasuredRun]:
-    runs, starts, stored = store.runs(run_ids), store.starts(run_ids), store.market_prices(run_ids)
+    runs, starts, stored = store.runs(run_ids), store.start_records(run_ids), store.market_prices(run_ids)
     instances = {run.instance_id for run in runs}
-    periods, on_instance = store.billing_periods(instances), store.on_instances(instances)
+    periods, on_instance = store.billing_periods(instances), store.runs_on_instances(instances)
     catalog = Catalog()
     peaks = {name: catalog.hardware(name) for name in {run.instance_type for run in runs}}
     measured = []

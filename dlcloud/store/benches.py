@@ -1,12 +1,12 @@
-"""What is remembered of benches: the clusters of each, what it left out, and whether it is complete."""
+"""Stored benches: their clusters, the cases they left out, and whether they are complete."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime
 
 from dlcloud.core.fit import LeftOut
 from dlcloud.core.result import Run
-from dlcloud.store.database import Database
-from dlcloud.store.runs import run_of
+from dlcloud.store.database import Database, read_row
 
 
 class Benches:
@@ -20,15 +20,13 @@ class Benches:
         self._database = database
 
     def begin(self, bench_id: str, digest: str, now: datetime) -> None:
-        """Remember a bench that is about to start."""
         self._database.insert("benches", {"bench_id": bench_id, "digest": digest, "begun_at": now})
 
     def end(self, bench_id: str, now: datetime) -> None:
-        """Remember that everything it was to do is done."""
         self._database.write("UPDATE benches SET ended_at = ? WHERE bench_id = ?", now.isoformat(), bench_id)
 
     def incomplete(self, digest: str, since: datetime) -> str | None:
-        """Return the newest bench of that digest if it is not complete and began after a time."""
+        """Return the newest bench of a digest, if it is not complete and began after `since`."""
         statement = "SELECT bench_id, ended_at, begun_at FROM benches WHERE digest = ? ORDER BY begun_at DESC"
         rows = self._database.read(f"{statement} LIMIT 1", digest)
         if not rows or rows[0]["ended_at"] or datetime.fromisoformat(rows[0]["begun_at"]) < since:
@@ -36,7 +34,6 @@ class Benches:
         return str(rows[0]["bench_id"])
 
     def add_cluster(self, bench_id: str, cluster_id: str) -> None:
-        """Remember that a cluster works for a bench."""
         self._database.insert(
             "bench_clusters", {"bench_id": bench_id, "cluster_id": cluster_id}, replace=True
         )
@@ -47,30 +44,20 @@ class Benches:
             "SELECT runs.* FROM runs JOIN bench_clusters USING (cluster_id) WHERE bench_id = ?"
             " ORDER BY started_at, run_id"
         )
-        return [run_of(row) for row in self._database.read(statement, bench_id)]
+        return [read_row(Run, row) for row in self._database.read(statement, bench_id)]
 
     def put_left_out(self, bench_id: str, instance_type: str, left_out: Iterable[LeftOut]) -> None:
-        """Remember what was not run on a type, and why."""
+        """Store the cases that were not run on a type, with the reasons."""
         with self._database.transaction():
-            for each in left_out:
-                row = {
-                    "bench_id": bench_id,
-                    "instance_type": instance_type,
-                    "benchmark": each.benchmark,
-                    "setting": each.setting,
-                    "reason": each.reason,
-                }
+            for case in left_out:
+                row = {"bench_id": bench_id, "instance_type": instance_type, **asdict(case)}
                 self._database.insert("bench_left_out", row, replace=True)
 
     def left_out(self, bench_id: str) -> list[tuple[str, LeftOut]]:
-        """Return what was not run, with the instance type that it was not run on."""
+        """Return the cases that were not run, with the instance type."""
         statement = (
             "SELECT * FROM bench_left_out WHERE bench_id = ? ORDER BY instance_type, benchmark, setting"
         )
         return [
-            (
-                row["instance_type"],
-                LeftOut(benchmark=row["benchmark"], setting=row["setting"], reason=row["reason"]),
-            )
-            for row in self._database.read(statement, bench_id)
+            (row["instance_type"], read_row(LeftOut, row)) for row in self._database.read(statement, bench_id)
         ]

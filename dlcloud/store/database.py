@@ -1,12 +1,17 @@
-"""One SQLite file that several commands and threads use at once."""
+"""One SQLite file that several commands and threads use at once, and its rows as dataclasses."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from dlcloud.core.errors import StoreError
 from dlcloud.store.schema import migrate
@@ -15,28 +20,29 @@ from dlcloud.system.files import FileLock
 BUSY_TIMEOUT_S = 30.0
 
 Value = str | int | float | None
+T = TypeVar("T")
 
 
 class Database:
     """Reads and writes rows; the tables are of `schema`.
 
     Args:
-        path: The SQLite file; made, mode 0600, if it is missing. Its folder must exist.
+        path: The SQLite file; created, mode 0600, if it is missing. Its folder must exist.
 
     Raises:
-        StoreError: From any method, where the file cannot be read or written.
+        StoreError: From any method, if the file cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = RLock()
-        with self._translated():
+        with self._translate_errors():
             path.touch(mode=0o600, exist_ok=True)
             self._connection = sqlite3.connect(
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
             try:
-                # SQLite does not wait for its turn where two processes switch a new file to WAL at once.
+                # SQLite does not wait if two processes switch a new file to WAL at once.
                 with FileLock(path.with_name(f"{path.name}.lock")):
                     self._prepare()
             except BaseException:
@@ -44,21 +50,19 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def read(self, statement: str, *values: Value) -> list[sqlite3.Row]:
-        """Return the rows of a SELECT."""
-        with self._lock, self._translated():
+        with self._lock, self._translate_errors():
             return self._connection.execute(statement, values).fetchall()
 
     def write(self, statement: str, *values: Value) -> int:
-        """Carry out a statement; returns the number of the row it inserted."""
-        with self._lock, self._translated():
+        """Execute a statement; return the number of the row it inserted."""
+        with self._lock, self._translate_errors():
             return int(self._connection.execute(statement, values).lastrowid or 0)
 
     def insert(self, table: str, row: Mapping[str, Any], *, replace: bool = False) -> int:
-        """Insert a row; its values are stored as text where SQLite has no type for them."""
+        """Insert a row; values without a type of SQLite are stored as text."""
         verb = "INSERT OR REPLACE" if replace else "INSERT"
         marks = ", ".join("?" * len(row))
         return self.write(
@@ -68,7 +72,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make everything within one step: all is stored, or nothing; one within another is part of it."""
+        """Store everything within the block, or nothing; a nested transaction is part of the outer one."""
         with self._lock:
             if self._connection.in_transaction:
                 yield
@@ -84,22 +88,48 @@ class Database:
     def _prepare(self) -> None:
         self._connection.row_factory = sqlite3.Row
         self._connection.execute("PRAGMA journal_mode = WAL")
-        # A result once reported is never lost, not to a power cut either.
+        # A reported result is never lost, not even to a power failure.
         self._connection.execute("PRAGMA synchronous = FULL")
         migrate(self._connection)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError, ValueError) as error:
-            hint = "set DLCLOUD_HOME to another folder to start afresh"
+            hint = "set DLCLOUD_HOME to another folder to start with an empty store"
             raise StoreError(f"the store {self._path} cannot be used: {error}", hint) from error
 
 
-def optional_time(text: str | None) -> datetime | None:
-    """Read a stored time; None where none was stored."""
-    return None if text is None else datetime.fromisoformat(text)
+def read_row(kind: type[T], row: sqlite3.Row, **others: object) -> T:
+    """Build a dataclass from the columns that have the names of its fields.
+
+    Args:
+        kind: A dataclass; a field without a column has its default.
+        row: Values as `Database.insert` stores them.
+        others: Values of fields that are not read from the row.
+    """
+    columns = set(row.keys()) - others.keys()
+    values = {
+        name: row[name] if convert is None or row[name] is None else convert(row[name])
+        for name, convert in _converters(cast("type", kind)).items()
+        if name in columns
+    }
+    return kind(**values, **others)
+
+
+@cache
+def _converters(kind: type[Any]) -> dict[str, Callable[[Any], object] | None]:
+    """Return by field what makes its value of the stored one; None where they are the same."""
+    hints = get_type_hints(kind)
+    return {field.name: _converter(hints[field.name]) for field in fields(kind)}
+
+
+def _converter(hint: Any) -> Callable[[Any], object] | None:  # noqa: ANN401  a type, or a union with None
+    (kind,) = [option for option in get_args(hint) or [hint] if option is not NoneType][:1]
+    if kind is datetime:
+        return datetime.fromisoformat
+    return kind if isinstance(kind, type) and issubclass(kind, Decimal | Enum) else None
 
 
 def _stored(value: object) -> Value:

@@ -55,8 +55,8 @@ MIGRATIONS = (
         subject TEXT PRIMARY KEY, content TEXT NOT NULL, as_of TEXT NOT NULL
     ) WITHOUT ROWID
     """,
-    # What a cost report needs: the prices of both markets, when set-up began, and results by what they are
-    # of. Such keys never change, so they may stand beside the record; the index finds the newest of each.
+    # For cost reports: the prices of both markets, the start of set-up, and an index of results. Keys of a
+    # result never change, so they may be stored beside its record; the index finds the newest of each.
     """
     ALTER TABLE runs ADD COLUMN setup_at TEXT;
     CREATE INDEX runs_by_instance ON runs (instance_id, started_at);
@@ -87,7 +87,7 @@ MIGRATIONS = (
             started_at
         FROM records JOIN runs USING (run_id) WHERE kind = 'result' AND json_valid(line)
     """,
-    # Which clusters one `dlcloud bench` brought up, and what it left out: by this it is taken up again.
+    # The clusters of one `dlcloud bench`, and the cases it left out: with them it is resumed.
     """
     CREATE TABLE benches (
         bench_id TEXT PRIMARY KEY, digest TEXT NOT NULL, begun_at TEXT NOT NULL, ended_at TEXT
@@ -109,7 +109,7 @@ MIGRATIONS = (
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables to this version; several processes may do so at once, one of them does it.
+    """Migrate the tables to this version; if several processes try at once, one of them does it.
 
     Raises:
         ValueError: A newer dlcloud wrote the store.
@@ -118,7 +118,7 @@ def migrate(connection: sqlite3.Connection) -> None:
     if version == len(MIGRATIONS):
         return
     if version > len(MIGRATIONS):
-        raise ValueError(f"it is of version {version}, this dlcloud knows up to {len(MIGRATIONS)}")
+        raise ValueError(f"its schema is version {version}, this dlcloud reads up to {len(MIGRATIONS)}")
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in MIGRATIONS[_version(connection) :]:

@@ -1,4 +1,4 @@
-"""Which results a report is about, as a condition on the table results."""
+"""The results that a report is about, as a condition on the table results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ _IN_RUNS = "run_id IN (SELECT run_id FROM runs WHERE {})"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What to take; an empty field takes everything.
+    """Filters of results; an empty field selects everything.
 
-    `names` are of runs or clusters. `types` are instance types or their families (`c7i`). `since` and `until`
-    bound the start of a run, the latter itself left out.
+    `names` are of runs or clusters. `types` are instance types or their families (`c7i`). A run is selected
+    if it started at `since` or later, and before `until`.
     """
 
     names: Sequence[str] = ()
@@ -29,25 +29,25 @@ class Selection:
     until: datetime | None = None
 
     @property
-    def bound_to_runs(self) -> bool:
-        """Tell whether it names runs or clusters, of which there are few results."""
+    def names_runs(self) -> bool:
+        """True if it names runs or clusters, which have few results."""
         return bool(self.names or self.run_ids or self.clusters)
 
-    def takes(self, *, workload: str, instance_type: str, cloud: str, case_name: str, setting: str) -> bool:
-        """Tell whether a kind of result is selected; of when and by which run is not asked."""
+    def selects(self, *, workload: str, instance_type: str, cloud: str, case_name: str, setting: str) -> bool:
+        """True if a kind of result is selected, regardless of its time and run."""
         family = instance_type.partition(".")[0]
-        wanted = (
+        filters = (
             (self.benchmarks, {workload}),
             (self.types, {instance_type, family}),
             (self.clouds, {cloud}),
             (self.cases, {case_name}),
             (self.settings, {setting}),
         )
-        return all(not words or named & set(words) for words, named in wanted)
+        return all(not selected or values & set(selected) for selected, values in filters)
 
     @property
     def condition(self) -> tuple[str, list[Value]]:
-        """Return an SQL condition with its values."""
+        """The SQL condition with its values."""
         parts: list[tuple[str, list[Value]]] = [
             *_one_of("run_id", self.run_ids),
             *_one_of("workload", self.benchmarks),
@@ -56,24 +56,25 @@ class Selection:
             *_one_of("cloud", self.clouds),
         ]
         if self.types:
-            each = "instance_type = ? OR substr(instance_type, 1, instr(instance_type, '.') - 1) = ?"
-            told = " OR ".join([each] * len(self.types))
-            parts.append((f"({told})", [name for name in self.types for _ in range(2)]))
-        for condition, values in _one_of("cluster_name", self.clusters):
-            parts.append((_IN_RUNS.format(condition), values))
+            one = "instance_type = ? OR substr(instance_type, 1, instr(instance_type, '.') - 1) = ?"
+            anyone = " OR ".join([one] * len(self.types))
+            parts.append((f"({anyone})", [name for name in self.types for _ in range(2)]))
+        for part, values in _one_of("cluster_name", self.clusters):
+            parts.append((_IN_RUNS.format(part), values))
         if self.names:
             marks = _marks(self.names)
-            condition = f"run_id IN ({marks}) OR cluster_name IN ({marks})"
-            parts.append((_IN_RUNS.format(condition), [*self.names, *self.names]))
+            either = f"run_id IN ({marks}) OR cluster_name IN ({marks})"
+            parts.append((_IN_RUNS.format(either), [*self.names, *self.names]))
         if self.since is not None:
             parts.append(("started_at >= ?", [self.since.isoformat()]))
         if self.until is not None:
             parts.append(("started_at < ?", [self.until.isoformat()]))
-        return " AND ".join(text for text, _ in parts) or "1", [value for _, own in parts for value in own]
+        condition = " AND ".join(text for text, _ in parts) or "1"
+        return condition, [value for _, values in parts for value in values]
 
 
-def _one_of(column: str, wanted: Sequence[str]) -> list[tuple[str, list[Value]]]:
-    return [(f"{column} IN ({_marks(wanted)})", [*wanted])] if wanted else []
+def _one_of(column: str, names: Sequence[str]) -> list[tuple[str, list[Value]]]:
+    return [(f"{column} IN ({_marks(names)})", [*names])] if names else []
 
 
 def _marks(values: Sequence[str]) -> str:

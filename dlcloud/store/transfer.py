@@ -1,4 +1,4 @@
-"""Runs out of one store and into another: each once, whole, or not at all."""
+"""Export runs from one store and import them into another: once, and whole or not at all."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator
@@ -14,22 +14,22 @@ from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection
 
 PIECE = 500
-"""Runs read at once; memory stays small however many there are."""
+"""Runs read at once, so that memory stays small for any number of runs."""
 
 _LEFT_OUT = frozenset({"progress"})
 _SAMPLES = frozenset({"sample"})
 
 
 @dataclass(slots=True)
-class Taken:
-    """How many runs an import added, completed (known here as unfinished), or knew."""
+class ImportCounts:
+    """The runs of an import: new, stored unfinished before, or stored already."""
 
     added: int = 0
     completed: int = 0
-    known: int = 0
+    unchanged: int = 0
 
 
-class Exchange:
+class RunTransfer:
     """Export and import.
 
     Raises:
@@ -41,13 +41,13 @@ class Exchange:
         self._runs = Runs(database)
         self._measurements = Measurements(database)
 
-    def lines(self, selection: Selection, *, samples: bool, commands: bool) -> Iterator[str]:
-        """Yield a line a run, the oldest first.
+    def export_lines(self, selection: Selection, *, samples: bool, commands: bool) -> Iterator[str]:
+        """Yield one line per run, the oldest first.
 
         Args:
-            selection: Which runs; with a case or a setting, those that have such a result.
-            samples: The raw samples, too.
-            commands: Command lines and variables of the user's own programs, too, which may hold secrets.
+            selection: Filters of runs; with a case or a setting, of those that have such a result.
+            samples: Include the raw samples.
+            commands: Include command lines and variables of the user's own programs, which may hold secrets.
         """
         ids = self._measurements.run_ids(selection)
         kinds = _LEFT_OUT if samples else _LEFT_OUT | _SAMPLES
@@ -55,60 +55,60 @@ class Exchange:
             for document in self._documents(ids[start : start + PIECE], kinds, commands=commands):
                 yield json.dumps(document, default=_plain, ensure_ascii=False, separators=(",", ":"))
 
-    def take(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> Taken:
+    def import_lines(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> ImportCounts:
         """Import lines.
 
         Args:
-            files: Names, for messages, with their lines.
+            files: Names, for messages, and lines.
 
         Raises:
-            RecipeError: Lines that are none, each with its number; nothing of any file is stored then.
+            RecipeError: Lines are not valid, listed with their numbers; nothing of any file is stored.
         """
-        taken, faults = Taken(), list[str]()
+        counts, faults = ImportCounts(), list[str]()
         with self._database.transaction():
             for name, lines in files:
                 for number, line in enumerate(lines, start=1):
                     if line.strip() and len(faults) < MOST_FAULTS:
-                        self._take_line(line, f"{name}:{number}", taken, faults)
+                        self._import_line(line, f"{name}:{number}", counts, faults)
             if faults:
                 more = ["(and perhaps more)"] if len(faults) == MOST_FAULTS else []
                 raise RecipeError("\n".join([*faults, *more]), "nothing was imported")
-        return taken
+        return counts
 
     def _documents(
-        self, ids: Collection[str], left_out: frozenset[str], *, commands: bool
+        self, ids: Collection[str], excluded: frozenset[str], *, commands: bool
     ) -> Iterator[dict[str, Any]]:
         store = self._measurements
         runs = store.runs(ids)
         prices, periods = store.market_prices(ids), store.billing_periods({run.instance_id for run in runs})
-        records = store.every_record(ids, left_out)
+        records = store.records_except(ids, excluded)
         for run in runs:
-            own = records.get(run.run_id, [])
+            own_records = records.get(run.run_id, [])
             yield document_of(
                 run,
                 prices=prices.get(run.run_id),
                 period=periods.get(run.instance_id),
-                records=own if commands else [without_commands(record) for record in own],
+                records=own_records if commands else [without_commands(record) for record in own_records],
             )
 
-    def _take_line(self, line: bytes, where: str, taken: Taken, faults: list[str]) -> None:
+    def _import_line(self, line: bytes, where: str, counts: ImportCounts, faults: list[str]) -> None:
         try:
             document = read_line(line)
         except ValueError as error:
             faults.append(f"{where}: {error}")
             return
-        known = next(iter(self._measurements.runs([document.run_id])), None)
-        if known is None:
+        stored = next(iter(self._measurements.runs([document.run_id])), None)
+        if stored is None:
             self._add(document)
-            taken.added += 1
-        elif not _same(known, document):
-            faults.append(f"{where}: run_id: {document.run_id} is another run here")
-        elif known.ended_at is None and document.ended_at is not None:
+            counts.added += 1
+        elif not _is_same_run(stored, document):
+            faults.append(f"{where}: run_id: another run {document.run_id} is stored")
+        elif stored.ended_at is None and document.ended_at is not None:
             self._remove(document.run_id)
             self._add(document)
-            taken.completed += 1
+            counts.completed += 1
         else:
-            taken.known += 1
+            counts.unchanged += 1
 
     def _add(self, document: RunDocument) -> None:
         self._runs.add(document.run)
@@ -125,9 +125,9 @@ class Exchange:
             self._database.write(f"DELETE FROM {table} WHERE run_id = ?", run_id)
 
 
-def _same(known: Run, document: RunDocument) -> bool:
-    ours = (known.instance_id, known.cluster_id, known.started_at)
-    return ours == (document.instance_id, document.cluster_id, document.started_at)
+def _is_same_run(run: Run, document: RunDocument) -> bool:
+    key = (run.instance_id, run.cluster_id, run.started_at)
+    return key == (document.instance_id, document.cluster_id, document.started_at)
 
 
 def _plain(value: object) -> str:

@@ -34,23 +34,21 @@ class Clock:
     sleep = staticmethod(time.sleep)
 
 
-@dataclass
-class Memory:
-    """Answers and prices of one test run."""
-
-    kept: dict = field(default_factory=dict)
-
-    def get(self, subject):
-        return self.kept.get(subject)
+class FakeAnswerCache(dict):
+    """The answers of one test run."""
 
     def put(self, subject, content, as_of):
-        self.kept[subject] = (content, as_of)
+        self[subject] = (content, as_of)
 
-    def cached_price(self, *key):
-        return self.kept.get(key)
 
-    def cache_price(self, price):
-        self.kept[price.instance_type, price.region, price.market] = price
+class FakePriceCache(dict):
+    """The prices of one test run."""
+
+    def get(self, *key):
+        return super().get(key)
+
+    def put(self, price):
+        self[price.instance_type, price.region, price.market] = price
 
 
 @dataclass
@@ -70,8 +68,10 @@ class Backend:
 
 def backend(name, url, access_key=("local", "local")):
     clients = Clients(region=REGION, endpoint_url=url, access_key=access_key)
-    catalog, clock, memory = Catalog(), Clock(), Memory()
-    prices = Prices(clients=clients, catalog=catalog, cache=memory if name == "aws" else None, clock=clock)
+    catalog, clock = Catalog(), Clock()
+    prices = Prices(
+        clients=clients, catalog=catalog, cache=FakePriceCache() if name == "aws" else None, clock=clock
+    )
     cloud = Ec2Cloud(
         clients=clients,
         catalog=catalog,
@@ -80,7 +80,7 @@ def backend(name, url, access_key=("local", "local")):
         control_policy=control_policy,
         pause=time.sleep,
     )
-    account = Account(clients=clients, catalog=catalog, cache=memory, clock=clock)
+    account = Account(clients=clients, catalog=catalog, cache=FakeAnswerCache(), clock=clock)
     return Backend(name=name, clients=clients, cloud=cloud, account=account)
 
 

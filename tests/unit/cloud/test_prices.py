@@ -22,10 +22,10 @@ class FakeCache:
     def __init__(self, *prices):
         self.stored = {(each.instance_type, each.region, each.market): each for each in prices}
 
-    def cached_price(self, instance_type, region, market):
+    def get(self, instance_type, region, market):
         return self.stored.get((instance_type, region, market))
 
-    def cache_price(self, price):
+    def put(self, price):
         self.stored[price.instance_type, price.region, price.market] = price
 
 

@@ -77,7 +77,7 @@ class Handing:
 
     @property
     def outcome(self):
-        return self.world.clusters.hand_over("c0ffee").outcome
+        return self.world.clusters.last_hand_over("c0ffee").outcome
 
     def ran(self, words):
         return [command for command in self.machine.commands if words in command]
@@ -154,7 +154,7 @@ def test_one_whose_controller_is_or_was_in_charge_is_complete(handing, state):
     handing.cut_off()
     handing.stands(state, in_charge=True)
     assert handing.over.finish() is True
-    assert handing.world.clusters.controller("c0ffee") == handing.name
+    assert handing.world.clusters.controller_instance_id("c0ffee") == handing.name
     assert handing.over.finish() is True
 
 

@@ -68,7 +68,7 @@ def test_only_this_cluster_is_handed_over_without_its_hand_over(there):
     assert [c.recipe_path for c in Clusters(there).all()] == ["/there/recipe.yaml"]
     assert [member.instance.instance_id for member in Clusters(there).members("c0ffee")] == ["i-0001"]
     assert [intent.outcome for intent in Clusters(there).intents("c0ffee", "launch")] == ["fleet-1"]
-    assert Clusters(there).hand_over("c0ffee") is None
+    assert Clusters(there).last_hand_over("c0ffee") is None
     assert [stored.run_id for stored in Runs(there).all()] == ["sample-1a2b-0001"]
 
 
@@ -96,7 +96,7 @@ def test_results_come_home_and_runs_still_running_count_as_lost(there, home):
 
 def test_a_home_that_did_not_know_the_cluster_learns_it_and_its_role(there, elsewhere):
     assert taken(there, elsewhere).cluster_id == "c0ffee"
-    assert Clusters(elsewhere).controller("c0ffee") == "i-0001"
+    assert Clusters(elsewhere).controller_instance_id("c0ffee") == "i-0001"
     assert [stored.cluster_id for stored in Runs(elsewhere).own()] == ["c0ffee"]
 
 
@@ -131,6 +131,6 @@ def test_a_cluster_is_detached_only_once_its_hand_over_is_complete(database):
     clusters = Clusters(database)
     clusters.add(cluster(state=ClusterState.RUNNING))
     begun = clusters.begin_intent("c0ffee", HAND_OVER, "i-0001", THEN)
-    assert clusters.controller("c0ffee") is None
+    assert clusters.controller_instance_id("c0ffee") is None
     clusters.end_intent(begun, IN_CHARGE, THEN)
-    assert clusters.controller("c0ffee") == "i-0001"
+    assert clusters.controller_instance_id("c0ffee") == "i-0001"

@@ -33,7 +33,7 @@ class World:
         self.events = []
         self.cluster = cluster()
         self.clusters.add(self.cluster)
-        self.paths.made(self.paths.cluster(self.cluster.cluster_id))
+        self.paths.make_folder(self.paths.cluster(self.cluster.cluster_id))
         create_key(self.paths.key(self.cluster.cluster_id))
         self.paths.host_secret(self.cluster.cluster_id).write_text(new_secret())
         self.store = Store(clusters=self.clusters, runs=Runs(self.database), paths=self.paths)

@@ -22,7 +22,7 @@ class Home:
 
     def __init__(self, folder):
         self.paths = Paths(folder)
-        self.paths.made(folder)
+        self.paths.make_folder(folder)
         self.database = Database(self.paths.database)
         self.clusters = Clusters(self.database)
         self.clock = FakeClock()

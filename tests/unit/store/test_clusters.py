@@ -9,7 +9,7 @@ import pytest
 from dlcloud.core.cluster import ClusterState, Member
 from dlcloud.core.errors import StoreError
 from dlcloud.core.instance import InstanceState, Market
-from dlcloud.store.price_cache import StoredPrices
+from dlcloud.store.cache import PriceCache
 from tests.fakes.samples import PRICE_DATE, THEN, cluster, instance, price
 
 
@@ -93,29 +93,29 @@ def test_members_are_put_all_or_none(clusters):
 
 def test_an_intent_is_open_until_its_outcome_is_known(clusters):
     clusters.add(cluster())
-    assert not clusters.known_to_cloud("c0ffee")
+    assert not clusters.has_intents("c0ffee")
     first = clusters.begin_intent("c0ffee", "launch", "2 c7i.xlarge", THEN)
     second = clusters.begin_intent("c0ffee", "launch", "1 c6i.xlarge", THEN)
     assert first != second
     assert clusters.open_intents("c0ffee") == ["launch", "launch"]
-    assert clusters.ended_intents("c0ffee", "launch") == 0
+    assert [intent.outcome for intent in clusters.intents("c0ffee", "launch")] == [None, None]
     clusters.end_intent(first, "i-0001", later(1))
     assert clusters.open_intents("c0ffee") == ["launch"]
-    assert clusters.ended_intents("c0ffee", "launch") == 1
-    assert clusters.ended_intents("c0ffee", "other") == 0
-    assert clusters.known_to_cloud("c0ffee")
+    assert [intent.outcome for intent in clusters.intents("c0ffee", "launch")] == ["i-0001", None]
+    assert clusters.intents("c0ffee", "other") == []
+    assert clusters.has_intents("c0ffee")
     assert clusters.open_intents("another") == []
 
 
 def test_the_newest_price_is_returned_exactly(database):
-    prices = StoredPrices(database)
-    assert prices.cached_price("c7i.xlarge", "us-east-1", Market.ON_DEMAND) is None
+    prices = PriceCache(database)
+    assert prices.get("c7i.xlarge", "us-east-1", Market.ON_DEMAND) is None
     old = price(usd="0.1700000001")
     new = replace(price(usd="0.20"), as_of=PRICE_DATE + timedelta(days=1))
-    prices.cache_price(new)
-    prices.cache_price(old)
-    prices.cache_price(price(usd="0.05", market=Market.SPOT))
-    assert prices.cached_price("c7i.xlarge", "us-east-1", Market.ON_DEMAND) == new
-    assert prices.cached_price("c7i.xlarge", "us-east-1", Market.SPOT).hourly_usd == Decimal("0.05")
-    assert prices.cached_price("c7i.xlarge", "eu-west-1", Market.ON_DEMAND) is None
-    prices.cache_price(new)
+    prices.put(new)
+    prices.put(old)
+    prices.put(price(usd="0.05", market=Market.SPOT))
+    assert prices.get("c7i.xlarge", "us-east-1", Market.ON_DEMAND) == new
+    assert prices.get("c7i.xlarge", "us-east-1", Market.SPOT).hourly_usd == Decimal("0.05")
+    assert prices.get("c7i.xlarge", "eu-west-1", Market.ON_DEMAND) is None
+    prices.put(new)

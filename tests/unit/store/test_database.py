@@ -33,7 +33,7 @@ def test_two_processes_write_at_once_and_nothing_is_lost(start, tmp_path):
     for name in ("a", "b"):
         values = runs.lines(f"run-{name}", "sample")
         assert values == [f'{{"record": "sample", "value": {number}}}' for number in range(100)]
-        assert Clusters(database).ended_intents(name, "launch") == 100
+        assert [intent.outcome for intent in Clusters(database).intents(name, "launch")] == ["done"] * 100
     database.close()
 
 
@@ -93,7 +93,7 @@ def test_the_store_of_a_newer_dlcloud_is_left_unchanged(tmp_path):
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA user_version = 99")
     raw.close()
-    with pytest.raises(StoreError, match=r"it is of version 99, this dlcloud knows up to") as caught:
+    with pytest.raises(StoreError, match=r"its schema is version 99, this dlcloud reads up to") as caught:
         Database(path)
     assert str(path) in caught.value.message
     assert "DLCLOUD_HOME" in caught.value.hint

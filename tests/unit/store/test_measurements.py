@@ -37,10 +37,10 @@ def filled(runs, measurements):
 
 
 def test_newest_result_per_type_case_and_setting_real_and_rehearsed(filled):
-    newest = filled.chosen(Selection(), newest=True)
+    newest = filled.select(Selection(), newest=True)
     assert {name: len(places) for name, places in newest.items()} == {"a": 1, "b": 1, "c": 1, "d": 1}
     assert [each.setting for each in filled.results(newest)["a"]] == ["int8"]
-    every = filled.chosen(Selection(), newest=False)
+    every = filled.select(Selection(), newest=False)
     assert {name: len(places) for name, places in every.items()} == {"a": 2, "b": 1, "c": 1, "d": 1}
 
 
@@ -63,7 +63,7 @@ def test_newest_result_per_type_case_and_setting_real_and_rehearsed(filled):
     ],
 )
 def test_a_selection_returns_the_results_it_names(filled, selection, expected):
-    assert "".join(sorted(filled.chosen(selection, newest=False))) == expected
+    assert "".join(sorted(filled.select(selection, newest=False))) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_the_newest_is_the_same_found_kind_by_kind_or_among_all_results(filled, 
         **{name: getattr(selection, name) for name in Selection.__dataclass_fields__ if name != "names"},
         names=("sample-1a2b", "other"),
     )
-    assert filled.chosen(selection, newest=True) == filled.chosen(every, newest=True)
+    assert filled.select(selection, newest=True) == filled.select(every, newest=True)
 
 
 def test_names_are_of_runs_and_clusters(filled):
-    assert filled.names({"a", "other", "nobody"}) == {"a", "other"}
+    assert filled.known_names({"a", "other", "nobody"}) == {"a", "other"}
     assert [kind.setting for kind in filled.kinds()] == ["fp32", "int8", "int8", "fp32"]
 
 
@@ -136,6 +136,6 @@ def test_a_store_from_before_the_index_keeps_its_results(tmp_path, version):
     measurements = Measurements(database)
     (one,) = measurements.runs(["a"])
     assert (one.run_id, one.setup_at) == ("a", None)
-    found = measurements.results(measurements.chosen(Selection(), newest=True))
+    found = measurements.results(measurements.select(Selection(), newest=True))
     assert sorted(each.setting for each in found["a"]) == ["fp32", "int8"]
     database.close()

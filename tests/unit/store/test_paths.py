@@ -17,19 +17,19 @@ def test_every_folder_is_made_for_the_user_only(tmp_path):
     paths = Paths(tmp_path / "deep" / "home")
     old = os.umask(0o000)
     try:
-        made = paths.made(paths.cluster("c0ffee"))
+        made = paths.make_folder(paths.cluster("c0ffee"))
     finally:
         os.umask(old)
     assert made == tmp_path / "deep" / "home" / "clusters" / "c0ffee"
     assert {mode(folder) for folder in (paths.home, made.parent, made)} == {0o700}
-    assert paths.made(made) == made
+    assert paths.make_folder(made) == made
 
 
 def test_a_home_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     paths = Paths(tmp_path / "file" / "home")
     with pytest.raises(StoreError) as caught:
-        paths.made(paths.logs)
+        paths.make_folder(paths.logs)
     assert str(tmp_path / "file") in caught.value.message
     assert "DLCLOUD_HOME" in caught.value.hint
 

@@ -101,13 +101,13 @@ def test_results_come_back_by_run(stored, measurements):
     content = "".join(json.dumps(record) + "\n" for record in (start, result, comparison, overall))
     feed(stored, 0, content.encode())
     stored.add_records("other", 0, (json.dumps(result) + "\n").encode())
-    every = measurements.chosen(Selection(), newest=False)
+    every = measurements.select(Selection(), newest=False)
     assert set(every) == {"sample-1a2b-0001", "other"}
     assert set(measurements.results(every)) == {"sample-1a2b-0001", "other"}
     assert measurements.results(every)["sample-1a2b-0001"][0].metrics["throughput"].high == 6.0
     assert measurements.comparisons(every)["sample-1a2b-0001"][0].ratio == 2.0
-    assert [each.ratio for each in measurements.overall(every)["sample-1a2b-0001"]] == [1.5]
-    assert hardware_of(measurements.starts(every)["sample-1a2b-0001"]).label == "Xeon, 2 cores"
+    assert [each.ratio for each in measurements.overall_comparisons(every)["sample-1a2b-0001"]] == [1.5]
+    assert hardware_of(measurements.start_records(every)["sample-1a2b-0001"]).label == "Xeon, 2 cores"
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,6 @@ def test_one_record_that_cannot_be_read_hides_no_other(stored, measurements, bro
     good = {"record": "result", "case": "a", "setting": "b", "metrics": {}}
     content = "".join(json.dumps(record) + "\n" for record in (good, good | broken, good))
     feed(stored, 0, content.encode())
-    every = measurements.chosen(Selection(), newest=False)
+    every = measurements.select(Selection(), newest=False)
     assert len(measurements.results(every)["sample-1a2b-0001"]) == 2
     assert len(lines(stored, "result")) == 3

@@ -17,7 +17,7 @@ from dlcloud.store.database import Database
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection
-from dlcloud.store.transfer import Exchange, Taken
+from dlcloud.store.transfer import ImportCounts, RunTransfer
 from tests.fakes.samples import THEN, cluster, instance, price, run
 
 METRIC = {"throughput": {"value": 5, "low": 4, "high": 6, "unit": "images/s", "samples": 9}}
@@ -36,7 +36,7 @@ class Home:
     def __init__(self, path):
         self.database = Database(path)
         self.runs = Runs(self.database)
-        self.exchange = Exchange(self.database)
+        self.transfer = RunTransfer(self.database)
         self.measurements = Measurements(self.database)
 
     def measure(self, name, **other):
@@ -49,11 +49,11 @@ class Home:
         self.runs.add_records(name, 0, content.encode())
 
     def lines(self, *, samples=False, commands=False, **selection):
-        told = self.exchange.lines(Selection(**selection), samples=samples, commands=commands)
+        told = self.transfer.export_lines(Selection(**selection), samples=samples, commands=commands)
         return [line.encode() for line in told]
 
     def take(self, *lines):
-        return self.exchange.take([("file", lines)])
+        return self.transfer.import_lines([("file", lines)])
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def test_two_stores_become_alike_however_often_they_exchange(homes):
     one.measure("a")
     one.measure("b", hourly_usd=None, price_as_of=None, ended_at=THEN + timedelta(hours=1))
     two.measure("c")
-    assert two.take(*one.lines()) == Taken(added=2)
-    assert one.take(*two.lines()) == Taken(added=1, known=2)
-    assert two.take(*one.lines(), *one.lines()) == Taken(known=6)
+    assert two.take(*one.lines()) == ImportCounts(added=2)
+    assert one.take(*two.lines()) == ImportCounts(added=1, unchanged=2)
+    assert two.take(*one.lines(), *one.lines()) == ImportCounts(unchanged=6)
     assert one.lines() == two.lines()
     assert one.runs.all() == two.runs.all()
 
@@ -86,7 +86,7 @@ def test_runs_arrive_with_their_prices_and_billing_periods(homes):
     one.measure("a")
     two.take(*one.lines())
     there = two.measurements
-    chosen = there.chosen(Selection(), newest=True)
+    chosen = there.select(Selection(), newest=True)
     (result,) = there.results(chosen)["a"]
     assert (result.setting, result.metrics["throughput"].high) == ("fp32", 6.0)
     assert there.market_prices(["a"]) == one.measurements.market_prices(["a"])
@@ -101,9 +101,9 @@ def test_a_run_that_was_exported_while_it_ran_is_completed(homes):
     two.take(*one.lines())
     one.write("a")
     one.runs.end("a", RunState.DONE, 0, THEN + timedelta(hours=1))
-    assert two.take(*one.lines()) == Taken(completed=1)
+    assert two.take(*one.lines()) == ImportCounts(completed=1)
     assert two.runs.all() == one.runs.all()
-    assert len(two.measurements.chosen(Selection(), newest=True)) == 1
+    assert len(two.measurements.select(Selection(), newest=True)) == 1
 
 
 def test_commands_variables_and_samples_are_exported_only_on_request(homes):
@@ -195,7 +195,7 @@ def test_another_run_of_the_same_name_is_refused(homes):
     one, two = homes
     one.measure("a")
     two.measure("a", instance_id="i-other")
-    with pytest.raises(RecipeError, match="run_id: a is another run here"):
+    with pytest.raises(RecipeError, match="run_id: another run a is stored"):
         two.take(*one.lines())
 
 
@@ -203,7 +203,7 @@ def test_a_newer_dlcloud_may_have_more_keys(homes):
     one, two = homes
     one.measure("a")
     (line,) = one.lines()
-    assert two.take(changed(line, colour="blue")) == Taken(added=1)
+    assert two.take(changed(line, colour="blue")) == ImportCounts(added=1)
 
 
 json_values = st.recursive(
