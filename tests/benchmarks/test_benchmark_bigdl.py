@@ -98,7 +98,7 @@ def test_the_rule_equals_bigdls_own_layers_bit_for_bit(alone, bigdl_python):
 def test_bigdl_runs_beside_another_engine_in_an_environment_of_its_own(alone, engine_python):
     done, records = quantization(engine_python, alone, "--engine", "onnxruntime", "bigdl")
     assert done.returncode == 0, done.stderr[-3000:]
-    facts = {each["setting"]: each["facts"] for each in records if each["record"] == "result"}
+    facts = {record["setting"]: record["facts"] for record in records if record["record"] == "result"}
     assert list(facts) == ["onnxruntime fp32", "onnxruntime int8", "bigdl fp32", "bigdl int8"]
     assert facts["bigdl fp32"]["layers_computed_in"] == {"fp32": 9}
     assert facts["bigdl int8"]["layers_computed_in"] == {"int8": 9}
@@ -115,7 +115,7 @@ def test_without_java_a_failure_says_how_to_get_it(alone, engine_python, tmp_pat
     (tmp_path / "empty").mkdir()
     done, records = quantization(engine_python, alone, "--engine", "bigdl", PATH=str(tmp_path / "empty"))
     assert done.returncode == 1
-    (failure,) = [each for each in records if each["record"] == "failure"]
+    (failure,) = [record for record in records if record["record"] == "failure"]
     assert failure["message"] == "there is no java: sudo apt-get install -qy openjdk-17-jre-headless"
 
 
@@ -132,10 +132,10 @@ def test_an_environment_is_built_once_and_anew_where_it_was_torn(tmp_path, monke
     requirements = tmp_path / "none.txt"
     requirements.write_text("# nothing\n")
     version = ".".join(map(str, sys.version_info[:2]))
-    told = []
-    python = environment.build_environment(requirements, version=version, report=told.append)
-    assert environment.build_environment(requirements, version=version, report=told.append) == python
-    assert told == ["installing the packages of none, once on this machine"]
+    messages = []
+    python = environment.build_environment(requirements, version=version, report=messages.append)
+    assert environment.build_environment(requirements, version=version, report=messages.append) == python
+    assert messages == ["installing the packages of none, once on this machine"]
     (Path(python).parents[1] / "complete").unlink()
-    environment.build_environment(requirements, version=version, report=told.append)
-    assert len(told) == 2
+    environment.build_environment(requirements, version=version, report=messages.append)
+    assert len(messages) == 2

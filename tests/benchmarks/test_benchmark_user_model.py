@@ -45,14 +45,14 @@ def test_the_users_own_model_is_judged_by_their_own_data(made, openvino_python):
     done = run(openvino_python, made, *arguments, "--data", "labelled.npz", "--output", "records.jsonl")
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in (made / "records.jsonl").read_text().splitlines()]
-    facts = {each["setting"]: each["facts"] for each in records if each["record"] == "result"}
-    assert {each["case"] for each in records if each["record"] == "result"} == {"mine.onnx batch 1"}
+    facts = {record["setting"]: record["facts"] for record in records if record["record"] == "result"}
+    assert {record["case"] for record in records if record["record"] == "result"} == {"mine.onnx batch 1"}
     for engine in ("openvino", "onnxruntime"):
         int8 = facts[f"{engine} int8"]
         assert int8["images_judged"] == 100
         assert int8["baseline_accuracy_percent"] > 80
         assert int8["weights"] == "the user's"
-    skipped = {each["setting"]: each["reason"] for each in records if each["record"] == "skip"}
+    skipped = {record["setting"]: record["reason"] for record in records if record["record"] == "skip"}
     assert skipped["bigdl"] == "bigdl does not read ONNX files here"
     assert "random" not in done.stdout
 
@@ -149,8 +149,8 @@ def test_an_exported_program_of_pytorch_is_quantized_and_run(alone, pytorch_pyth
     done = run(pytorch_python, alone, *arguments, "--output", "records.jsonl")
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in (alone / "records.jsonl").read_text().splitlines()]
-    facts = {each["setting"]: each["facts"] for each in records if each["record"] == "result"}
-    (int8,) = (each for setting, each in facts.items() if setting.endswith("int8"))
+    facts = {record["setting"]: record["facts"] for record in records if record["record"] == "result"}
+    (int8,) = (values for setting, values in facts.items() if setting.endswith("int8"))
     assert int8["weights"] == "the user's"
     assert int8["images_judged"] == 20
     assert int8["baseline_accuracy_percent"] == 100

@@ -12,7 +12,6 @@ from .settings import DIGITS, detect_capabilities
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and return its exit status."""
     arguments = parse(argv)
     try:
         capabilities = detect_capabilities(arguments.device)

@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -75,7 +75,6 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The name of its case."""
         batch = f" batch {self.batch}" if self.network != DIGITS else ""
         return f"{self.network}{batch}" + (" keras" if self.engine == "keras" else "")
 
@@ -89,7 +88,6 @@ class TrainingComparison:
     compiled: str
 
     def run(self, session: Session) -> None:
-        """Prove and measure one subject after the other."""
         subjects = self._subjects()
         for done, subject in enumerate(subjects):
             after = len(subjects) - done - 1
@@ -116,32 +114,29 @@ class TrainingComparison:
         if not earlier or not possible <= {name for _, names in earlier for name in names}:
             return []
         return [
-            Case(name=case, variants=[self._variant(subject, _unproven(name)) for name in names])
+            Case(name=case, variants=[self._variant(subject, _make_unproven(name)) for name in names])
             for case, names in earlier
         ]
 
     def _prove_cases(self, subject: Subject, session: Session, done: int, total: int) -> list[Case]:
         """Return cases of the settings that are proven and fit into memory; record the others."""
         recorder = session.recorder
-        settings = {
-            setting: self.capabilities.explain_unsupported(setting) for setting in self._settings(subject)
-        }
-        _record_skips(subject, {setting: reason for setting, reason in settings.items() if reason}, session)
-        possible = [setting for setting, reason in settings.items() if reason is None]
+        possible = []
+        for setting in self._settings(subject):
+            reason = self.capabilities.explain_unsupported(setting)
+            if reason is None:
+                possible.append(setting)
+            else:
+                recorder.skip(Skip(case=subject.name, setting=setting.name, reason=reason))
         recorder.progress(f"{subject.name}: proving {len(possible)} settings", done=done, total=total)
         proven = prove_settings(subject.name, possible, partial(self._proving_variant, subject), recorder)
         if not proven or proven[0].setting != BASELINE:
             return []
         groups, too_large = group_by_memory(proven, available_mib(self.capabilities))
-        needs = {member.setting: proven[0].memory_mib + member.memory_mib for member in too_large}
-        _record_skips(
-            subject,
-            {
-                setting: f"it and its baseline need {mib:.0f} MiB at once; so much is not free"
-                for setting, mib in needs.items()
-            },
-            session,
-        )
+        for member in too_large:
+            mib = proven[0].memory_mib + member.memory_mib
+            reason = f"it and its baseline need {mib:.0f} MiB at once; so much is not free"
+            recorder.skip(Skip(case=subject.name, setting=member.setting.name, reason=reason))
         return [self._case(subject, number, group) for number, group in enumerate(groups, 1)]
 
     def _case(self, subject: Subject, number: int, group: Sequence[ProvenSetting]) -> Case:
@@ -212,11 +207,6 @@ class TrainingComparison:
         )
 
 
-def _unproven(name: str) -> ProvenSetting:
+def _make_unproven(name: str) -> ProvenSetting:
     """Return a setting whose proof is in earlier records."""
     return ProvenSetting(setting=TrainingSetting.parse(name), memory_mib=0.0, facts={})
-
-
-def _record_skips(subject: Subject, reasons: Mapping[TrainingSetting, str], session: Session) -> None:
-    for setting, reason in reasons.items():
-        session.recorder.skip(Skip(case=subject.name, setting=setting.name, reason=reason))

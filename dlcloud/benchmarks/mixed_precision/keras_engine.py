@@ -47,19 +47,16 @@ class KerasTrainer:
         )
 
     def place(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Bring images (batch, 3, size, size) float32 and labels (batch,) int64 to the device and layout."""
         placed = images.permute(0, 2, 3, 1).contiguous() if self._channels_last else images
         return placed.to(self._device), labels.to(self._device)
 
     def step(self, images: Any, labels: Any) -> float:  # noqa: ANN401 - what `place` gave
-        """Train on a batch and return its loss, when the update is done."""
         loss = self._model.train_on_batch(images, labels)
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         return float(np.ravel(loss)[0])
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the logits (batch, classes) float32 of images in evaluation mode."""
         placed, _ = self.place(images, torch.zeros(0, dtype=torch.int64))
         with torch.no_grad():
             answers: torch.Tensor = self._model(placed, training=False).float().cpu()

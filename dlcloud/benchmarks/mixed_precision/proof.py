@@ -46,7 +46,6 @@ class KernelCounts:
 
     @property
     def total(self) -> int:
-        """How many kernels ran."""
         return self.runs.total()
 
 

@@ -35,12 +35,10 @@ class PyTorchTrainer:
         self._loss = torch.compile(self._compute_loss) if compiles else self._compute_loss
 
     def place(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Bring images (batch, 3, size, size) float32 and labels (batch,) int64 to the device and layout."""
         placed = images.to(device=self._device).contiguous(memory_format=self._format)
         return placed, labels.to(self._device)
 
     def step(self, images: Any, labels: Any) -> float:  # noqa: ANN401 - what `place` gave
-        """Train on a batch and return its loss, when the update is done."""
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._loss(images, labels)
         self._scaler.scale(loss).backward()
@@ -51,7 +49,6 @@ class PyTorchTrainer:
         return float(loss.detach())
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the logits (batch, classes) float32 of images in evaluation mode."""
         self._model.eval()
         placed, _ = self.place(images, torch.zeros(0, dtype=torch.int64))
         with torch.no_grad(), self._autocast():

@@ -177,7 +177,6 @@ class TrainingJob:
 
     @classmethod
     def parse(cls, *, setting: str, **arguments: Any) -> Self:  # noqa: ANN401 - the other attributes
-        """Make a job of a worker's arguments."""
         arguments.setdefault("learning_rate", LEARNING_RATES[arguments["optimizer"]])
         return cls(setting=TrainingSetting.parse(setting), **arguments)
 
@@ -202,7 +201,6 @@ class DeviceCapabilities:
 
     @property
     def device(self) -> str:
-        """PyTorch's name of the device."""
         return "cpu" if self.gpu is None else "cuda"
 
     def explain_unsupported(self, setting: TrainingSetting) -> str | None:

@@ -194,7 +194,6 @@ def tiny() -> Body:
 
 
 def digits() -> Body:
-    """Return a small network for images of 8 by 8 pixels."""
     layers = nn.Sequential(
         *(_conv(3, 32, 3), _conv(32, 32, 3), nn.MaxPool2d(2)),
         *(_conv(32, 64, 3), _conv(64, 64, 3), nn.MaxPool2d(2)),

@@ -57,11 +57,9 @@ class Training:
     results: Sequence[list[float]] = ()
 
     def step(self) -> None:
-        """Train on the batch."""
         self.trainer.step(*self.batch)
 
     def outputs(self) -> list[list[float]]:
-        """Return the results."""
         return list(self.results)
 
 
@@ -164,7 +162,6 @@ def _start(job: TrainingJob) -> _Started:
 
 
 def _step_watched(trainer: Trainer, batch: tuple[Any, Any], job: TrainingJob) -> tuple[float, KernelCounts]:
-    """Train a step and return its loss and kernels."""
     precision = job.setting.precision
     if job.device == "cuda":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -209,7 +206,6 @@ def build_trainer(job: TrainingJob) -> Trainer:
 
 
 def engine_facts(framework: str, device: str) -> dict[str, Any]:
-    """Return the engine with its version, and the device."""
     engine = f"PyTorch {torch.__version__}"
     if framework == "keras":
         import keras  # noqa: PLC0415

@@ -12,7 +12,6 @@ from .formats import explain_missing, explain_missing_model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and return its exit status."""
     arguments = parse(argv)
     reasons = [explain_missing_model(arguments.model)] if arguments.model else []
     reasons += [explain_missing(arguments.data)] if arguments.data else []

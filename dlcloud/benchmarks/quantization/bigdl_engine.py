@@ -201,7 +201,6 @@ def start_java(threads: int) -> dict[str, Any]:
 
 
 def build_network(layers: Sequence[Mapping[str, Any]], weights: Path) -> Any:  # noqa: ANN401 - it ships no types
-    """Build a BigDL graph from exported layers."""
     from bigdl.dllib.nn import layer as nn  # type: ignore[import-not-found]  # noqa: PLC0415 - starts Java
 
     nodes = {"images": nn.Input()}

@@ -1,16 +1,16 @@
-"""BigDL's local quantization in NumPy: a reference that BigDL's own int8 layers are checked against.
+"""BigDL's local quantization in NumPy: the reference that BigDL's own int8 layers are compared with.
 
-*Local* means that every small block has a scale of its own: a kernel (the weights of one output) ahead, a
-window (all that one output is computed from) at run time. The blocks are multiplied as integers, and each sum
-is brought back to fp32 by the scales of its two blocks.
+*Local* means that every small block has a scale of its own: a kernel (the weights of one output) before
+inference, a window (the inputs of one output) at run time. The blocks are multiplied as integers, and the
+scales of its two blocks bring each sum back to fp32.
 
-The article's formula is what the weights go through first, to bytes of -127 to 127. What its native code
-computes with is narrower: weights of -64 to 64, so that the sum of two products fits into 16 bits, and
+The weights are first quantized by the article's formula, to bytes of -127 to 127. BigDL's native code
+computes with narrower values: weights of -64 to 64, so that the sum of two products fits into 16 bits, and
 windows of 0 to 127 between their smallest and largest value; the smallest comes back with the kernel's sum.
 
-Windows are laid out as (row, column, channel). BigDL rounds eight neighbours at once, to even; what does not
-fill an aligned eight is cut off instead, as are the zeros of the padding. With channels in multiples of eight
-nothing is left over; an image's three channels cost up to a step of 1/127 this way.
+Windows are laid out as (row, column, channel). BigDL rounds eight neighbours at once, to even. It truncates
+values that do not fill an aligned eight, and the zeros of the padding. With channels in multiples of eight
+all values are rounded; an image's three channels cost up to a step of 1/127.
 
 Source: AWS Japan Blog 2018, "Using low precision and quantization with BigDL on C5", the formula; Apache
 BigDL-core's BigQuant (read, not copied) and the outputs of BigDL 2.4.0, which the tests compare, the rest.
@@ -55,26 +55,26 @@ def to_bytes(kernels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.floor(scaled * BYTE + 0.5), largest
 
 
-def kernels_of(weight: np.ndarray) -> Blocks:
+def quantize_kernels(weight: np.ndarray) -> Blocks:
     """Quantize kernels, (outputs, inputs) float32, by way of the bytes that BigDL keeps them in."""
-    kept, largest = to_bytes(weight)
-    restored = (kept / BYTE * largest).astype(np.float32)
+    kernel_bytes, largest = to_bytes(weight)
+    restored = (kernel_bytes / BYTE * largest).astype(np.float32)
     largest = np.abs(restored).max(axis=1, keepdims=True)
     scale = np.divide(WEIGHT, largest, where=largest > 0, out=np.zeros_like(largest))
-    values = _half_away(restored * scale).astype(np.float64)
+    values = _round_half_away(restored * scale).astype(np.float64)
     ratio = np.divide(np.float32(1), scale, where=scale > 0, out=np.zeros_like(scale))
     return Blocks(values=values, ratio=ratio[:, 0], smallest=np.zeros(len(weight), np.float32))
 
 
 def linear(source: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """Compute BigDL's int8 Linear: (n, inputs) by (outputs, inputs) to (n, outputs), all float32."""
-    scale, ratio, smallest = _ranges(source)
+    scale, ratio, smallest = _measure_ranges(source)
     rows = Blocks(
-        values=_half_away((source - smallest) * scale).astype(np.float64),
+        values=_round_half_away((source - smallest) * scale).astype(np.float64),
         ratio=ratio[:, 0],
         smallest=smallest[:, 0],
     )
-    return _multiplied(rows, kernels_of(weight), weight, bias)
+    return _multiply(rows, quantize_kernels(weight), weight, bias)
 
 
 def convolution(
@@ -97,9 +97,9 @@ def convolution(
     windows = sliding_window_view(padded, (kernel, kernel), axis=(2, 3))[:, :, ::stride, ::stride]
     count, _, height, width = windows.shape[:4]
     rows = windows.transpose(0, 2, 3, 4, 5, 1).reshape(count, height * width, -1)
-    blocks = _windows_of(rows, _rounded(source.shape, kernel, stride, pad))
+    blocks = _quantize_windows(rows, _locate_rounded(source.shape, kernel, stride, pad))
     flat = weight.transpose(0, 2, 3, 1).reshape(outputs, -1)
-    product = _multiplied(blocks, kernels_of(flat), weight.reshape(outputs, -1), bias)
+    product = _multiply(blocks, quantize_kernels(flat), weight.reshape(outputs, -1), bias)
     return product.reshape(count, height, width, outputs).transpose(0, 3, 1, 2)
 
 
@@ -111,9 +111,9 @@ class _Places:
     rounded: np.ndarray
 
 
-def _windows_of(rows: np.ndarray, places: _Places) -> Blocks:
+def _quantize_windows(rows: np.ndarray, places: _Places) -> Blocks:
     """Quantize windows, (n, windows, length) float32."""
-    scale, ratio, smallest = _ranges(rows)
+    scale, ratio, smallest = _measure_ranges(rows)
     zero = -smallest * scale
     # Multiplied and added in one instruction, with one rounding to float32.
     scaled = (rows.astype(np.float64) * scale + zero).astype(np.float32)
@@ -127,11 +127,11 @@ def _windows_of(rows: np.ndarray, places: _Places) -> Blocks:
     )
 
 
-def _rounded(shape: tuple[int, ...], kernel: int, stride: int, pad: int) -> _Places:
-    """Say which places of each window are rounded: whole aligned eights of what lies side by side in memory.
+def _locate_rounded(shape: tuple[int, ...], kernel: int, stride: int, pad: int) -> _Places:
+    """Return which places of each window are rounded: whole aligned eights of values side by side in memory.
 
-    That is a row of the window, of all channels, where the window ends before the image's last column;
-    elsewhere it is one pixel.
+    Side by side are a row of the window in all channels, if the window ends before the image's last column,
+    else the channels of one pixel.
     """
     _, channels, height, width = shape
     tops = range(-pad, height + pad - kernel + 1, stride)
@@ -141,7 +141,7 @@ def _rounded(shape: tuple[int, ...], kernel: int, stride: int, pad: int) -> _Pla
     for row, top in enumerate(tops):
         for column, left in enumerate(lefts):
             for y in range(max(0, -top), min(kernel, height - top)):
-                for start, end in _runs(left, width, kernel, channels):
+                for start, end in _list_runs(left, width, kernel, channels):
                     inside[row, column, y, start:end] = True
                     offset = y * kernel * channels
                     first, last = -(-(offset + start) // LANES) * LANES, (offset + end) // LANES * LANES
@@ -150,14 +150,14 @@ def _rounded(shape: tuple[int, ...], kernel: int, stride: int, pad: int) -> _Pla
     return _Places(inside=inside.reshape(windows, -1), rounded=rounded.reshape(windows, -1))
 
 
-def _runs(left: int, width: int, kernel: int, channels: int) -> list[tuple[int, int]]:
+def _list_runs(left: int, width: int, kernel: int, channels: int) -> list[tuple[int, int]]:
     if left >= 0 and left + kernel < width:
         return [(0, kernel * channels)]
     pixels = range(max(0, -left), min(kernel, width - left))
     return [(pixel * channels, (pixel + 1) * channels) for pixel in pixels]
 
 
-def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _measure_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return scale, ratio and smallest value of each row, the last axis kept; an even row has the scale 0."""
     smallest, largest = rows.min(axis=-1, keepdims=True), rows.max(axis=-1, keepdims=True)
     width = largest - smallest
@@ -166,7 +166,7 @@ def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return scale, ratio, smallest
 
 
-def _multiplied(data: Blocks, kernels: Blocks, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def _multiply(data: Blocks, kernels: Blocks, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """Multiply the blocks as integers and bring the sums back to float32: (data, kernels)."""
     sums = data.values @ kernels.values.T  # below 2**53, so float64 is as exact as int32
     ratio = (kernels.ratio * data.ratio[:, None]).astype(np.float64)
@@ -176,6 +176,6 @@ def _multiplied(data: Blocks, kernels: Blocks, weight: np.ndarray, bias: np.ndar
     return (ratio * sums + offset).astype(np.float32)
 
 
-def _half_away(values: np.ndarray) -> np.ndarray:
+def _round_half_away(values: np.ndarray) -> np.ndarray:
     """Round halves away from zero, as C does; NumPy rounds them to even."""
     return np.copysign(np.floor(np.abs(values) + np.float32(0.5)), values)

@@ -37,7 +37,6 @@ def build(seed: int, target: Path) -> None:
 
 
 def train(fold: Fold, seed: int) -> "list[Layer]":
-    """Train a network on a fold's training images."""
     generator = np.random.default_rng(seed)
     layers = make_network(generator)
     weighted = [layer for layer in layers if isinstance(layer, Weighted)]
@@ -87,7 +86,6 @@ class Weighted:
     moments: list[np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set the moments to zero."""
         self.moments = [np.zeros_like(values) for values in (self.weight, self.bias) for _ in range(2)]
 
     def update(self, step: int, rate: float) -> None:
@@ -110,13 +108,11 @@ class Dense(Weighted):
         return np.asarray(source.reshape(len(source), -1) @ self.weight.T + self.bias)
 
     def backward(self, gradient: np.ndarray) -> np.ndarray:
-        """Keep the gradients of the weights and return that of the input."""
         flat = self.source.reshape(len(self.source), -1)
         self.gradients = (gradient.T @ flat, gradient.sum(axis=0))
         return np.asarray((gradient @ self.weight).reshape(self.source.shape))
 
     def export(self, builder: GraphBuilder, source: str) -> str:
-        """Add a Flatten and a Gemm."""
         flat = builder.node("Flatten", [source])
         inputs = [flat, builder.constant(self.weight), builder.constant(self.bias)]
         return builder.node("Gemm", inputs, transB=1)
@@ -127,19 +123,17 @@ class Convolution(Weighted):
 
     def forward(self, source: np.ndarray) -> np.ndarray:
         """Compute (n, outputs, height, width)."""
-        self.source = _patches(source)
-        return _convolved(self.source, self.weight, source.shape) + self.bias[:, None, None]
+        self.source = _extract_patches(source)
+        return _convolve(self.source, self.weight, source.shape) + self.bias[:, None, None]
 
     def backward(self, gradient: np.ndarray) -> np.ndarray:
-        """Keep the gradients of the weights and return that of the input."""
         rows = gradient.transpose(0, 2, 3, 1).reshape(-1, gradient.shape[1])
         self.gradients = (rows.T @ self.source, rows.sum(axis=0))
         outputs = len(self.weight)
         turned = self.weight.reshape(outputs, -1, 3, 3)[:, :, ::-1, ::-1].transpose(1, 0, 2, 3)
-        return _convolved(_patches(gradient), turned.reshape(-1, 9 * outputs), gradient.shape)
+        return _convolve(_extract_patches(gradient), turned.reshape(-1, 9 * outputs), gradient.shape)
 
     def export(self, builder: GraphBuilder, source: str) -> str:
-        """Add a Conv."""
         weight = builder.constant(self.weight.reshape(len(self.weight), -1, 3, 3))
         inputs = [source, weight, builder.constant(self.bias)]
         return builder.node("Conv", inputs, kernel_shape=[3, 3], pads=[1] * 4)
@@ -152,16 +146,13 @@ class Relu:
     source: np.ndarray = field(init=False)
 
     def forward(self, source: np.ndarray) -> np.ndarray:
-        """Cut off below 0."""
         self.source = source
         return np.maximum(source, 0)
 
     def backward(self, gradient: np.ndarray) -> np.ndarray:
-        """Pass the gradient where the input was above 0."""
         return gradient * (self.source > 0)
 
     def export(self, builder: GraphBuilder, source: str) -> str:
-        """Add a Relu."""
         return builder.relu(source)
 
 
@@ -172,20 +163,17 @@ class Pool:
     largest: np.ndarray = field(init=False)
 
     def forward(self, source: np.ndarray) -> np.ndarray:
-        """Halve height and width."""
         count, channels, height, width = source.shape
         pooled = source.reshape(count, channels, height // 2, 2, width // 2, 2).max(axis=(3, 5))
-        largest = (source == _doubled(pooled)).astype(source.dtype)
+        largest = (source == _double(pooled)).astype(source.dtype)
         sharing = largest.reshape(count, channels, height // 2, 2, width // 2, 2).sum(axis=(3, 5))
-        self.largest = largest / _doubled(sharing)
+        self.largest = largest / _double(sharing)
         return np.asarray(pooled)
 
     def backward(self, gradient: np.ndarray) -> np.ndarray:
-        """Pass the gradient to where the maximum was."""
-        return _doubled(gradient) * self.largest
+        return _double(gradient) * self.largest
 
     def export(self, builder: GraphBuilder, source: str) -> str:
-        """Add a MaxPool."""
         return builder.max_pool(source)
 
 
@@ -218,7 +206,6 @@ def compute_gradients(layers: list[Layer], images: np.ndarray, labels: np.ndarra
 
 
 def export(layers: list[Layer]) -> onnx.ModelProto:
-    """Write a network as an ONNX graph."""
     builder = GraphBuilder(np.random.default_rng(0))
     value = "images"
     for layer in layers:
@@ -226,17 +213,17 @@ def export(layers: list[Layer]) -> onnx.ModelProto:
     return make_model(builder, {value: (CLASSES,)}, name="digits", shape=(1, SIZE, SIZE))
 
 
-def _patches(source: np.ndarray) -> np.ndarray:
+def _extract_patches(source: np.ndarray) -> np.ndarray:
     """Return every pixel's 3 by 3 surroundings: (n * height * width, channels * 9)."""
     padded = np.pad(source, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = sliding_window_view(padded, (3, 3), axis=(2, 3))
     return windows.transpose(0, 2, 3, 1, 4, 5).reshape(-1, 9 * source.shape[1])
 
 
-def _convolved(patches: np.ndarray, weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _convolve(patches: np.ndarray, weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     count, _, height, width = shape
     return (patches @ weight.T).reshape(count, height, width, -1).transpose(0, 3, 1, 2)
 
 
-def _doubled(values: np.ndarray) -> np.ndarray:
+def _double(values: np.ndarray) -> np.ndarray:
     return values.repeat(2, axis=2).repeat(2, axis=3)

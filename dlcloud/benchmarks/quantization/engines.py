@@ -130,7 +130,6 @@ class Engine:
         return {**self.environment, **self.isa_variables.get(isa, {})}
 
     def build_factory(self, precision: InferencePrecision) -> str:
-        """Return the factory that builds the model."""
         shares_fp32 = precision is not InferencePrecision.INT8 or self.own_requirements
         return self.fp32_builder if shares_fp32 else f"{self.module}:build_int8"
 

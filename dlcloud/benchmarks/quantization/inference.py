@@ -46,7 +46,6 @@ class InferenceJob:
 
     @property
     def path(self) -> Path:
-        """The model's path."""
         return Path(self.model)
 
     @property
@@ -96,11 +95,9 @@ class Inference:
 
     @property
     def items_per_step(self) -> int:
-        """The images a step."""
         return len(self.feed)
 
     def step(self) -> None:
-        """Run one batch."""
         self.runs[0](self.feed)
 
     def outputs(self) -> list[list[float]]:

@@ -44,7 +44,6 @@ class BuildJob:
 
     @property
     def models(self) -> ModelCache:
-        """The cache of models."""
         return ModelCache(Path(self.cache))
 
     def stem(self, source: Path) -> str:
@@ -120,7 +119,7 @@ def model_bytes(model: Path) -> int:
 def load_parts(model: Path, network: str, seed: int) -> list[Part]:
     """Return the model with its images for agreement, or each fold with the images held out from it."""
     if (user := UserModel.read(network)) is not None:
-        return [Part(model=model, images=user.judged(1000 * seed + AGREEMENT))]
+        return [Part(model=model, images=user.judging_inputs(1000 * seed + AGREEMENT))]
     if network != DIGITS:
         return [Part(model=model, images=_draw(network, AGREEMENT_IMAGES, seed, AGREEMENT))]
     files = fold_files(model)
@@ -130,7 +129,6 @@ def load_parts(model: Path, network: str, seed: int) -> list[Part]:
 
 
 def draw_feed(parts: Sequence[Part], job: InferenceJob) -> np.ndarray:
-    """Return a batch to time."""
     if job.network in NETWORKS:
         return _draw(job.network, job.batch, job.seed, TIMING)
     return repeat_images(parts[0].images, job.batch)
@@ -143,5 +141,5 @@ def _draw(network: str, count: int, seed: int, purpose: int) -> np.ndarray:
     """
     seed = 1000 * seed + purpose
     if (user := UserModel.read(network)) is not None:
-        return user.calibration(count, seed)
+        return user.calibration_inputs(count, seed)
     return draw_images(count, NETWORKS[network].size, seed)

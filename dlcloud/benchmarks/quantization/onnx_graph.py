@@ -52,7 +52,6 @@ class GraphBuilder:
         return self.node("Gemm", [source, weight, self._bias(outputs)], transB=1)
 
     def relu(self, source: str) -> str:
-        """Add a rectifier."""
         return self.node("Relu", [source])
 
     def max_pool(

@@ -132,7 +132,7 @@ def _ssd300(builder: GraphBuilder) -> Outputs:
     """
     sources = [*_ssd_base(builder)]
     sources += _ssd_extra(builder, sources[-1])
-    sources[0] = _ssd_normalised(builder, sources[0])
+    sources[0] = _ssd_normalize(builder, sources[0])
     places, classes = (
         [
             _ssd_head(builder, source, channels, boxes, values)
@@ -172,7 +172,7 @@ def _ssd_extra(builder: GraphBuilder, source: str) -> list[str]:
     return sources
 
 
-def _ssd_normalised(builder: GraphBuilder, source: str) -> str:
+def _ssd_normalize(builder: GraphBuilder, source: str) -> str:
     """Scale the features at every place to one length."""
     scale = builder.constant(np.full((1, SSD_SOURCES[0][0], 1, 1), NORMALISED_TO, dtype=np.float32))
     return builder.node("Mul", [builder.node("LpNormalization", [source], axis=1, p=2), scale])

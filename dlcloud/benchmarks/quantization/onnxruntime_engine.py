@@ -57,7 +57,6 @@ def build_int8(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of 
 
 
 def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJob
-    """Load a model for timing."""
     job = InferenceJob(**arguments)
     parts = load_parts(job.path, job.network, job.seed)
     return Inference(

@@ -111,7 +111,6 @@ def _convert(source: Path, target: Path) -> None:
 
 
 def _read(model: Path) -> Any:  # noqa: ANN401 - no types
-    """Read an ONNX file, or a folder with a graph of OpenVINO."""
     return openvino.Core().read_model(model / GRAPH if model.is_dir() else model)
 
 

@@ -78,7 +78,6 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
 
 
 def _choose_preparation(job: InferenceJob) -> Callable[[Any], Any]:
-    """Return how a program is made ready for the job's precision."""
     if job.precision == "fp32-eager":
         return lambda module: module
     if job.precision == "int8" and job.device == "cuda":
@@ -194,7 +193,6 @@ def _fp32_program(job: BuildJob) -> Path:
 
 
 def _export_all(source: Path, target: Path, shape: tuple[int, ...]) -> None:
-    """Export an ONNX file, or each in a folder."""
     if not source.is_dir():
         export_onnx(source, target, shape)
         return

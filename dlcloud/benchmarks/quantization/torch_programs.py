@@ -1,4 +1,8 @@
-"""Make PyTorch programs of ONNX and Keras files, so that PyTorch gets the same networks as other engines."""
+"""Make PyTorch programs of ONNX and Keras files, so that PyTorch gets the same networks as other engines.
+
+onnx2torch converts more operators, but needs torchvision, whose wheels are each bound to one build of
+PyTorch.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +67,6 @@ class KerasModel(torch.nn.Module):
         self.model = model
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Compute the output."""
         return self.model(images)
 
 
@@ -153,19 +156,25 @@ def _symmetric(pads: Sequence[int]) -> list[int]:
     return list(pads[:half])
 
 
+def _window(
+    pads: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), **_: object
+) -> dict[str, list[int]]:
+    """Return PyTorch's arguments for the windows of a convolution or a pooling."""
+    return {"stride": list(strides), "padding": _symmetric(pads)}
+
+
 def _conv(
     source: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     *,
-    pads: Sequence[int] = (0, 0, 0, 0),
-    strides: Sequence[int] = (1, 1),
     dilations: Sequence[int] = (1, 1),
     group: int = 1,
-    **_: object,
+    **window: Any,  # noqa: ANN401 - ONNX's attributes
 ) -> torch.Tensor:
-    padding = _symmetric(pads)
-    return functional.conv2d(source, weight, bias, list(strides), padding, list(dilations), group)
+    return functional.conv2d(
+        source, weight, bias, dilation=list(dilations), groups=group, **_window(**window)
+    )
 
 
 def _gemm(
@@ -178,13 +187,12 @@ def _max_pool(
     source: torch.Tensor,
     *,
     kernel_shape: Sequence[int],
-    strides: Sequence[int] = (1, 1),
-    pads: Sequence[int] = (0, 0, 0, 0),
+    dilations: Sequence[int] = (1, 1),
     ceil_mode: int = 0,
-    **_: object,
+    **window: Any,  # noqa: ANN401 - ONNX's attributes
 ) -> torch.Tensor:
     return functional.max_pool2d(
-        source, list(kernel_shape), list(strides), _symmetric(pads), ceil_mode=bool(ceil_mode)
+        source, list(kernel_shape), dilation=list(dilations), ceil_mode=bool(ceil_mode), **_window(**window)
     )
 
 
@@ -192,15 +200,12 @@ def _average_pool(
     source: torch.Tensor,
     *,
     kernel_shape: Sequence[int],
-    strides: Sequence[int] = (1, 1),
-    pads: Sequence[int] = (0, 0, 0, 0),
     ceil_mode: int = 0,
     count_include_pad: int = 0,
-    **_: object,
+    **window: Any,  # noqa: ANN401 - ONNX's attributes
 ) -> torch.Tensor:
-    return functional.avg_pool2d(
-        source, list(kernel_shape), list(strides), _symmetric(pads), bool(ceil_mode), bool(count_include_pad)
-    )
+    counts = {"ceil_mode": bool(ceil_mode), "count_include_pad": bool(count_include_pad)}
+    return functional.avg_pool2d(source, list(kernel_shape), **counts, **_window(**window))
 
 
 def _batch_norm(

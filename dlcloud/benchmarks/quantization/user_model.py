@@ -49,14 +49,14 @@ class UserModel:
             return None
         return cls(**{**description, "shape": tuple(description["shape"])})
 
-    def calibration(self, count: int, seed: int) -> np.ndarray:
+    def calibration_inputs(self, count: int, seed: int) -> np.ndarray:
         """Return inputs to take scales from: at most half of the user's, or synthetic images."""
         if self.data is None:
             return draw_shaped_images(self.shape, count, seed)
         inputs = self._inputs()
         return inputs[: max(1, min(count, len(inputs) // 2))]
 
-    def judged(self, seed: int) -> np.ndarray:
+    def judging_inputs(self, seed: int) -> np.ndarray:
         """Return inputs to judge by: the second half of the user's, or synthetic images."""
         if self.data is None:
             return draw_shaped_images(self.shape, SYNTHETIC_IMAGES, seed)
@@ -190,7 +190,6 @@ def _digest_files(path: Path) -> str:
 
 
 def _read_onnx_shape(path: Path) -> list[int | None]:
-    """Return the shape of an ONNX file's input, the batch first; None where it is open."""
     import onnx  # noqa: PLC0415 - one format's
 
     graph = onnx.load(path, load_external_data=False).graph
@@ -204,7 +203,6 @@ def _read_onnx_shape(path: Path) -> list[int | None]:
 
 
 def _read_program_shape(path: Path) -> list[int | None]:
-    """Return the shape of an exported program's input."""
     import torch  # noqa: PLC0415 - one format's
 
     program = torch.export.load(path)
@@ -217,7 +215,6 @@ def _read_program_shape(path: Path) -> list[int | None]:
 
 
 def _read_saved_model_shape(path: Path) -> list[int | None]:
-    """Return the shape of a TensorFlow SavedModel's input, as OpenVINO reads it."""
     import openvino  # type: ignore[import-not-found]  # noqa: PLC0415 - one format's
 
     inputs = openvino.Core().read_model(path).inputs
