@@ -193,15 +193,11 @@ class Up:
     def _run_workload(self, launcher: "Launcher", plan: "Plan", members: list[Member]) -> None:
         recipe, runs = self.file.recipe, self.context.runs
         if self._is_elastic:
-            from dlcloud.elastic.run import ElasticRun
+            from dlcloud.elastic.controller import train
 
-            ElasticRun(
-                launcher=launcher,
-                recipe=recipe,
-                recipe_folder=self._folder,
-                plan=plan,
-                rehearsal=self._rehearsal(),
-            ).run(members)
+            train(
+                launcher, recipe, members, recipe_folder=self._folder, plan=plan, rehearsal=self._rehearsal()
+            )
             return
         from dlcloud.bench.run import Runner
 
@@ -229,7 +225,7 @@ class Up:
         return Rehearsal(
             incidents=recipe.rehearsal,
             types=recipe.instances.types,
-            fate=self.context.local_endpoint().control,
+            faults=self.context.local_endpoint().control,
             emit=self.context.emit,
         )
 

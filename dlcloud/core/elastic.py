@@ -1,4 +1,4 @@
-"""The decisions of an elastic run: whom to replace and when to ask again, whom to let go."""
+"""The decisions of an elastic run: which workers to replace, when to request instances, which let leave."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from dlcloud.core.resize import decide as decide_size
 FIRST_WAIT = timedelta(seconds=5)
 LONGEST_WAIT = timedelta(minutes=5)
 """After a refusal the next request waits, twice as long each time: capacity comes back in minutes, and a
-request that is refused costs nothing but its call."""
+request that is refused costs only its call."""
 
 
 class WorkerState(StrEnum):
-    """Where the worker on an instance stands.
+    """The state of a worker, in the order in which it changes.
 
-    ARRIVING is set up, TRAINING takes part; AT_RISK takes part although EC2 recommends to move on (a
-    rebalance recommendation); LEAVING drains, or is told of its interruption; GONE takes no part any more.
+    ARRIVING is being set up; TRAINING takes part in steps; AT_RISK does so after a rebalance recommendation;
+    LEAVING drains, or has an interruption notice; GONE takes part no more.
     """
 
     ARRIVING = "arriving"
@@ -32,32 +32,30 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """An instance of the run."""
+    """The worker on an instance."""
 
     member: Member
-    standing: WorkerState
+    state: WorkerState
 
     @property
     def instance_id(self) -> str:
-        """Return the instance's id."""
         return self.member.instance.instance_id
 
     @property
     def stays(self) -> bool:
-        """Tell whether it can be counted on."""
-        return self.standing in {WorkerState.ARRIVING, WorkerState.TRAINING}
+        """True if the worker trains, or will, and nothing asks it to leave."""
+        return self.state in {WorkerState.ARRIVING, WorkerState.TRAINING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRefusals:
-    """What became of the last requests: `times` in a row gave nothing, the last at `at`."""
+    """The last `times` requests in a row were refused, the last one at `at`."""
 
     times: int
     at: datetime
 
     @property
-    def again_at(self) -> datetime:
-        """Return when to ask again."""
+    def retry_at(self) -> datetime:
         doubled = FIRST_WAIT * (1 << min(self.times - 1, 10))
         return self.at + min(doubled, LONGEST_WAIT)
 
@@ -67,15 +65,15 @@ class ScalingDecision:
     """What the controller does next.
 
     Attributes:
-        launch: How many instances to ask for.
-        drain: Who is to leave after its step, by instance id.
-        look_at: When to decide again, if nothing happens before.
-        reasons: Why, for people.
+        launch: Instances to request.
+        drain: Ids of the instances whose workers are asked to leave.
+        retry_at: When refused instances are requested again; None if none are missing.
+        reasons: For people.
     """
 
     launch: int
     drain: tuple[str, ...]
-    look_at: datetime | None
+    retry_at: datetime | None
     reasons: tuple[str, ...]
 
 
@@ -86,45 +84,45 @@ def decide(
     now: datetime,
     base: int = 0,
     rounds: Sequence[Market] = (Market.ON_DEMAND,),
-    asking: bool = False,
-    refused: LaunchRefusals | None = None,
+    is_launching: bool = False,
+    refusals: LaunchRefusals | None = None,
 ) -> ScalingDecision:
-    """Decide what to do with the workers that there are.
+    """Decide which instances to request and which workers to let leave.
 
-    Who is interrupted is replaced at once, not when it is gone. Where no on-demand instance is left, one more
-    is asked for whatever the target: somebody must coordinate. Who is at risk is replaced first and leaves
-    when the newcomer trains. What is too much leaves, in the order of `dlcloud resize`.
+    An interrupted instance is replaced at once, not when it is gone. Without an on-demand instance one more
+    is requested, whatever the target: a run needs a coordinator. A worker at risk is replaced first and
+    leaves when the new one trains. Surplus workers leave in the order of `dlcloud resize`.
 
     Args:
         workers: All that the run has had.
-        target: How many are wanted.
+        target: Requested workers.
         now: The time.
-        base: How many are to be on-demand, whatever the market.
+        base: Workers that are on-demand, whatever the market.
         rounds: The markets of the others.
-        asking: Whether a request for instances is under way.
-        refused: The refusals that came last, if the last request gave nothing.
+        is_launching: True while a request for instances is under way.
+        refusals: Since the last request that gave an instance; None without any.
     """
     staying = [worker for worker in workers if worker.stays]
-    at_risk = [worker for worker in workers if worker.standing is WorkerState.AT_RISK]
-    drain, drain_reasons = _drain(staying, at_risk, target, base=base, rounds=rounds)
-    missing = max(target - len(staying), int(successor(workers) is None))
-    if missing <= 0 or asking:
-        return ScalingDecision(launch=0, drain=drain, look_at=None, reasons=drain_reasons)
-    if refused is not None and refused.again_at > now:
-        return ScalingDecision(launch=0, drain=drain, look_at=refused.again_at, reasons=drain_reasons)
-    why = f"{len(staying)} of {target} workers can be counted on: asking for {missing} more"
-    return ScalingDecision(launch=missing, drain=drain, look_at=None, reasons=(*drain_reasons, why))
+    at_risk = [worker for worker in workers if worker.state is WorkerState.AT_RISK]
+    drain, reasons = _choose_leaving(staying, at_risk, target, base=base, rounds=rounds)
+    missing = max(target - len(staying), int(choose_coordinator(workers) is None))
+    if missing <= 0 or is_launching:
+        return ScalingDecision(launch=0, drain=drain, retry_at=None, reasons=reasons)
+    if refusals is not None and refusals.retry_at > now:
+        return ScalingDecision(launch=0, drain=drain, retry_at=refusals.retry_at, reasons=reasons)
+    reason = f"{len(staying)} of {target} workers stay: requesting {missing} more"
+    return ScalingDecision(launch=missing, drain=drain, retry_at=None, reasons=(*reasons, reason))
 
 
 def minimum_workers(minimum: int, target: int, *, current: int | None = None, training: int = 0) -> int:
-    """Return how many workers a step needs: as the recipe says, but never more than are asked for.
+    """Return how many workers every step needs: the recipe's minimum, but no more than are requested.
 
     Args:
         minimum: The recipe's.
-        target: How many workers are asked for.
-        current: The number that is in force; it is raised only once so many workers train, so that a larger
-            target does not stop a training that is under way.
-        training: How many workers train.
+        target: Requested workers.
+        current: The number in force. It is raised only once so many workers train, so that a larger target
+            does not stop a training that is under way.
+        training: Workers that train.
     """
     allowed = min(minimum, max(1, target))
     if current is None or allowed <= current or training >= allowed:
@@ -132,12 +130,12 @@ def minimum_workers(minimum: int, target: int, *, current: int | None = None, tr
     return current
 
 
-def successor(workers: Sequence[Worker]) -> Member | None:
-    """Return who coordinates, of those that can be counted on: the oldest on-demand one."""
+def choose_coordinator(workers: Sequence[Worker]) -> Member | None:
+    """Return the oldest on-demand instance whose worker stays; None without one."""
     return coordinator([worker.member for worker in workers if worker.stays])
 
 
-def _drain(
+def _choose_leaving(
     staying: Sequence[Worker],
     at_risk: Sequence[Worker],
     target: int,
@@ -145,15 +143,14 @@ def _drain(
     base: int,
     rounds: Sequence[Market],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    training = [worker for worker in staying if worker.standing is WorkerState.TRAINING]
+    training = {worker.instance_id for worker in staying if worker.state is WorkerState.TRAINING}
     replaced = [worker.instance_id for worker in at_risk] if len(training) >= target else []
     reasons = [f"{name} is replaced and leaves: it was at risk" for name in replaced]
     members = [worker.member for worker in staying]
-    surplus = decide_size(members, target, base=base, rounds=rounds).end if len(members) > target else ()
-    too_many = [member.instance.instance_id for member in surplus]
-    trains = {worker.instance_id for worker in training}
-    if trains <= set(too_many):
-        # Who stays still arrives: until it trains, nobody but these has the state.
-        too_many = [name for name in too_many if name not in trains]
-    reasons += [f"{name} leaves: {target} workers are wanted" for name in too_many]
-    return (*replaced, *too_many), tuple(reasons)
+    ending = decide_size(members, target, base=base, rounds=rounds).end if len(members) > target else ()
+    surplus = [member.instance.instance_id for member in ending]
+    if training <= set(surplus):
+        # The staying workers still arrive: until they train, only these hold the state.
+        surplus = [name for name in surplus if name not in training]
+    reasons += [f"{name} leaves: {target} workers are requested" for name in surplus]
+    return (*replaced, *surplus), tuple(reasons)

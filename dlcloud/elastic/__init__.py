@@ -1,5 +1,5 @@
-"""Keep an elastic training job going: follow its workers, replace who is interrupted, let go who is too many.
+"""Keep an elastic training running: follow its workers, replace interrupted ones, let surplus ones leave.
 
-The workers agree on each step among themselves; nothing here is in the way of a step, and where the
-controller is gone the training goes on. Decides by `core.elastic`; never prints.
+The workers agree on each step among themselves; nothing here delays a step, and if the controller is gone the
+training continues. Decides by `core.elastic`; never prints.
 """

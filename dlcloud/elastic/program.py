@@ -1,4 +1,4 @@
-"""What runs on each instance of an elastic job: an agent, and the user's script as its worker."""
+"""What runs on each instance of an elastic training: an agent, and the user's script as its worker."""
 
 import json
 import shlex
@@ -6,15 +6,53 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dlcloud.trainer
+from dlcloud.core.cluster import Member
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Elastic, Recipe
-from dlcloud.elastic.lead import Coordinator
+from dlcloud.trainer.settings import LIGHTHOUSE_PORT
 
 PACKAGE = Path(dlcloud.trainer.__file__).parent
 REQUIREMENTS = PACKAGE / "requirements" / "elastic.txt"
 CONTROL = "control.json"
+PORT = LIGHTHOUSE_PORT
+"""The cluster's security group lets only its own instances reach it."""
+
 LAST_S = 5.0
-"""A worker that is still there so long before its instance is taken is ended, so that its peers notice."""
+"""A worker that still runs so long before an interruption is killed, so that its peers notice."""
+
+Revision = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinator:
+    """The instance that runs lighthouse and ledger, and what every worker has to know of it.
+
+    Attributes:
+        generation: Failovers before it; 0 is the coordinator that the run began with.
+        step: Steps that were committed when it took over.
+        minimum: Workers that every step needs.
+        least: Committed steps of the newest state of a survivor; no worker trains on an older state.
+    """
+
+    member: Member
+    generation: int = 0
+    step: int = 0
+    minimum: int = 1
+    least: int = 0
+
+    @property
+    def instance_id(self) -> str:
+        return self.member.instance.instance_id
+
+    @property
+    def revision(self) -> Revision:
+        """Changes with every change that the workers have to be informed of."""
+        return self.generation, self.least, self.minimum
+
+    @property
+    def host(self) -> str:
+        """The address for the other instances."""
+        return self.member.instance.private_host or self.member.instance.host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +60,10 @@ class Program:
     """The training job of a recipe.
 
     Args:
-        run: The name by which its workers know each other.
-        command: The worker's, a shell command; `python3` in it is the environment's.
+        run: The name by which its workers recognise each other.
+        command: Of a worker, for the shell; `python3` in it is the environment's.
         requirements: Pinned packages, a line each.
-        files: What is copied to where the command runs, or None.
-        elastic: The recipe's part.
+        files: Copied to where the command runs, or None.
     """
 
     run: str
@@ -35,55 +72,49 @@ class Program:
     files: Path | None
     elastic: Elastic
 
-    def agent(self, python: str, *, worker: str, lead: Coordinator, port: int) -> str:
-        """Return the shell command of an instance's agent, run in the folder that the command runs in.
+    def agent(self, python: str, *, worker: str, coordinator: Coordinator) -> str:
+        """Return the shell command of an instance's agent, for the folder in which the command runs.
 
         Args:
             python: The environment's interpreter.
             worker: The instance's name in the records.
-            lead: The coordinator; it may be this instance.
-            port: Of its lighthouse.
+            coordinator: It may be this instance.
         """
+        elastic = self.elastic
         words = ["-m", "trainer.agent", "--folder", "..", "--run", self.run, "--worker", worker]
-        words += ["--coordinator", lead.host, "--port", str(port)]
-        words += ["--checkpoint-seconds", f"{self.elastic.checkpoint_seconds:g}"]
-        words += ["--margin", f"{self.elastic.leave_seconds:g}"]
-        # Who is asked to leave has half of that time before it is ended.
-        words += ["--last-seconds", f"{min(LAST_S, self.elastic.leave_seconds / 2):g}"]
-        words += ["--hash-every", str(self.elastic.exact_hash_every)]
-        if worker == lead.instance_id:
-            # How many workers a step needs may change while they train: the control file says it.
-            words += ["--lighthouse", "--step", str(lead.step)]
+        words += ["--coordinator", coordinator.host, "--port", str(PORT)]
+        words += ["--checkpoint-seconds", f"{elastic.checkpoint_seconds:g}"]
+        words += ["--margin", f"{elastic.leave_seconds:g}"]
+        # A worker has at least half of that time to leave before it is killed.
+        words += ["--last-seconds", f"{min(LAST_S, elastic.leave_seconds / 2):g}"]
+        words += ["--hash-every", str(elastic.exact_hash_every)]
+        if worker == coordinator.instance_id:
+            # The minimum may change while the workers train: it is in the control file.
+            words += ["--lighthouse", "--step", str(coordinator.step)]
         words += ["--", "sh", "-c", f"exec {self.command}"]
         return f"PYTHONPATH=.. exec {shlex.quote(python)} {shlex.join(words)}\n"
 
-    def control(
-        self, *, worker: str, workers: int, lead: Coordinator, port: int, drain: str | None = None
-    ) -> bytes:
-        """Return what the controller tells an agent; `trainer/control.py` says what it means."""
-        wanted = {
-            "generation": lead.generation,
-            "minimum": lead.minimum,
-            "workers": workers,
-            "drain": drain,
-            "coordinator": f"{lead.host}:{port}",
-            "coordinates": worker == lead.instance_id,
-            "step": lead.step,
-            "least": lead.least,
-        }
-        return json.dumps(wanted).encode() + b"\n"
+
+def control_file(coordinator: Coordinator, *, worker: str, workers: int, drain: str | None = None) -> bytes:
+    """Return the control file of an instance; `trainer/control.py` documents it."""
+    values = {
+        "generation": coordinator.generation,
+        "minimum": coordinator.minimum,
+        "workers": workers,
+        "drain": drain,
+        "coordinator": f"{coordinator.host}:{PORT}",
+        "coordinates": worker == coordinator.instance_id,
+        "step": coordinator.step,
+        "least": coordinator.least,
+    }
+    return json.dumps(values).encode() + b"\n"
 
 
 def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> Program:
-    """Return the training job of a recipe.
-
-    Args:
-        recipe: One whose workload is elastic.
-        recipe_folder: Its paths are relative to this.
-        run: The name by which the workers know each other.
+    """Return the training job of a recipe, whose paths are relative to `recipe_folder`.
 
     Raises:
-        RecipeError: A file is missing.
+        RecipeError: The workload is not elastic, or a file is missing.
     """
     workload = recipe.workload
     if workload.elastic is None or workload.command is None:

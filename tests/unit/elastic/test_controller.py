@@ -1,4 +1,4 @@
-"""An elastic run as its controller sees it: who is replaced, what is told, when it is over."""
+"""The controller of an elastic run: replacements, control files, messages, and the end."""
 
 import threading
 from datetime import timedelta
@@ -10,7 +10,7 @@ from dlcloud.core.elastic import WorkerState
 from dlcloud.core.errors import CloudError, InstanceError, RemoteCommandError
 from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
-from dlcloud.elastic.controller import FAILURES, Controller
+from dlcloud.elastic.controller import MOST_FAILURES, Controller
 from dlcloud.elastic.workers import DRAINED, RecordsReceived, WorkerExited
 from dlcloud.launch.launcher import LaunchedMembers
 from tests.fakes.clock import FakeClock
@@ -34,7 +34,7 @@ def step(number, size=3):
 
 
 def event(name, **other):
-    return {"record": "event", "event": name, "cause": "as told", **other}
+    return {"record": "event", "event": name, "cause": "a cause", **other}
 
 
 DONE = event("done", step=9)
@@ -45,7 +45,7 @@ class FakeWorkers:
 
     def __init__(self, script, stored):
         self.script, self.kept = script, stored
-        self.served, self.drained, self.told, self.post, self.lead = [], [], [], None, None
+        self.served, self.drained, self.informed, self.post, self.coordinator = [], [], [], None, None
         self.minimums = []
 
     def serve(self, member):
@@ -53,7 +53,7 @@ class FakeWorkers:
         for each in self.script.get(member.instance.instance_id, []):
             self.post(each)
 
-    def stored(self, member):
+    def read_stored(self, member):
         return self.kept.get(member.instance.instance_id, [])
 
     def drain(self, member, cause, *, workers):
@@ -61,21 +61,17 @@ class FakeWorkers:
         for each in self.script.get(f"{member.instance.instance_id} {cause} {workers}", []):
             self.post(each)
 
-    def inform(self, member, *, workers):
+    def write_control(self, member, *, workers):
         assert workers
-        name, lead = member.instance.instance_id, self.lead()
-        self.minimums.append((name, lead.minimum))
-        self.told.append((name, lead.instance_id, lead.least))
-        for each in self.script.get(f"{name} told {lead.instance_id} {lead.least}", []):
+        name, coordinator = member.instance.instance_id, self.coordinator()
+        self.minimums.append((name, coordinator.minimum))
+        self.informed.append((name, coordinator.instance_id, coordinator.least))
+        for each in self.script.get(f"{name} informed {coordinator.instance_id} {coordinator.least}", []):
             self.post(each)
         return name in self.served
 
-    @property
-    def detached(self):
-        return self
-
-    def error_of(self, failed, program):
-        return RemoteCommandError(f"{program} failed on {failed.instance_id}")
+    def error_of(self, failed):
+        return RemoteCommandError(f"sample failed on {failed.instance_id}")
 
 
 class World:
@@ -83,7 +79,7 @@ class World:
 
     def __init__(self, script, *, answers=(), target=3, stored=None, launches=Market.SPOT, text=TRAINS):
         self.workers = FakeWorkers(script, stored or {})
-        self.answers, self.asked, self.ended, self.told = list(answers), [], [], []
+        self.answers, self.asked, self.ended, self.events = list(answers), [], [], []
         self.launched, self.launches = 0, launches
         self.controller = Controller(
             cluster=cluster(),
@@ -93,11 +89,11 @@ class World:
             end=lambda members: self.ended.extend(each.instance.instance_id for each in members),
             target=lambda: target,
             clock=FakeClock(),
-            emit=self.told.append,
+            emit=self.events.append,
         )
 
-    def make_workers(self, lead, post):
-        self.workers.post, self.workers.lead = post, lead
+    def make_workers(self, coordinator, post):
+        self.workers.post, self.workers.coordinator = post, coordinator
         return self.workers
 
     def grow(self, count, known):
@@ -115,7 +111,7 @@ class World:
 
     @property
     def messages(self):
-        return [each.message for each in self.told]
+        return [each.message for each in self.events]
 
 
 def reports(name, *records):
@@ -135,7 +131,7 @@ def test_a_quiet_run_ends_with_its_last_step():
     assert any(message.startswith("step 1, loss 1.5, 3 worker(s)") for message in world.messages)
 
 
-def test_who_gets_a_notice_is_replaced_at_once_and_ended_when_it_has_left():
+def test_an_interrupted_instance_is_replaced_and_ended_once_it_left():
     script = {
         "i-0": [reports("i-0", step(1))],
         "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)],
@@ -198,10 +194,10 @@ def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
     """A minimum that stayed where it was would stop the training for good, while it bills."""
     script = {name: [reports(name, step(1))] for name in ("i-0", "i-1", "i-2")}
     world, turns, informed = World(script, text=THREE), [], threading.Event()
-    clock, inform = world.controller.clock, world.workers.inform
+    clock, write_control = world.controller.clock, world.workers.write_control
 
     def listen(member, *, workers):
-        answer = inform(member, workers=workers)
+        answer = write_control(member, workers=workers)
         if {("i-0", 1), ("i-1", 1), ("i-2", 1)} <= set(world.workers.minimums):
             informed.set()
         return answer
@@ -218,7 +214,7 @@ def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
             world.workers.post(ends("i-0"))
         return 3 if len(turns) < 5 else 1
 
-    world.workers.inform, world.controller.target = listen, target
+    world.workers.write_control, world.controller.target = listen, target
     world.go()
     assert {minimum for _, minimum in world.workers.minimums} == {1}
     assert sorted(world.workers.drained) == ["i-1", "i-2"]
@@ -251,15 +247,15 @@ def test_a_new_instance_takes_over_from_a_lost_coordinator():
         "i-1": [reports("i-1", taken(7))],
         "i-2": [reports("i-2", taken(6)), LOST],
         "i-3": [reports("i-3", STARTED)],
-        "i-1 told i-3 7": [reports("i-1", taken(8, 1))],
-        "i-1 told i-3 0": done,
+        "i-1 informed i-3 7": [reports("i-1", taken(8, 1))],
+        "i-1 informed i-3 0": done,
     }
     world = World(script, launches=Market.ON_DEMAND).go()
     assert (world.asked, world.ended) == ([1], ["i-0"])
-    assert {("i-1", "i-3", 7), ("i-2", "i-3", 7), ("i-3", "i-3", 7)} <= set(world.workers.told)
-    lead = world.workers.lead()
-    assert (lead.generation, lead.step, lead.least) == (1, 8, 0)
-    assert any("2 of them hold the state of step 7 of 8" in message for message in world.messages)
+    assert {("i-1", "i-3", 7), ("i-2", "i-3", 7), ("i-3", "i-3", 7)} <= set(world.workers.informed)
+    coordinator = world.workers.coordinator()
+    assert (coordinator.generation, coordinator.step, coordinator.least) == (1, 8, 0)
+    assert any("2 workers hold the state of step 7 of 8" in message for message in world.messages)
     assert "the training goes on from step 7: 1 step(s) are taken again" in world.messages
 
 
@@ -268,11 +264,11 @@ def test_a_remaining_on_demand_instance_takes_over_before_others_know():
     script = {
         "i-1": [reports("i-1", taken(7))],
         "i-2": [reports("i-2", taken(7)), LOST],
-        "i-2 told i-2 7": [reports("i-2", STARTED)],
-        "i-1 told i-2 7": [reports("i-1", taken(8, 1)), reports("i-2", DONE), ends("i-1"), ends("i-2")],
+        "i-2 informed i-2 7": [reports("i-2", STARTED)],
+        "i-1 informed i-2 7": [reports("i-1", taken(8, 1)), reports("i-2", DONE), ends("i-1"), ends("i-2")],
     }
     world = World(script, target=2).go(members)
-    assert [name for name, *_ in world.workers.told][:1] == ["i-2"]
+    assert [name for name, *_ in world.workers.informed][:1] == ["i-2"]
     assert (world.asked, world.ended) == ([], ["i-0"])
     assert any("no step is lost" in message for message in world.messages)
 
@@ -282,23 +278,23 @@ def test_a_survivor_lost_before_training_resumes_is_not_awaited():
     script = {
         "i-1": [reports("i-1", taken(9))],
         "i-2": [reports("i-2", taken(7)), LOST],
-        "i-2 told i-2 9": [
+        "i-2 informed i-2 9": [
             reports("i-2", STARTED),
             WorkerExited(instance_id="i-1", error=InstanceError("i-1 is gone, too")),
         ],
-        "i-2 told i-2 7": [reports("i-2", taken(8, 1), DONE), ends("i-2")],
+        "i-2 informed i-2 7": [reports("i-2", taken(8, 1), DONE), ends("i-2")],
     }
     world = World(script, answers=[0] * 99).go(members)
-    assert ("i-2", "i-2", 7) in world.workers.told
+    assert ("i-2", "i-2", 7) in world.workers.informed
 
 
-def test_without_anyone_who_has_the_state_the_run_is_lost_and_says_so():
+def test_a_run_without_a_holder_of_its_state_is_lost():
     world = World({"i-0": [reports("i-0", taken(8)), LOST]})
     with pytest.raises(InstanceError, match="the 8 steps are lost"):
         world.go()
 
 
-def test_a_coordinator_that_cannot_be_ended_has_no_successor_yet():
+def test_a_coordinator_that_cannot_be_ended_is_not_replaced_yet():
     """Two coordinators would be two runs."""
     script = {"i-1": [reports("i-1", taken(7)), LOST]}
     world, refusals = World(script), [CloudError("no network")] * 3
@@ -327,17 +323,17 @@ def test_a_program_failing_on_the_coordinator_at_first_ends_the_run():
         world.go()
 
 
-def test_a_controller_that_comes_after_another_sees_who_has_to_be_told():
-    """The coordinator was lost while nobody looked; `up` has launched another before it trains on."""
+def test_a_later_controller_informs_the_workers_of_the_coordinator():
+    """The coordinator was lost without a controller; `up` has launched another before it trains on."""
     members = [member(1), member(2), member(3, Market.ON_DEMAND)]
     script = {
         "i-3": [reports("i-3", STARTED)],
-        "i-2 told i-3 7": [reports("i-2", taken(8, 3), DONE), *(ends(f"i-{n}") for n in (1, 2, 3))],
+        "i-2 informed i-3 7": [reports("i-2", taken(8, 3), DONE), *(ends(f"i-{n}") for n in (1, 2, 3))],
     }
     world = World(script, stored={"i-1": [taken(6, 2)], "i-2": [taken(7, 2)]}).go(members)
-    lead = world.workers.lead()
-    assert (lead.instance_id, lead.generation, lead.step) == ("i-3", 3, 7)
-    assert ("i-1", "i-3", 7) in world.workers.told
+    coordinator = world.workers.coordinator()
+    assert (coordinator.instance_id, coordinator.generation, coordinator.step) == ("i-3", 3, 7)
+    assert ("i-1", "i-3", 7) in world.workers.informed
 
 
 def test_a_program_that_fails_wherever_it_runs_ends_the_run():
@@ -345,7 +341,7 @@ def test_a_program_that_fails_wherever_it_runs_ends_the_run():
     world = World(failing)
     with pytest.raises(RemoteCommandError, match="sample failed on"):
         world.go()
-    assert len([message for message in world.messages if "is replaced" in message]) == FAILURES - 1
+    assert len([message for message in world.messages if "is replaced" in message]) == MOST_FAILURES - 1
 
 
 def test_a_bug_in_a_thread_is_raised_and_not_waited_for():
@@ -365,5 +361,5 @@ def test_a_later_controller_knows_the_requests_to_an_earlier_one():
         world.asked.append(count) or LaunchedMembers(members=[], connections={})
     )
     world.go()
-    assert world.controller.team.step == 7
-    assert world.controller.team.standing("i-2") is WorkerState.GONE
+    assert world.controller.registry.step == 7
+    assert world.controller.registry.state("i-2") is WorkerState.GONE

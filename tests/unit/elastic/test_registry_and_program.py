@@ -1,4 +1,4 @@
-"""What the records make of each worker, what befalls a rehearsal, what an agent is told."""
+"""Workers by their records, incidents of a rehearsal, commands and control files of agents."""
 
 import shlex
 from dataclasses import replace
@@ -11,10 +11,9 @@ from dlcloud.core.elastic import WorkerState
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.events import Warned
 from dlcloud.core.recipe import Incident, read_recipe
-from dlcloud.elastic.lead import Coordinator
-from dlcloud.elastic.program import program_of
+from dlcloud.elastic.program import Coordinator, control_file, program_of
+from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.team import WorkerRegistry
 from dlcloud.trainer.control import parse as parse_control
 from dlcloud.trainer.options import parse
 from tests.fakes.samples import RECIPE, instance, recipe
@@ -22,14 +21,14 @@ from tests.fakes.samples import RECIPE, instance, recipe
 TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py --lr '0.1 2'\n  elastic: {}")
 
 
-def team():
+def registry():
     made = WorkerRegistry()
-    made.admit(Member(instance=instance("i-1"), hourly_usd=None, price_source="", price_as_of=None))
+    made.add(Member(instance=instance("i-1"), hourly_usd=None, price_source="", price_as_of=None))
     return made
 
 
 @pytest.mark.parametrize(
-    ("records", "standing"),
+    ("records", "state"),
     [
         ([], WorkerState.ARRIVING),
         ([{"record": "event", "event": "joined"}], WorkerState.TRAINING),
@@ -40,36 +39,36 @@ def team():
         ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], WorkerState.TRAINING),
     ],
 )
-def test_where_a_worker_stands_by_its_records(records, standing):
-    made = team()
+def test_the_state_of_a_worker_follows_its_records(records, state):
+    made = registry()
     for record in records:
-        made.take("i-1", record)
-    assert made.standing("i-1") is standing
+        made.observe("i-1", record)
+    assert made.state("i-1") is state
 
 
-def test_the_newest_step_counts_whoever_tells_it():
-    made = team()
-    made.take("i-1", {"record": "start", "settings": {"steps": 90}})
-    made.take("i-1", {"record": "step", "step": 5, "loss": 0.5, "world_size": 3})
-    made.take("i-1", {"record": "step", "step": 4, "loss": 0.9, "world_size": 2})
+def test_the_newest_step_counts_whichever_worker_reports_it():
+    made = registry()
+    made.observe("i-1", {"record": "start", "settings": {"steps": 90}})
+    made.observe("i-1", {"record": "step", "step": 5, "loss": 0.5, "world_size": 3})
+    made.observe("i-1", {"record": "step", "step": 4, "loss": 0.9, "world_size": 2})
     assert (made.step, made.steps, made.loss, made.world_size, made.done) == (5, 90, 0.5, 3, False)
-    made.take("i-9", {"record": "event", "event": "done"})
+    made.observe("i-9", {"record": "event", "event": "done"})
     assert made.done
 
 
 @pytest.mark.parametrize("event", ["hold", "no_quorum"])
 def test_what_the_workers_wait_for_is_known_until_the_next_step(event):
-    made = team()
-    made.take("i-1", {"record": "step", "step": 5})
-    made.take("i-1", {"record": "event", "event": event, "cause": "1 of 2 workers needed"})
+    made = registry()
+    made.observe("i-1", {"record": "step", "step": 5})
+    made.observe("i-1", {"record": "event", "event": event, "cause": "1 of 2 workers needed"})
     assert made.waiting == "1 of 2 workers needed"
-    made.take("i-1", {"record": "step", "step": 5})
+    made.observe("i-1", {"record": "step", "step": 5})
     assert made.waiting
-    made.take("i-1", {"record": "step", "step": 6})
+    made.observe("i-1", {"record": "step", "step": 6})
     assert made.waiting == ""
 
 
-class Fate:
+class FaultInjector:
     def __init__(self):
         self.done = []
 
@@ -81,7 +80,7 @@ class Fate:
 
 
 def test_incidents_happen_once_at_their_times():
-    fate, told = Fate(), []
+    faults, events = FaultInjector(), []
     incidents = [
         Incident(after=5, interrupt=1, grace=10),
         Incident(after=6, kill=0),
@@ -89,17 +88,17 @@ def test_incidents_happen_once_at_their_times():
         Incident(after=7, kill=5),
         Incident(after=8, kill="coordinator"),
     ]
-    rehearsal = Rehearsal(incidents=incidents, types=["c7i.xlarge"], fate=fate, emit=told.append)
-    rehearsal.go_on(4.9, ["i-1", "i-2"])
-    assert fate.done == []
-    rehearsal.go_on(5.0, ["i-1", "i-2"])
-    rehearsal.go_on(6.5, ["i-1", "i-2"])
-    assert fate.done == [("i-2", 10), ("i-1", 0.0), ("c7i.xlarge", 0)]
-    rehearsal.go_on(7.5, ["i-1"], "i-0")
-    assert isinstance(told[-1], Warned)
-    assert len(fate.done) == 3
-    rehearsal.go_on(9.0, ["i-1"], "i-0")
-    assert fate.done[3:] == [("i-0", 0.0)]
+    rehearsal = Rehearsal(incidents=incidents, types=["c7i.xlarge"], faults=faults, emit=events.append)
+    rehearsal.start_due(4.9, ["i-1", "i-2"])
+    assert faults.done == []
+    rehearsal.start_due(5.0, ["i-1", "i-2"])
+    rehearsal.start_due(6.5, ["i-1", "i-2"])
+    assert faults.done == [("i-2", 10), ("i-1", 0.0), ("c7i.xlarge", 0)]
+    rehearsal.start_due(7.5, ["i-1"], "i-0")
+    assert isinstance(events[-1], Warned)
+    assert len(faults.done) == 3
+    rehearsal.start_due(9.0, ["i-1"], "i-0")
+    assert faults.done[3:] == [("i-0", 0.0)]
 
 
 FIRST = Member(
@@ -108,15 +107,15 @@ FIRST = Member(
     price_source="",
     price_as_of=None,
 )
-LEAD = Coordinator(member=FIRST, generation=1, step=12, least=11, minimum=2)
+FIRST_COORDINATOR = Coordinator(member=FIRST, generation=1, step=12, least=11, minimum=2)
 
 
 def agent(worker="i-1"):
     program = program_of(recipe(TRAINS), Path(), run="c0ffee")
-    return program.agent("/an env/bin/python", worker=worker, lead=LEAD, port=29510)
+    return program.agent("/an env/bin/python", worker=worker, coordinator=FIRST_COORDINATOR)
 
 
-def test_the_agent_reads_what_it_is_told():
+def test_the_agent_parses_its_command():
     words = shlex.split(agent("i-0").removeprefix("PYTHONPATH=.. exec "))
     assert words[:3] == ["/an env/bin/python", "-m", "trainer.agent"]
     options = parse(words[3:], {})
@@ -139,28 +138,25 @@ def test_the_agent_reads_what_it_is_told():
 
 
 def test_the_control_file_is_one_that_the_trainer_reads():
-    program = program_of(recipe(TRAINS), Path(), run="c0ffee")
-    told = [
-        program.control(worker=name, workers=2, lead=LEAD, port=29510, drain="x") for name in ("i-0", "i-1")
-    ]
-    first, other = [parse_control(each.decode()) for each in told]
+    files = [control_file(FIRST_COORDINATOR, worker=name, workers=2, drain="x") for name in ("i-0", "i-1")]
+    first, other = [parse_control(content.decode()) for content in files]
     assert (other.minimum, other.workers, other.drain, other.generation) == (2, 2, "x", 1)
     assert (other.coordinator, other.step, other.least) == ("10.0.0.1:29510", 12, 11)
     assert (first.coordinates, other.coordinates) == (True, False)
 
 
-def test_what_state_an_instance_has():
-    made = team()
-    assert made.held("i-1") is None
-    made.take("i-1", {"record": "step", "step": 5, "generation": 2})
-    assert (made.held("i-1"), made.generation) == (5, 2)
-    made.take("i-1", {"record": "event", "event": "killed"})
-    assert made.held("i-1") == 0
-    made.take("i-1", {"record": "event", "event": "resumed", "step": 3})
-    assert made.held("i-1") == 3
+def test_the_state_that_an_instance_holds():
+    made = registry()
+    assert made.step_held("i-1") is None
+    made.observe("i-1", {"record": "step", "step": 5, "generation": 2})
+    assert (made.step_held("i-1"), made.generation) == (5, 2)
+    made.observe("i-1", {"record": "event", "event": "killed"})
+    assert made.step_held("i-1") == 0
+    made.observe("i-1", {"record": "event", "event": "resumed", "step": 3})
+    assert made.step_held("i-1") == 3
 
 
-def test_files_that_are_missing_are_told_before_anything_is_launched(tmp_path):
+def test_missing_files_are_reported_before_anything_is_launched(tmp_path):
     text = TRAINS.replace("elastic: {}", "elastic: {}\n  files: src")
     with pytest.raises(RecipeError, match="does not exist"):
         program_of(recipe(text), tmp_path, run="c0ffee")
@@ -179,6 +175,6 @@ def test_files_that_are_missing_are_told_before_anything_is_launched(tmp_path):
         (RECIPE + "  elastic: {}\n", "elastic belongs to a command"),
     ],
 )
-def test_what_makes_no_elastic_run_is_refused(text, says):
+def test_a_recipe_that_cannot_be_elastic_is_refused(text, says):
     with pytest.raises(RecipeError, match=says):
         read_recipe(text, "recipe.yaml")

@@ -1,0 +1,221 @@
+"""Replace a lost coordinator, so that the run neither splits in two nor loses its state.
+
+Every worker holds the state of the run in memory, so it survives the coordinator, whose loss takes lighthouse
+and ledger along. First the lost instance is terminated for certain: two coordinators would be two runs. Then
+another on-demand instance becomes the coordinator, with a ledger that begins where the run was. When its
+lighthouse is up, the other workers are notified and continue with the state that they hold.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.elastic import choose_coordinator
+from dlcloud.core.errors import DlcloudError, InstanceError
+from dlcloud.core.events import Emit, Notice, Warned
+from dlcloud.core.protocols import Clock
+from dlcloud.elastic.program import Coordinator, Revision
+from dlcloud.elastic.registry import WorkerRegistry
+
+RETRY_S = 3.0
+"""Between two attempts to notify an instance, or to terminate one."""
+
+log = logging.getLogger(__name__)
+
+
+class Phase(Enum):
+    """The progress of a failover.
+
+    STEADY: there is a coordinator. TERMINATING: the lost one is being terminated. VACANT: no instance can
+    replace it yet. STARTING: one is chosen, its lighthouse is not up. RESUMING: the workers are notified; no
+    step is committed yet.
+    """
+
+    STEADY = "steady"
+    TERMINATING = "terminating"
+    VACANT = "vacant"
+    STARTING = "starting"
+    RESUMING = "resuming"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorTerminated:
+    """The lost coordinator is terminated for certain."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CoordinatorFailover:
+    """Keeps a run coordinated.
+
+    Args:
+        following: Ids of the instances whose agents are followed; the controller keeps it up to date.
+        inform: Writes the control file of an instance; False where no agent is there yet.
+        end: Terminates instances.
+        post: Receives the end of the lost coordinator, from another thread.
+    """
+
+    registry: WorkerRegistry
+    following: Collection[str]
+    inform: Callable[[Member], bool]
+    end: Callable[[Sequence[Member]], object]
+    post: Callable[[CoordinatorTerminated], None]
+    clock: Clock
+    emit: Emit
+    coordinator: Coordinator = field(init=False)
+    phase: Phase = field(init=False, default=Phase.STEADY)
+    _lost_at: int = field(init=False, default=0)
+    _informed: dict[str, Revision] = field(init=False, default_factory=dict)
+    _informing: set[tuple[str, Revision]] = field(init=False, default_factory=set)
+    _has_changed: bool = field(init=False, default=False)  # since the agents were started
+
+    def begin(self, first: Member, minimum: int = 1) -> None:
+        """Begin with the present coordinator, or the next one if an earlier controller saw it lost."""
+        self.coordinator = Coordinator(member=first, step=self.registry.step, minimum=minimum)
+        if self.registry.step:
+            generation = self.registry.generation + 1
+            self.coordinator = replace(self.coordinator, generation=generation, least=self._newest_step())
+            self._lost_at = self.registry.step
+            self._has_changed = True
+            has_started = self.registry.has_run_lighthouse(self.coordinator.instance_id)
+            self.phase = Phase.RESUMING if has_started else Phase.STARTING
+
+    def handle_loss(self) -> None:
+        """Terminate the coordinator, which is lost.
+
+        Raises:
+            InstanceError: No other instance has the state of a run that has begun.
+        """
+        lost, self._lost_at = self.coordinator.instance_id, self.registry.step
+        self._require_state()
+        text = f"was the coordinator, and is lost; {len(self._holders())} workers hold the state of step"
+        self.emit(Warned(message=f"{text} {self._newest_step()} of {self._lost_at}", instance_id=lost))
+        self.phase = Phase.TERMINATING
+        member = self.coordinator.member
+        threading.Thread(target=self._terminate, args=(member,), name=f"end {lost}", daemon=True).start()
+
+    def handle_departure(self) -> None:
+        """Check the state after another instance has gone: during a failover its state may be missing.
+
+        Raises:
+            InstanceError: It was the last one with the state.
+        """
+        if self.phase is Phase.STEADY:
+            return
+        self._require_state()
+        if self.phase is Phase.RESUMING:
+            self._resume()
+
+    def set_minimum(self, minimum: int) -> None:
+        """Change the number of workers that every step needs."""
+        if minimum != self.coordinator.minimum:
+            self._has_changed, self.coordinator = True, replace(self.coordinator, minimum=minimum)
+            self.notify_all()
+
+    def handle_terminated(self) -> None:
+        """Look for another coordinator from now on."""
+        self.phase = Phase.VACANT
+
+    def appoint(self) -> None:
+        """Make an on-demand instance the coordinator, where one is missing and one is there."""
+        member = choose_coordinator(self.registry.workers) if self.phase is Phase.VACANT else None
+        if member is None:
+            return
+        self.coordinator = replace(
+            self.coordinator,
+            member=member,
+            generation=max(self.coordinator.generation, self.registry.generation) + 1,
+            step=self._lost_at,
+            least=self._newest_step(),
+        )
+        self._has_changed, self.phase = True, Phase.STARTING
+        name = self.coordinator.instance_id
+        self.emit(Notice(message="coordinates the others from now on", instance_id=name))
+        self.notify_all()
+
+    def observe(self, instance_id: str, records: Sequence[Mapping[str, Any]]) -> None:
+        """Advance the failover by new records of an instance; notify it if it may have missed a change."""
+        if not self._has_changed:
+            return
+        coordinator, phase = self.coordinator, self.phase
+        has_started = any(record.get("event") == "lighthouse_started" for record in records)
+        if phase is Phase.STARTING and instance_id == coordinator.instance_id and has_started:
+            self._resume()
+        if phase is Phase.RESUMING and any(_is_step(record, coordinator.generation) for record in records):
+            # Now a checkpoint is as good as a peer's state: if all workers are lost, no worker waits for one.
+            self.phase, self.coordinator = Phase.STEADY, replace(coordinator, least=0)
+            self.notify_all()
+        self._notify(instance_id)
+
+    def notify_all(self) -> None:
+        """Notify every instance that may have missed a change."""
+        for name in list(self.following):
+            self._notify(name)
+
+    def _resume(self) -> None:
+        least = self._newest_step()
+        if self.phase is not Phase.RESUMING:
+            repeated = self._lost_at - least
+            loss = f"{repeated} step(s) are taken again" if repeated else "no step is lost"
+            self.emit(Notice(message=f"the training goes on from step {least}: {loss}"))
+        self.phase, self.coordinator = Phase.RESUMING, replace(self.coordinator, least=least)
+        self.notify_all()
+
+    def _holders(self) -> list[str]:
+        return [name for name in self.following if self.registry.step_held(name) is not None]
+
+    def _newest_step(self) -> int:
+        return max((self.registry.step_held(name) or 0 for name in self._holders()), default=0)
+
+    def _require_state(self) -> None:
+        if self._lost_at and not self._holders():
+            raise InstanceError(
+                f"the coordinator {self.coordinator.instance_id} is gone, and no other instance has the "
+                f"model's state: the {self._lost_at} steps are lost",
+                "dlcloud up trains from the start; with more instances such a loss is less likely",
+            )
+
+    def _terminate(self, member: Member) -> None:
+        """Repeat until the instance is terminated: before that no other one may coordinate."""
+        while True:
+            try:
+                self.end([member])
+            except DlcloudError as error:
+                self.emit(Warned(message=error.message, instance_id=member.instance.instance_id))
+                self.clock.sleep(RETRY_S)
+            else:
+                self.post(CoordinatorTerminated())
+                return
+
+    def _notify(self, name: str) -> None:
+        """Inform an instance from a thread: one that does not answer must not delay the others."""
+        coordinator = self.coordinator
+        revision = coordinator.revision
+        is_informed = self._informed.get(name) == revision or (name, revision) in self._informing
+        is_ready = self.phase in {Phase.RESUMING, Phase.STEADY}
+        is_first = self.phase is Phase.STARTING and name == coordinator.instance_id
+        if self._has_changed and not is_informed and (is_ready or is_first):
+            self._informing.add((name, revision))
+            arguments = (self.registry.member(name), coordinator)
+            threading.Thread(target=self._inform, args=arguments, name=f"inform {name}", daemon=True).start()
+
+    def _inform(self, member: Member, coordinator: Coordinator) -> None:
+        name = member.instance.instance_id
+        while self.coordinator == coordinator and name in self.following:
+            try:
+                # Where no agent is there yet, its first record leads here again.
+                if self.inform(member):
+                    self._informed[name] = coordinator.revision
+                break
+            except DlcloudError as error:
+                log.warning("cannot write the control file of %s: %s", name, error.message)
+                self.clock.sleep(RETRY_S)
+        self._informing.discard((name, coordinator.revision))
+
+
+def _is_step(record: Mapping[str, Any], generation: int) -> bool:
+    """True for a step that was committed under a coordinator of this generation."""
+    return record.get("record") == "step" and record.get("generation") == generation
