@@ -56,7 +56,7 @@ def training_of_cluster(context: "Context", cluster: "Cluster", *, command: str)
         RecipeError: It has not committed a step.
     """
     from dlcloud.core.errors import RecipeError
-    from dlcloud.core.training import training_of
+    from dlcloud.core.training import summarize_training
     from dlcloud.report.timeline_charts import timelines_of_runs
     from dlcloud.report.training import training_report
 
@@ -69,7 +69,7 @@ def training_of_cluster(context: "Context", cluster: "Cluster", *, command: str)
         for run_id, prices in context.measurements.market_prices(runs).items()
         if prices.on_demand is not None
     }
-    training = training_of(
+    training = summarize_training(
         timelines[-1],
         context.clusters.members(cluster.cluster_id),
         on_demand=on_demand,

@@ -1,9 +1,9 @@
-"""What an elastic run did over time, from the records of its trainers.
+"""The timeline of an elastic run, from the records of its trainers.
 
-Reads what `dlcloud.trainer.records` documents, leniently: `step` (a committed step: step, samples, loss,
+Reads the records of `dlcloud.trainer.records`, leniently: `step` (a committed step: step, samples, loss,
 world_size, seconds, lineage) and `event` (event, cause). Every worker of a step records it; one of them is
-enough. A step that was committed twice, by workers that did not know of each other or again from an older
-state, has several lineages: the run went on with the one that was committed last.
+enough. A step that was committed twice, by separate groups of workers or again from an older state, has
+several lineages: the run continued with the one that was committed last.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,13 +25,13 @@ class Step:
 
     @property
     def throughput(self) -> float | None:
-        """Return samples a second; None where no time passed, as at the first step of a worker."""
+        """Samples a second; None where no time passed, as at the first step of a worker."""
         return self.samples / self.seconds if self.seconds > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEvent:
-    """Something that happened to a worker, an agent or a lighthouse, and why."""
+    """An event of a worker, an agent or a lighthouse, and its cause."""
 
     at_s: float
     event: str
@@ -41,45 +41,45 @@ class TrainingEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One elastic run: its steps in their order, its events as they came.
+    """One elastic run: its steps in order, and its events as they came.
 
-    `again` is how many commits of steps were given up, for others of the same steps took their place.
+    `replaced` counts the commits that another commit of the same step replaced.
     """
 
     run: str
     began_at: datetime
     steps: tuple[Step, ...]
     events: tuple[TrainingEvent, ...]
-    again: int = 0
+    replaced: int = 0
 
 
-def timelines_of(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
-    """Return a timeline for each run that the records tell of; records that cannot be read are left out."""
+def build_timelines(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
+    """Build the timeline of every run in the records that has steps; unreadable records are left out."""
     runs: dict[str, list[tuple[datetime, Mapping[str, Any]]]] = {}
     for record in records:
         time = _time(record.get("time"))
         if record.get("record") in {"step", "event"} and time is not None:
             runs.setdefault(str(record.get("run", "")), []).append((time, record))
-    timelines = [_timeline(run, sorted(told, key=lambda each: each[0])) for run, told in runs.items()]
-    return [each for each in timelines if each.steps]
+    timelines = [_build(run, sorted(entries, key=lambda entry: entry[0])) for run, entries in runs.items()]
+    return [timeline for timeline in timelines if timeline.steps]
 
 
-def _timeline(run: str, told: list[tuple[datetime, Mapping[str, Any]]]) -> Timeline:
-    began_at = told[0][0]
+def _build(run: str, entries: list[tuple[datetime, Mapping[str, Any]]]) -> Timeline:
+    began_at = entries[0][0]
     commits: dict[int, dict[object, Step]] = {}
     last: dict[int, object] = {}
     events: list[TrainingEvent] = []
-    for time, record in told:
+    for time, record in entries:
         at_s = (time - began_at).total_seconds()
         if record["record"] == "event":
             events.append(_event(record, at_s))
         elif (step := _step(record, at_s)) is not None:
-            # The first to tell of a commit: every worker does.
+            # Every worker records a commit: the first record counts.
             commits.setdefault(step.step, {}).setdefault(record.get("lineage"), step)
             last[step.step] = record.get("lineage")
     ordered = tuple(commits[number][last[number]] for number in sorted(commits))
-    again = sum(len(each) - 1 for each in commits.values())
-    return Timeline(run=run, began_at=began_at, steps=ordered, events=tuple(events), again=again)
+    replaced = sum(len(lineages) - 1 for lineages in commits.values())
+    return Timeline(run=run, began_at=began_at, steps=ordered, events=tuple(events), replaced=replaced)
 
 
 def _step(record: Mapping[str, Any], at_s: float) -> Step | None:

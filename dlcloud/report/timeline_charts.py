@@ -7,7 +7,7 @@ from typing import Any
 
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.result import parse_record
-from dlcloud.core.timeline import Step, Timeline, timelines_of
+from dlcloud.core.timeline import Step, Timeline, build_timelines
 from dlcloud.report.charts import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.store.measurements import Measurements
 
@@ -66,7 +66,7 @@ def load_timelines(store: Measurements, run_ids: Collection[str]) -> list[Timeli
 
 
 def timelines_of_runs(store: Measurements, run_ids: Collection[str]) -> list[Timeline]:
-    return timelines_of(
+    return build_timelines(
         record
         for kind in ("step", "event")
         for records in store.records(run_ids, kind).values()
@@ -85,7 +85,7 @@ def read_timelines(file: str) -> list[Timeline]:
             records = [record for line in stream if (record := parse_record(line)) is not None]
     except OSError as error:
         raise RecipeError(f"{file}: {error.strerror}", "name a trainer's records") from error
-    timelines = timelines_of(records)
+    timelines = build_timelines(records)
     if not timelines:
         raise RecipeError(f"{file}: no step of a training is in it", "name a trainer's records")
     return timelines

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 from dlcloud.core.cost import money, rounded
 from dlcloud.core.instance import Market
-from dlcloud.core.training import Training, of_market
+from dlcloud.core.training import Training, market_usd
 from dlcloud.report.table import Cell, Report, Section
 
 CALM_S = 0.0005
@@ -36,45 +36,45 @@ def training_report(
                     "steps": each.steps,
                     "pause_s": each.pause_s,
                 }
-                for each in training.spells
+                for each in training.periods
             ],
             "events": [
                 {"at_s": each.at_s, "event": each.event, "cause": each.cause, "worker": each.worker}
                 for each in training.events
             ],
-            "instances": [_cost_record(training, place) for place in range(len(training.shares))],
+            "instances": [_cost_record(training, place) for place in range(len(training.costs))],
         },
     )
 
 
 def _record(training: Training) -> dict[str, Cell]:
-    fixed = training.fixed
+    fixed = training.baseline
     return {
         "run": training.run,
         "steps": training.steps,
         "samples": training.samples,
         "seconds": round(training.seconds, 3),
-        "mean_world_size": round(training.mean_size, 3),
-        "steps_redone": training.redone,
+        "mean_world_size": round(training.mean_world_size, 3),
+        "steps_redone": training.steps_redone,
         "last_loss": training.last_loss,
         "usd": _usd(training.usd),
-        "spot_usd": _usd(of_market(training, Market.SPOT)),
-        "on_demand_usd": _usd(of_market(training, Market.ON_DEMAND)),
+        "spot_usd": _usd(market_usd(training, Market.SPOT)),
+        "on_demand_usd": _usd(market_usd(training, Market.ON_DEMAND)),
         "fixed_instances": None if fixed is None else fixed.instances,
         "fixed_seconds": None if fixed is None else round(fixed.seconds, 1),
         "fixed_usd": None if fixed is None else _usd(fixed.usd),
-        "saved": None if training.saved is None else round(float(training.saved), 4),
+        "saved": None if training.saved_fraction is None else round(float(training.saved_fraction), 4),
     }
 
 
 def _sizes(training: Training, cluster: str, *, rehearsal: bool) -> Section:
     rows = [
         (f"{each.at_s:.1f}", str(each.world_size), str(each.steps), _pause(each.pause_s))
-        for each in training.spells
+        for each in training.periods
     ]
     told = f"{training.steps} steps, {training.samples} samples in {training.seconds:.1f} s"
     notes = [
-        f"{training.mean_size:.2f} workers on average; {training.redone} step(s) redone",
+        f"{training.mean_world_size:.2f} workers on average; {training.steps_redone} step(s) redone",
         "pause: the first step at that size, less a usual one",
     ]
     if rehearsal:
@@ -100,7 +100,7 @@ def _events(training: Training) -> Section:
 
 def _costs(training: Training) -> Section:
     rows = []
-    for place, share in enumerate(training.shares):
+    for place, share in enumerate(training.costs):
         record = {**_cost_record(training, place), "usd": None if share.usd is None else money(share.usd)}
         rows.append(tuple("" if value is None else str(value) for value in record.values()))
     return Section(
@@ -113,7 +113,7 @@ def _costs(training: Training) -> Section:
 
 
 def _cost_record(training: Training, place: int) -> dict[str, Cell]:
-    share = training.shares[place]
+    share = training.costs[place]
     instance = share.member.instance
     return {
         "instance": instance.instance_id,
@@ -132,7 +132,7 @@ def _heading(training: Training) -> str:
 
 
 def _notes(training: Training) -> list[str]:
-    fixed, saved = training.fixed, training.saved
+    fixed, saved = training.baseline, training.saved_fraction
     if fixed is None or saved is None:
         return ["what a fixed run would have cost cannot be told: a price or a speed is missing"]
     told = f"the same steps on {fixed.instances} on-demand instances, without a change: about"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dlcloud.core.instance import Market
 from dlcloud.core.ranking import pareto_front
-from dlcloud.core.timeline import timelines_of
+from dlcloud.core.timeline import build_timelines
 from tests.fakes.samples import THEN
 from tests.unit.core.test_ranking import line
 
@@ -59,7 +59,7 @@ RECORDS = [
 
 
 def test_a_timeline_has_each_step_once_and_its_events_with_their_causes():
-    (told,) = timelines_of(random.Random(1).sample(RECORDS, len(RECORDS)))
+    (told,) = build_timelines(random.Random(1).sample(RECORDS, len(RECORDS)))
     assert [(each.step, each.at_s, each.world_size) for each in told.steps] == [
         (1, 1, 1),
         (2, 2, 2),
@@ -75,9 +75,9 @@ def test_a_timeline_has_each_step_once_and_its_events_with_their_causes():
 
 def test_records_that_cannot_be_read_are_left_out():
     broken = [step("x", 1), step(2, 1, None), {"record": "step"}, record("step", 1), {"record": "end"}, {}]
-    assert timelines_of(broken) == []
-    assert len(timelines_of([*broken, step(1, 1)])[0].steps) == 1
-    assert timelines_of([record("event", 1, event="drain", cause="x")]) == []
+    assert build_timelines(broken) == []
+    assert len(build_timelines([*broken, step(1, 1)])[0].steps) == 1
+    assert build_timelines([record("event", 1, event="drain", cause="x")]) == []
 
 
 def test_of_a_step_that_was_committed_twice_the_later_commit_counts():
@@ -88,6 +88,6 @@ def test_of_a_step_that_was_committed_twice_the_later_commit_counts():
         step(3, 9, 2, "w1", lineage=7, loss=3.0),
         step(3, 9.1, 2, "w2", lineage=7, loss=3.0),
     ]
-    (timeline,) = timelines_of(told)
+    (timeline,) = build_timelines(told)
     assert [(each.step, each.loss, each.at_s) for each in timeline.steps] == [(2, 2.0, 0), (3, 3.0, 8)]
-    assert timeline.again == 1
+    assert timeline.replaced == 1

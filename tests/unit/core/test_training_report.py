@@ -8,8 +8,8 @@ import pytest
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.instance import Market
-from dlcloud.core.timeline import timelines_of
-from dlcloud.core.training import of_market, training_of
+from dlcloud.core.timeline import build_timelines
+from dlcloud.core.training import market_usd, summarize_training
 from dlcloud.report.table import Format, render
 from dlcloud.report.training import training_report
 from tests.fakes.samples import THEN, instance
@@ -48,43 +48,43 @@ MEMBERS = [
 
 
 def training(members=MEMBERS, on_demand=None):
-    (timeline,) = timelines_of(records())
+    (timeline,) = build_timelines(records())
     prices = {"c7i.xlarge": Decimal("3.6")} if on_demand is None else on_demand
-    return training_of(timeline, members, on_demand=prices, disk_gib=0, now=THEN + timedelta(hours=1))
+    return summarize_training(timeline, members, on_demand=prices, disk_gib=0, now=THEN + timedelta(hours=1))
 
 
 def test_steps_sizes_and_pauses():
     run = training()
-    assert (run.steps, run.samples, run.redone) == (30, 2880, 1)
-    assert [(each.world_size, each.steps, each.pause_s) for each in run.spells] == [
+    assert (run.steps, run.samples, run.steps_redone) == (30, 2880, 1)
+    assert [(period.world_size, period.steps, period.pause_s) for period in run.periods] == [
         (3, 10, None),
         (2, 10, 0.5),
         (3, 10, 0.5),
     ]
-    assert run.mean_size == pytest.approx((3 * 10 + 2 * 10.5 + 3 * 10.5) / 31)
+    assert run.mean_world_size == pytest.approx((3 * 10 + 2 * 10.5 + 3 * 10.5) / 31)
     assert [event.event for event in run.events] == ["notice", "retry", "done"]
 
 
 def test_the_cost_beside_a_fixed_run_on_demand():
     run = training()
     assert run.usd == Decimal("0.06") + Decimal("0.006") + Decimal("0.012")
-    assert of_market(run, Market.SPOT) == Decimal("0.018")
+    assert market_usd(run, Market.SPOT) == Decimal("0.018")
     # Twenty seconds of boot, one to the first step, thirty at their usual speed: below the 60 s minimum.
-    assert (run.fixed.instances, run.fixed.usd) == (3, Decimal("0.18"))
-    assert run.saved == 1 - run.usd / Decimal("0.18")
+    assert (run.baseline.instances, run.baseline.usd) == (3, Decimal("0.18"))
+    assert run.saved_fraction == 1 - run.usd / Decimal("0.18")
 
 
 def test_without_a_price_nothing_is_claimed():
-    assert training(on_demand={}).fixed is None
+    assert training(on_demand={}).baseline is None
     unknown = training([*MEMBERS, member(3, Market.SPOT, None)])
-    assert (unknown.usd, unknown.saved) == (None, None)
+    assert (unknown.usd, unknown.saved_fraction) == (None, None)
     text = render(training_report(unknown, cluster="x", rehearsal=False), Format.TABLE)
     assert "a price is not known" in text
 
 
 def test_an_instance_that_is_up_is_billed_until_now():
     up = replace(MEMBERS[0], ended_at=None)
-    assert training([up]).shares[0].seconds == 3620
+    assert training([up]).costs[0].seconds == 3620
 
 
 def test_the_report_fits_a_terminal_and_marks_a_rehearsal():
