@@ -1,7 +1,7 @@
 """`dlcloud resize`: more or fewer instances for a cluster that is up."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -201,7 +201,11 @@ class Resizer:
         from dlcloud.core.resize import decide
 
         instances = self.recipe.instances
-        return decide(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
+        decision = decide(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
+        if not self._is_training:
+            return decision
+        reason = f"the training goes on with {instances.minimum} or more workers"
+        return replace(decision, reasons=(*decision.reasons, reason))
 
     def _plan(self, members: Sequence[Member]) -> "Plan":
         from dlcloud.cli.lifecycle import parse_network
