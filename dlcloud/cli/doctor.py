@@ -172,7 +172,7 @@ def _limits(preflight: "Preflight") -> Verdict:
             need = hardware.vcpus * recipe.instances.maximum
             enough = need <= quota.left
             shortfall = "" if enough else f"; {need} are needed: {quota.increase(need, recipe.region)}"
-            lines[quota.told() + shortfall] = enough
+            lines[quota.describe() + shortfall] = enough
     return (all(lines.values()), "\n".join(lines)) if lines else (None, "no limit is known for these types")
 
 

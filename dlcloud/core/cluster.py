@@ -1,4 +1,4 @@
-"""A cluster: the instances of one recipe, and how far the work on them has come."""
+"""A cluster: the instances of one recipe, their state and their tags."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ NAME_TAG = "Name"
 SSH_PORT_TAG = "dlcloud:ssh-port"
 """Where an instance's SSH server listens, if not on 22."""
 CONTROLLER_TAG = "dlcloud:controller"
-"""On the instance that controls its cluster itself, whoever launched it; its value is who logs in there."""
+"""On the instance that controls its own cluster; its value is the login user."""
 HOST_KEY_TAG = "dlcloud:host-key"
-"""The SHA256 fingerprint of an instance's host key, put there by the launcher that had it proven."""
+"""The SHA256 fingerprint of an instance's host key, set by the launcher that verified it."""
 
 
 class ClusterState(StrEnum):
-    """Where a cluster stands; everything before DOWN may cost money. READY is one that was kept and idles."""
+    """The state of a cluster; every state before DOWN may cost money. READY: kept up, and idle."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -33,7 +33,7 @@ class ClusterState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """One cluster, as the store remembers it."""
+    """One cluster, as stored."""
 
     cluster_id: str
     name: str
@@ -50,13 +50,13 @@ class Cluster:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Return the tags that everything created for this cluster carries from its creation on."""
+        """The tags of every resource of this cluster, set at its creation."""
         return {MANAGED_TAG: "true", CLUSTER_TAG: self.cluster_id, NAME_TAG: f"dlcloud {self.name}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """Something that carries dlcloud's tag and no command is in charge of.
+    """A resource with dlcloud's tag that no command manages.
 
     `kind` is AWS's word (`instance`, `volume`, `iam-role`, ...). `instance` is set for one, `size_gib` for a
     volume.
@@ -84,7 +84,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What was about to be done; `outcome` is None while its end is not known."""
+    """An action that was about to be taken; `outcome` is None until it ended."""
 
     intent_id: int
     action: str

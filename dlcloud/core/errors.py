@@ -21,7 +21,7 @@ from typing import ClassVar
 
 
 class DlcloudError(Exception):
-    """Say what failed, on which instance or line, and why.
+    """The base of all errors that a user sees.
 
     Args:
         message: One sentence or several lines, without a final full stop where it is one clause.
@@ -35,7 +35,7 @@ class DlcloudError(Exception):
         self.message = message
         self.hint = hint
         self.result_shown = False
-        """Whether what was done of it has been printed: then no second document follows on stdout."""
+        """Whether a result has been printed: then no second document follows on stdout."""
 
 
 class RecipeError(DlcloudError):
@@ -49,7 +49,7 @@ class CloudError(DlcloudError):
 
     exit_code = 3
     answered = True
-    """Whether the cloud itself refused, so that nothing came of the request; else nobody knows."""
+    """Whether the cloud itself refused, so that nothing came of the request; else that is unknown."""
 
 
 class CredentialsError(CloudError):

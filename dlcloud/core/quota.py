@@ -1,4 +1,4 @@
-"""How many vCPUs an account may still have running, by family and market, and what to ask for otherwise."""
+"""Service Quotas: vCPUs that an account may have running, by family and market."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _STANDARD_LETTERS = frozenset("acdhimrtz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """An instance that runs in the account, whoever started it."""
+    """An instance that runs in the account, of dlcloud or not."""
 
     instance_type: str
     market: Market
@@ -53,11 +53,9 @@ class Quota:
 
     @property
     def left(self) -> int:
-        """Return how many vCPUs may still be started."""
         return max(0, self.limit - self.used)
 
-    def told(self) -> str:
-        """Return it in words."""
+    def describe(self) -> str:
         return f"{self.family} {self.market}: {self.used} of {self.limit} vCPUs in use, {self.left} left"
 
     def increase(self, vcpus: int, region: str) -> str:
@@ -81,10 +79,10 @@ def quota_key(instance_type: str, market: Market) -> tuple[str, Market] | None:
 def quotas(limits: Mapping[str, int], usage: Iterable[Usage]) -> dict[tuple[str, Market], Quota]:
     """Join the limits, by their codes, with what runs."""
     used: dict[tuple[str, Market], int] = {}
-    for each in usage:
-        key = quota_key(each.instance_type, each.market)
+    for instance in usage:
+        key = quota_key(instance.instance_type, instance.market)
         if key is not None:
-            used[key] = used.get(key, 0) + each.vcpus
+            used[key] = used.get(key, 0) + instance.vcpus
     return {
         key: Quota(family=key[0], market=key[1], code=code, limit=limits[code], used=used.get(key, 0))
         for key, code in CODES.items()

@@ -1,4 +1,4 @@
-"""What a run measured, as its program reported it: one JSON record a line.
+"""Runs, and their results as programs report them: one JSON record a line.
 
 `dlcloud.benchmarks.harness.records` documents the records; here they are read, leniently: unknown keys and
 kinds are kept in the raw line and otherwise ignored, so that an older dlcloud reads a newer program.
@@ -18,7 +18,7 @@ Facts = Mapping[str, str | int | float | bool | None]
 
 
 class RunState(StrEnum):
-    """Where a run stands. LOST: its instance went away before it ended; what it had reported is kept."""
+    """The state of a run. LOST: its instance ended before the run did; its results until then are kept."""
 
     RUNNING = "running"
     DONE = "done"
@@ -46,7 +46,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one setting of one case gave."""
+    """The measurement of one setting of one case."""
 
     case: str
     setting: str
@@ -81,7 +81,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What a run really ran on, as the machine itself told."""
+    """The hardware that a run ran on, as its program reported it."""
 
     cpu_model: str = "unknown CPU"
     physical_cores: int | None = None
@@ -92,7 +92,7 @@ class Hardware:
 
     @property
     def label(self) -> str:
-        """Return a short name: the GPUs if there are any, else the CPU with its cores."""
+        """A short name: the GPUs if there are any, else the CPU with its cores."""
         if self.gpus:
             return f"{len(self.gpus)}x {self.gpus[0]}"
         return (
@@ -104,7 +104,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One execution of a workload on one instance, with what it was billed at."""
+    """One execution of a workload on one instance, with the instance's price."""
 
     run_id: str
     cluster_id: str
@@ -125,16 +125,16 @@ class Run:
     ended_at: datetime | None = None
     exit_status: int | None = None
     setup_at: datetime | None = None
-    """When the instance answered and its set-up began; None for a run of an older dlcloud."""
+    """Begin of the set-up, when the instance answered; None for a run of an older dlcloud."""
 
     @property
     def rehearsal(self) -> bool:
-        """Tell whether the instance type was only rehearsed: its price is its own, its speed is not."""
+        """True if the instance type was only rehearsed: its price is its own, its speed is not."""
         return self.cloud == "local"
 
 
 def parse_record(line: str) -> dict[str, Any] | None:
-    """Return a line's record; None for a line that is none (a torn write, a stray print)."""
+    """Return the record of a line; None for any other line (a torn write, a stray print)."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -171,26 +171,26 @@ def comparison_of(record: Mapping[str, Any]) -> Comparison:
 
 def hardware_of(record: Mapping[str, Any]) -> Hardware:
     """Read the hardware of a `start` record."""
-    told = record.get("hardware", {})
+    hardware = record.get("hardware", {})
     return Hardware(
-        cpu_model=str(told.get("cpu_model") or "unknown CPU"),
-        physical_cores=told.get("physical_cores"),
-        logical_cpus=told.get("logical_cpus"),
-        cpu_flags=tuple(told.get("cpu_flags", ())),
-        memory_gib=told.get("memory_gib"),
+        cpu_model=str(hardware.get("cpu_model") or "unknown CPU"),
+        physical_cores=hardware.get("physical_cores"),
+        logical_cpus=hardware.get("logical_cpus"),
+        cpu_flags=tuple(hardware.get("cpu_flags", ())),
+        memory_gib=hardware.get("memory_gib"),
         gpus=tuple(
-            gpu.get("name", "GPU") if isinstance(gpu, dict) else str(gpu) for gpu in told.get("gpus", ())
+            gpu.get("name", "GPU") if isinstance(gpu, dict) else str(gpu) for gpu in hardware.get("gpus", ())
         ),
     )
 
 
-def _metric(told: Mapping[str, Any]) -> Metric:
+def _metric(values: Mapping[str, Any]) -> Metric:
     return Metric(
-        value=float(told["value"]),
-        low=_optional(told.get("low")),
-        high=_optional(told.get("high")),
-        unit=str(told.get("unit", "")),
-        samples=int(told.get("samples", 1)),
+        value=float(values["value"]),
+        low=_optional(values.get("low")),
+        high=_optional(values.get("high")),
+        unit=str(values.get("unit", "")),
+        samples=int(values.get("samples", 1)),
     )
 
 

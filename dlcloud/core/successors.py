@@ -1,7 +1,7 @@
-"""Which current instance types are nearest to one that cannot be had."""
+"""The current instance types that are nearest to one that is not available."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
@@ -21,45 +21,43 @@ class KnownType:
 
     @property
     def hourly_usd(self) -> Decimal | None:
-        """Return the price."""
         return self.price.hourly_usd if self.price else None
 
 
-def successors(name: str, known: Iterable[KnownType]) -> list[KnownType]:
+def successors(name: str, types: Sequence[KnownType]) -> list[KnownType]:
     """Return the nearest current types, the nearest first: by GPUs, then tensor TFLOPS and price.
 
-    For a type without GPUs: by vCPUs and price. For a name that nobody knows: those spelled most like it.
+    For a type without GPUs: by vCPUs and price. For an unknown name: those spelled most like it.
     """
-    every = list(known)
-    wanted = next((each for each in every if each.hardware.name == name), None)
-    current = [each for each in every if each.hardware.status == "current"]
-    if wanted is None:
-        named = {each.hardware.name: each for each in current}
-        return [named[match] for match in get_close_matches(name, list(named), n=SHOWN, cutoff=0.5)]
-    alike = [each for each in current if (each.hardware.gpu is None) == (wanted.hardware.gpu is None)]
-    return sorted(alike, key=lambda each: _distance(wanted, each))[:SHOWN]
+    original = next((known for known in types if known.hardware.name == name), None)
+    current = {known.hardware.name: known for known in types if known.hardware.status == "current"}
+    if original is None:
+        return [current[match] for match in get_close_matches(name, list(current), n=SHOWN, cutoff=0.5)]
+    has_gpu = original.hardware.gpu is not None
+    alike = [known for known in current.values() if (known.hardware.gpu is not None) == has_gpu]
+    return sorted(alike, key=lambda known: _distance(original, known))[:SHOWN]
 
 
-def describe(each: KnownType) -> str:
+def describe(known: KnownType) -> str:
     """Return a type in a few words: GPUs, tensor TFLOPS, price."""
-    gpu = each.hardware.gpu
-    what = f"{each.hardware.vcpus} vCPUs"
+    gpu = known.hardware.gpu
+    processors = f"{known.hardware.vcpus} vCPUs"
     if gpu is not None:
         tensor = f", {gpu.count * gpu.tensor_tflops:g} tensor TFLOPS" if gpu.tensor_tflops else ""
-        what = f"{gpu.count}x {gpu.name}{tensor}"
-    usd = f", {exact(each.hourly_usd)} USD/h" if each.hourly_usd is not None else ""
-    return f"{each.hardware.name} ({what}{usd})"
+        processors = f"{gpu.count}x {gpu.name}{tensor}"
+    usd = f", {exact(known.hourly_usd)} USD/h" if known.hourly_usd is not None else ""
+    return f"{known.hardware.name} ({processors}{usd})"
 
 
-def _distance(wanted: KnownType, other: KnownType) -> tuple[float, float, float]:
+def _distance(original: KnownType, other: KnownType) -> tuple[float, float, float]:
     """Return how far two types are apart: GPU counts first, then power and a higher price, then the price.
 
     Each is in factors of two, so that half as fast is as far as twice as dear. Cheaper is never farther.
     """
-    mine, its = wanted.hardware.gpu, other.hardware.gpu
-    usd = _doublings(wanted.hourly_usd, other.hourly_usd)
+    mine, its = original.hardware.gpu, other.hardware.gpu
+    usd = _doublings(original.hourly_usd, other.hourly_usd)
     if mine is None or its is None:
-        power, counts = _doublings(wanted.hardware.vcpus, other.hardware.vcpus), 0.0
+        power, counts = _doublings(original.hardware.vcpus, other.hardware.vcpus), 0.0
     else:
         power = _doublings(mine.tensor_tflops or mine.fp32_tflops, its.tensor_tflops or its.fp32_tflops)
         counts = abs(_doublings(mine.count, its.count))

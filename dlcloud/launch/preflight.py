@@ -54,7 +54,7 @@ class Preflight:
             hardware=_hardware(self.recipe, self.cloud),
             image=answers["image"],
             prices=answers["prices"],
-            known=account.known_types() if account is not None else (),
+            known_types=account.known_types() if account is not None else (),
             quotas=self._quotas(),
             subnet_zones=None if subnets is None else tuple(sorted(subnets)),
             scores=_scores_by_zone(answers.get("scores", {}), subnets or {}),

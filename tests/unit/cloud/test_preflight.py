@@ -74,7 +74,7 @@ def test_running_instances_count_against_their_family_and_market():
     ]
     quota = quotas({STANDARD_CODE: 10}, running)[STANDARD, Market.ON_DEMAND]
     assert (quota.used, quota.left) == (6, 4)
-    assert quota.told() == f"{STANDARD} on-demand: 6 of 10 vCPUs in use, 4 left"
+    assert quota.describe() == f"{STANDARD} on-demand: 6 of 10 vCPUs in use, 4 left"
 
 
 @pytest.mark.parametrize(
