@@ -44,7 +44,6 @@ class Runner:
 
     @property
     def workload(self) -> str:
-        """Return the name under which its runs are stored."""
         return self.recipe.workload.benchmark or self.recipe.name
 
     def run_all(self, members: Sequence[Member]) -> list[Run]:

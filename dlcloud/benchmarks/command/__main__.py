@@ -13,7 +13,6 @@ from .variant import CommandVariant, Setting
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and return its exit status."""
     arguments = parse(argv)
     settings, reader = read_settings(arguments.settings), make_reader(arguments)
     adaptive = arguments.max_seconds is not None

@@ -76,12 +76,10 @@ class CommandVariant:
 
     @property
     def name(self) -> str:
-        """Return the name of the setting."""
         return self.setting.name
 
     @property
     def metric(self) -> Metric:
-        """Return throughput, or duration if no throughput is read."""
         return Metric.DURATION if self.reader is None else Metric.THROUGHPUT
 
     @property
@@ -108,7 +106,6 @@ class CommandVariant:
         return WarmUp(steps=self.warm_up_runs, seconds=seconds, settled=True)
 
     def measure(self, seconds: float) -> Slice:  # noqa: ARG002 - a command runs for as long as it does
-        """Run once."""
         run = self._run()
         if self.reader is None:
             return Slice(value=run.seconds, items=1, seconds=run.seconds)
@@ -180,7 +177,6 @@ class CommandVariant:
         return _Run(seconds=seconds, values=values)
 
     def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[str]:
-        """Start the command in a process group of its own."""
         merged = {**_activate(self.environment), **self.setting.environment, **variables}
         return subprocess.Popen(
             [shutil.which("bash") or "/bin/sh", "-c", self._shell_line()],

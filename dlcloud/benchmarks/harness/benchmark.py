@@ -70,7 +70,6 @@ class Option:
         return f"{self.help} (default: {default})" if default and not self.flag else self.help
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Add it to a parser, or to a group of one."""
         name, text = f"--{self.name}", self.full_help.replace("%", "%%")
         if self.flag:
             parser.add_argument(name, action="store_true", help=text)
@@ -292,7 +291,6 @@ class Benchmark:
 
     @property
     def selecting(self) -> tuple[str, ...]:
-        """Return the parameters whose values only select cases."""
         return tuple(option.name for option in self.options if option.selects)
 
     @property
@@ -311,7 +309,6 @@ class Benchmark:
         return next((REQUIREMENTS / choice.requirements for choice in choices), self.requirements_path)
 
     def parser(self) -> argparse.ArgumentParser:
-        """Return the parser of the program's arguments."""
         parser = argparse.ArgumentParser(prog=f"python3 -m {self.module}", description=self.summary)
         groups: dict[str, argparse._ActionsContainer] = {"": parser}
         for option in (*self.parameters.values(), *RECORDING):

@@ -55,7 +55,6 @@ class Case:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Return the names of its settings in order."""
         return tuple(variant.name for variant in self.variants)
 
     def baseline_of(self, setting: str) -> str:
@@ -98,7 +97,6 @@ class AcceptedSlice:
 
     @property
     def value(self) -> float:
-        """Return the main metric over the slice."""
         return self.slice.value
 
 
@@ -114,10 +112,8 @@ class VariantResult:
 
     @property
     def name(self) -> str:
-        """Return the name of the setting."""
         return self.variant.name
 
     @property
     def values(self) -> list[float]:
-        """Return the main metric of each round."""
         return [accepted.value for accepted in self.slices]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import redaction
+from .usage import GIB, read_text
 
 # The instruction sets that decide how fast inference and training run.
 FLAGS = (
@@ -47,7 +48,6 @@ HEAP_VARIABLES = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 
-GIB = 1 << 30
 CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -70,7 +70,7 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
             "cpu_flags": cpu_flags(),
             "memory_gib": round(memory_bytes() / GIB, 2),
             "gpus": gpus(),
-            "governor": _read(CPUS / "cpu0/cpufreq/scaling_governor"),
+            "governor": read_text(CPUS / "cpu0/cpufreq/scaling_governor"),
             "kernel": platform.release(),
             "virtualization": _virtualization(),
         },
@@ -79,7 +79,6 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Return the processor's own name."""
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
@@ -109,7 +108,7 @@ def one_cpu_per_core() -> list[int]:
     """
     first: dict[str, int] = {}
     for cpu in sorted(usable_cpus()):
-        siblings = _read(CPUS / f"cpu{cpu}/topology/thread_siblings_list")
+        siblings = read_text(CPUS / f"cpu{cpu}/topology/thread_siblings_list")
         first.setdefault(siblings or f"alone {cpu}", cpu)
     return sorted(first.values())
 
@@ -137,7 +136,6 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def memory_bytes() -> int:
-    """Return the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -148,43 +146,42 @@ def is_glibc() -> bool:
 
 def gpus() -> list[dict[str, Any]]:
     """Return the NVIDIA GPUs that the driver shows; none without a driver."""
+    return [
+        {"name": name, "memory_mib": float(memory), "driver": driver, "compute_capability": capability}
+        for name, memory, driver, capability in query_gpus(
+            "name", "memory.total", "driver_version", "compute_cap"
+        )
+        if memory.replace(".", "").isdigit()
+    ]
+
+
+def query_gpus(*fields: str) -> list[list[str]]:
+    """Return the fields of each NVIDIA GPU as nvidia-smi prints them; nothing without a driver."""
     if shutil.which("nvidia-smi") is None:
         return []
-    fields = "name,memory.total,driver_version,compute_cap"
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         listing = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [line.split(", ") for line in listing.splitlines() if line.count(", ") == fields.count(",")]
-    return [
-        {"name": name, "memory_mib": float(memory), "driver": driver, "compute_capability": capability}
-        for name, memory, driver, capability in rows
-        if memory.replace(".", "").isdigit()
-    ]
+    rows = (line.split(", ") for line in listing.splitlines())
+    return [row for row in rows if len(row) == len(fields)]
 
 
 def _virtualization() -> str:
     """Return `none`, or the maker and model of the virtual machine, such as `Amazon EC2 c7i.large`."""
     if "hypervisor" not in (_cpuinfo().get("flags") or "").split():
         return "none" if _cpuinfo().get("flags") else "unknown"
-    vendor = _read(Path("/sys/class/dmi/id/sys_vendor"))
-    product = _read(Path("/sys/class/dmi/id/product_name"))
+    vendor = read_text(Path("/sys/class/dmi/id/sys_vendor"))
+    product = read_text(Path("/sys/class/dmi/id/product_name"))
     return " ".join(part for part in (vendor, product) if part) or "virtual machine"
 
 
 def _cpuinfo() -> dict[str, str]:
     """Return the first processor's entries in `/proc/cpuinfo`; empty without it."""
-    first = _read(Path("/proc/cpuinfo")).split("\n\n", 1)[0]
+    first = read_text(Path("/proc/cpuinfo")).split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -133,7 +133,6 @@ def _run_work(name: str, work: Callable[[Session], None], session: Session) -> i
 
 
 def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
-    """Return this process's environment with changes."""
     return {**os.environ, **(changes or {})}
 
 
@@ -142,6 +141,5 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _as_json(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments in types of JSON."""
     values = vars(arguments).items()
     return {name: str(value) if isinstance(value, Path) else value for name, value in values}

@@ -97,7 +97,6 @@ class CaseRun:
     reported_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start the clock."""
         self.began = self.reported_at = self.session.clock()
 
     @property
@@ -179,7 +178,6 @@ class CaseRun:
         result.facts.update(result.finish.facts)
 
     def _measure_rounds(self) -> None:
-        """Measure rounds of the running settings until they suffice."""
         began = self.session.clock()
         number = 0
         while self.pending:
@@ -237,7 +235,6 @@ class CaseRun:
         return AcceptedSlice(round=self.rounds, slice=measured, disturbance=taken)
 
     def _record(self, result: VariantResult, accepted: AcceptedSlice, redone: int) -> None:
-        """Record a slice: a sample for each of its parts."""
         measured, taken = accepted.slice, accepted.disturbance
         sample = {
             "case": self.case.name,

@@ -59,7 +59,6 @@ class Metric(Enum):
 
     @property
     def higher_is_better(self) -> bool:
-        """True if a larger value is better."""
         return self is Metric.THROUGHPUT
 
 
@@ -171,7 +170,6 @@ class Recorder:
         self._write(RecordKind.START, values)
 
     def progress(self, message: str, *, done: int, total: int, remaining_s: float | None = None) -> None:
-        """Record and print the current activity."""
         self._write(
             RecordKind.PROGRESS,
             {"message": message, "done": done, "total": total, "remaining_s": remaining_s},
@@ -205,13 +203,11 @@ class Recorder:
         self._write(RecordKind.OVERALL, {**_fields(comparison), "metric": comparison.metric.value})
 
     def failure(self, failure: Failure) -> None:
-        """Record and print a failure."""
         self.failures.append(failure)
         self._write(RecordKind.FAILURE, _fields(failure))
         self._print(f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}")
 
     def skip(self, skip: Skip) -> None:
-        """Record and print that a setting was left out."""
         self.skips.append(skip)
         self._write(RecordKind.SKIP, _fields(skip))
         self._print(f"skipped: {skip.case}, {skip.setting}: {skip.reason}")

@@ -18,6 +18,8 @@ from .records import Comparison, Measurement, Metric, RecordKind, Result
 UNRELATED = frozenset({"output", "resume", "host", "cache"})
 """Arguments that change no figure."""
 
+MEMORY = "the machine's memory in GiB"
+
 MEMORY_TOLERANCE = 0.02
 """Two instances of one type, or two kernels on it, show slightly different amounts of memory."""
 
@@ -71,10 +73,10 @@ def explain_change(
     old: Mapping[str, Any], new: Mapping[str, Any], *, selecting: Collection[str]
 ) -> str | None:
     """Return the first difference of two `start` records that can change a figure; None if there is none."""
-    unrelated = UNRELATED | set(selecting)
-    for name, before, after in _compare_parts(old, new, unrelated):
-        if before != after:
-            return f"{name} was {_shorten(before)}, is {_shorten(after)}"
+    before, after = (_decisive_values(start, UNRELATED | set(selecting)) for start in (old, new))
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name) and not (name == MEMORY and _is_near(before, after)):
+            return f"{name} was {_shorten(before.get(name))}, is {_shorten(after.get(name))}"
     return None
 
 
@@ -89,34 +91,26 @@ def code_digest(package: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compare_parts(
-    old: Mapping[str, Any], new: Mapping[str, Any], unrelated: Collection[str]
-) -> Iterator[tuple[str, Any, Any]]:
-    yield "the benchmark", old.get("benchmark"), new.get("benchmark")
-    yield from _compare_mappings("--", old.get("arguments"), new.get("arguments"), unrelated)
-    yield "the seed", old.get("seed"), new.get("seed")
-    yield from _compare_mappings("the variable ", old.get("environment"), new.get("environment"))
-    before, after = old.get("software") or {}, new.get("software") or {}
-    yield "Python", before.get("python"), after.get("python")
-    yield "the program", before.get("code"), after.get("code")
-    yield from _compare_mappings("the version of ", before.get("packages"), after.get("packages"))
-    before, after = old.get("hardware") or {}, new.get("hardware") or {}
-    for name in HARDWARE:
-        yield f"the machine's {name}", before.get(name), after.get(name)
-    yield "the machine's memory in GiB", *_compare_memory(before.get("memory_gib"), after.get("memory_gib"))
+def _decisive_values(start: Mapping[str, Any], unrelated: Collection[str]) -> dict[str, Any]:
+    """Return what can change a figure, by its name in messages."""
+    software, hardware = start.get("software") or {}, start.get("hardware") or {}
+    arguments, variables = start.get("arguments") or {}, start.get("environment") or {}
+    return {
+        "the benchmark": start.get("benchmark"),
+        **{f"--{name}": value for name, value in arguments.items() if name not in unrelated},
+        "the seed": start.get("seed"),
+        **{f"the variable {name}": text for name, text in variables.items()},
+        "Python": software.get("python"),
+        "the program": software.get("code"),
+        **{f"the version of {name}": version for name, version in (software.get("packages") or {}).items()},
+        **{f"the machine's {name}": hardware.get(name) for name in HARDWARE},
+        MEMORY: hardware.get("memory_gib"),
+    }
 
 
-def _compare_mappings(
-    prefix: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, without: Collection[str] = ()
-) -> Iterator[tuple[str, Any, Any]]:
-    before, after = old or {}, new or {}
-    for name in sorted((before.keys() | after.keys()) - set(without)):
-        yield f"{prefix}{name}", before.get(name), after.get(name)
-
-
-def _compare_memory(before: float | None, after: float | None) -> tuple[float | None, float | None]:
-    alike = before and after and abs(before - after) <= MEMORY_TOLERANCE * before
-    return (None, None) if alike else (before, after)
+def _is_near(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    old, new = before[MEMORY], after[MEMORY]
+    return bool(old and new and abs(old - new) <= MEMORY_TOLERANCE * old)
 
 
 def _shorten(value: object) -> str:

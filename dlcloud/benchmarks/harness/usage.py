@@ -69,7 +69,7 @@ class ProcCpuClock:
     path: Path = Path("/proc/stat")
 
     def read(self) -> CpuTimes:
-        line = _read(self.path).split("\n", 1)[0]
+        line = read_text(self.path).split("\n", 1)[0]
         if not line:
             return CpuTimes(busy=0.0, stolen=0.0, total=0.0)
         user, nice, system, idle, iowait, irq, softirq, steal = map(_seconds, line.split()[1:9])
@@ -100,7 +100,7 @@ def process_tree(pid: int) -> list[int]:
     members = [pid]
     for member in members:
         for listing in Path(f"/proc/{member}/task").glob("*/children"):
-            members.extend(map(int, _read(listing).split()))
+            members.extend(map(int, read_text(listing).split()))
     return members
 
 
@@ -111,7 +111,7 @@ def process_cpu_s(pid: int) -> float:
 
     Source: proc_pid_stat(5), fields 14 to 17.
     """
-    lines = (_read(Path(f"/proc/{member}/stat")) for member in process_tree(pid))
+    lines = (read_text(Path(f"/proc/{member}/stat")) for member in process_tree(pid))
     return sum(sum(map(_seconds, line.rpartition(")")[2].split()[11:15])) for line in lines)
 
 
@@ -131,7 +131,7 @@ def free_bytes(root: Path = Path("/")) -> int | None:
     """
     group = root / "sys/fs/cgroup"
     room = [_number_beside(root / "proc/meminfo", "MemAvailable:", unit=1024)]
-    limit, used = (_read(group / f"memory.{name}").strip() for name in ("max", "current"))
+    limit, used = (read_text(group / f"memory.{name}") for name in ("max", "current"))
     if limit.isdecimal() and used.isdecimal():
         # The cache of files counts as used, and is given back when memory is needed.
         cached = _number_beside(group / "memory.stat", "inactive_file", unit=1) or 0
@@ -171,8 +171,7 @@ def shortage(setting: MemoryUser, running: Collection[MemoryUser], free: int | N
 
 
 def _number_beside(path: Path, name: str, *, unit: int) -> int | None:
-    """Return the number beside a name in a file of lines, times the unit."""
-    lines = (line.split() for line in _read(path).splitlines() if line.startswith(name))
+    lines = (line.split() for line in read_text(path).splitlines() if line.startswith(name))
     return next((int(words[1]) * unit for words in lines if len(words) > 1 and words[1].isdecimal()), None)
 
 
@@ -180,8 +179,8 @@ def _seconds(ticks: str) -> float:
     return int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
-def _read(path: Path) -> str:
-    """Return the text of a file; empty if it cannot be read, as when a process has ended."""
+def read_text(path: Path) -> str:
+    """Return the text of a file without outer blanks; empty if it cannot be read, as of an ended process."""
     with suppress(OSError):
-        return path.read_text(encoding="ascii", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     return ""

@@ -151,7 +151,6 @@ class WorkerProcess:
     _unread: bytes = field(init=False, default=b"")
 
     def __post_init__(self) -> None:
-        """Start the process."""
         package = __package__ or "benchmarks.harness"
         root = Path(__file__).resolve().parents[package.count(".") + 1]
         path = os.pathsep.join(part for part in (str(root), self.environment.get("PYTHONPATH", "")) if part)
@@ -164,7 +163,6 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Return the process id."""
         return self._process.pid
 
     def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:

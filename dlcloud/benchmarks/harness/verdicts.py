@@ -209,7 +209,6 @@ def _measurement(interval: Interval, unit: str, samples: int) -> Measurement:
 
 
 def _warnings(result: VariantResult) -> list[str]:
-    """Return what makes the figures of one setting doubtful."""
     warnings = []
     if result.warm_up is not None and not result.warm_up.settled:
         warnings.append(f"still speeding up or slowing down after {result.warm_up.seconds:.0f} s of warm-up")

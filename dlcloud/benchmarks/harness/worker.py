@@ -22,7 +22,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
@@ -138,14 +137,11 @@ def _threads() -> dict[str, Any]:
     tasks = [Path(f"/proc/{pid}/task") for pid in usage.process_tree(os.getpid())]
     pinned: Counter[str] = Counter()
     for file in (file for task in tasks for file in task.glob("*/status")):
-        with suppress(OSError):
-            status = file.read_text(encoding="ascii", errors="replace")
-            pinned.update(re.findall(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE))
+        pinned.update(re.findall(r"^Cpus_allowed_list:\s*(\S+)", usage.read_text(file), re.MULTILINE))
     return {"threads_running": pinned.total(), "threads_allowed_on": dict(pinned)} if pinned else {}
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:
-    """Answer requests until there are no more."""
     worker = Worker()
     for line in requests:
         replies.write(json.dumps(worker.answer(json.loads(line))) + "\n")

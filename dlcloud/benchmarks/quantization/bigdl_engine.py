@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..harness import hardware
+from ..harness import hardware, usage
 from ..harness.workload import UntimedWorkload
 from .cache import ModelCache
 from .inference import Inference, InferenceJob, Part, repeat_images
@@ -173,7 +173,7 @@ def start_java(threads: int) -> dict[str, Any]:
     options = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
     # It would write its log into the working folder.
     options += [f"-Dbigdl.mklNumThreads={threads}", "-Dbigdl.utils.LoggerFilter.logFile=/dev/null"]
-    heap_gib = max(2, int(hardware.memory_bytes() / hardware.GIB / 2))
+    heap_gib = max(2, int(hardware.memory_bytes() / usage.GIB / 2))
     os.environ |= {
         "JDK_JAVA_OPTIONS": " ".join([os.environ.get("JDK_JAVA_OPTIONS", ""), *options]).strip(),
         "OMP_NUM_THREADS": str(threads),

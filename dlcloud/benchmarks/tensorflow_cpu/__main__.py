@@ -17,7 +17,6 @@ PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and return its exit status."""
     arguments = parse(argv)
     if importlib.util.find_spec("tensorflow") is None:
         requirements = ENTRY.requirements_for(["--device", arguments.device])

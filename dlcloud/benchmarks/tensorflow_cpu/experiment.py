@@ -54,7 +54,6 @@ class Experiments:
     progress: Progress = field(default_factory=Progress)
 
     def run(self) -> None:
-        """Measure every network at every batch."""
         if self.arguments.device == "gpu" and self.machine.gpu is None:
             self._skip("tensorflow", "gpu", "this machine has no NVIDIA GPU")
             return

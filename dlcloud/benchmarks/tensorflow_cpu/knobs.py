@@ -54,7 +54,6 @@ Configuration = Mapping[str, KnobValue]
 
 
 def knobs_of(device: str, machine: Machine) -> tuple[Knob, ...]:
-    """Return the knobs of training on a device."""
     return _gpu_knobs(machine) if device == "gpu" else _cpu_knobs(machine)
 
 
@@ -118,7 +117,6 @@ def _openmp_variables(cores: int) -> dict[str, str]:
 
 
 def environment_of(configuration: Configuration) -> dict[str, str]:
-    """Return the variables of a configuration's worker."""
     changes = {name: text for value in configuration.values() for name, text in value.environment.items()}
     if "LD_PRELOAD" in changes and os.environ.get("LD_PRELOAD"):
         changes["LD_PRELOAD"] += f":{os.environ['LD_PRELOAD']}"
@@ -126,7 +124,6 @@ def environment_of(configuration: Configuration) -> dict[str, str]:
 
 
 def arguments_of(configuration: Configuration) -> dict[str, Any]:
-    """Return the arguments of training.train for a configuration."""
     return {name: given for value in configuration.values() for name, given in value.arguments.items()}
 
 

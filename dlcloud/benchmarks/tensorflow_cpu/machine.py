@@ -1,9 +1,8 @@
 """The machine, as it decides which knobs can be turned: cores, instructions, memory, allocators, GPUs."""
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,11 +45,9 @@ class Machine:
 
     @property
     def threads_per_core(self) -> int:
-        """Return how many hyper-threads share a core."""
         return max(1, self.logical // len(self.cores))
 
     def at_once(self, process_gib: float) -> int:
-        """Return how many processes of this size fit into the free memory."""
         return int(KEPT_SHARE * self.free_gib / process_gib)
 
 
@@ -70,7 +67,6 @@ def inspect_machine(device: str) -> Machine:
 
 
 def _allocators() -> dict[str, str]:
-    """Return the path of each allocator that is installed."""
     paths_by_name = {
         name: sorted(str(path) for folder in LIBRARIES for path in Path("/usr").glob(f"{folder}/{pattern}"))
         for name, pattern in ALLOCATORS.items()
@@ -80,12 +76,9 @@ def _allocators() -> dict[str, str]:
 
 def _gpu() -> tuple[str | None, float, float]:
     """Return the first GPU's name, free memory in GiB and compute capability; None, 0 and 0 without one."""
-    if shutil.which("nvidia-smi") is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
-        return None, 0.0, 0.0
-    query = ["nvidia-smi", "--query-gpu=name,memory.free,compute_cap", "--format=csv,noheader,nounits"]
-    try:
-        listing = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
-        name, free_mib, capability = listing.splitlines()[0].rsplit(", ", 2)
-        return name, float(free_mib) / 1024, float(capability)
-    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
-        return None, 0.0, 0.0
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"
+    rows = [] if hidden else hardware.query_gpus("name", "memory.free", "compute_cap")
+    with suppress(ValueError):
+        for name, free_mib, capability in rows:
+            return name, float(free_mib) / 1024, float(capability)
+    return None, 0.0, 0.0

@@ -97,7 +97,6 @@ def _gpu_facts(training: Training) -> dict[str, Any]:
 
 
 def _gpu_events(path: Path) -> Iterable[str]:
-    """Yield the name of each kernel in a profile."""
     from tensorflow.tsl.profiler.protobuf import (  # noqa: PLC0415 - GPUs only
         xplane_pb2,
     )

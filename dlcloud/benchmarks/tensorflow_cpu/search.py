@@ -66,7 +66,6 @@ class Progress:
 
     @property
     def total(self) -> int:
-        """Return the number of all cases."""
         return self.done + self.left
 
     def measure(self, case: Case, session: Session) -> None:
@@ -120,7 +119,6 @@ class Search:
     _earned: list[Comparison] = field(init=False, default_factory=list)
 
     def run(self) -> SearchResult:
-        """Turn each knob once."""
         self._best = stock_configuration(self.knobs)
         began = self.session.clock()
         for knob in (knob for knob in self.knobs if knob.name in self.searched):
@@ -201,7 +199,6 @@ def count_cases(knobs: Sequence[Knob], searched: Sequence[str]) -> int:
 
 
 def _has_candidates(knob: Knob) -> bool:
-    """True if this machine has a value of the knob to try."""
     return any(value.unsupported is None for value in knob.values[1:])
 
 

@@ -99,7 +99,6 @@ class Training:
         self._step = tf.function(step, jit_compile=job.xla)
 
     def step(self) -> None:
-        """Train on the batch once and wait for the loss."""
         loss = float(self._step(*self._feed))
         if len(self._losses) < LOSSES_KEPT:
             self._losses.append(loss)
@@ -178,7 +177,6 @@ class Update:
         self._slots = [tuple(tf.Variable(start(weight)) for start in starts) for weight in weights]
 
     def __call__(self, gradients: Sequence[Tensor]) -> None:
-        """Take one step."""
         for weight, slots, gradient in zip(self._weights, self._slots, gradients, strict=True):
             self._apply(weight.handle, [slot.handle for slot in slots], gradient)
 
@@ -215,7 +213,6 @@ class LossScale:
         self._good = tf.Variable(0, dtype=tf.int32)
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Return the scaled loss, of which the gradients are computed."""
         return loss * self.factor
 
     def apply(self, gradients: Sequence[Tensor], update: Update) -> None:
