@@ -27,7 +27,7 @@ def detach(context: Context, launcher: Launcher, acquired: ClusterLock, file: Re
     Raises:
         CloudError, InstanceError: It cannot be had; what was launched is destroyed.
     """
-    hand_over = _hand_over(context, launcher)
+    hand_over = HandOver(managed=launcher, database=context.database)
     if hand_over.finish():
         return
     with destroy_on_failure(launcher, acquired):
@@ -49,7 +49,7 @@ def refuse_detached(context: Context, launcher: Launcher) -> None:
     Raises:
         RecipeError: The coordinator is in charge.
     """
-    if _hand_over(context, launcher).finish():
+    if HandOver(managed=launcher, database=context.database).finish():
         controller = launcher.store.clusters.controller_instance_id(launcher.cluster_id)
         raise detached_error(launcher.cluster, controller or "")
 
@@ -67,7 +67,8 @@ def restart_dead_controller(context: Context, cluster: Cluster) -> None:
             lock_cluster(cluster, paths=context.paths),
             context.detached.log_in(detached) as session,
         ):
-            _hand_over(context, context.launcher(cluster)).restart_dead(session.connection)
+            hand_over = HandOver(managed=context.launcher(cluster), database=context.database)
+            hand_over.restart_dead(session.connection)
 
 
 @contextmanager
@@ -125,10 +126,6 @@ def print_detached(context: Context, cluster: Cluster, output: str) -> None:
         "region": cluster.region,
     }
     click.echo(render(Report(command="up", records=[record], sections=[section], empty=""), Format(output)))
-
-
-def _hand_over(context: Context, launcher: Launcher) -> HandOver:
-    return HandOver(managed=launcher, database=context.database)
 
 
 def _local_variables(context: Context, recipe: Recipe) -> dict[str, str]:

@@ -95,8 +95,7 @@ class Resizer:
     def show(self) -> None:
         """Print what would be done, as the result."""
         if not self._is_training:
-            self._refuse_ended_training()
-            _refuse_state(self.cluster)
+            self._check_state(self.cluster)
         members = self.launcher.members()
         decision = self._decide(members)
         self._print(decision, self._plan(members) if decision.launch else None)
@@ -115,12 +114,11 @@ class Resizer:
         if self._is_training:
             self._request_workers()
             return
-        self._refuse_ended_training()
-        _refuse_state(self.cluster)
+        self._check_state(self.cluster)
         _ = self.recipe, self.requirements  # their faults come before anything is touched
         clusters = self.context.clusters
         with lock_cluster(self.cluster, paths=self.context.paths):
-            _refuse_state(clusters.find(self.cluster.cluster_id) or self.cluster)
+            self._check_state(clusters.find(self.cluster.cluster_id) or self.cluster)
             members = self.launcher.members()
             decision = self._decide(members)
             plan = self._plan(members) if decision.launch else None
@@ -137,12 +135,19 @@ class Resizer:
         is_elastic = self.recipe.workload.elastic is not None
         return is_elastic and self.cluster.state is ClusterState.RUNNING
 
-    def _refuse_ended_training(self) -> None:
-        """Refuse the cluster that this very instance controls: nothing is left to do on it."""
+    def _check_state(self, cluster: Cluster) -> None:
+        """Refuse a cluster that is not up and idle."""
+        name = cluster.name
         if self.context.controller_instance_id:
             raise RecipeError(
-                f"the training of {self.cluster.name} has ended",
-                f"dlcloud down {self.cluster.name} brings its results home",
+                f"the training of {name} has ended", f"dlcloud down {name} brings its results home"
+            )
+        if cluster.state in {ClusterState.STOPPING, ClusterState.DOWN}:
+            raise RecipeError(f"{name} is being taken down", f"dlcloud down {name}")
+        if cluster.state is not ClusterState.READY:
+            raise RecipeError(
+                f"{name} is {cluster.state}: an up works on it, or was cut off",
+                "wait for it, or run the same up again; with --keep the cluster stays and can be resized",
             )
 
     def _request_workers(self) -> None:
@@ -258,19 +263,3 @@ class Resizer:
         partial = PartialError("\n".join(lines), f"dlcloud resize {name} {self.size}")
         partial.result_shown = True
         raise partial
-
-
-def _refuse_state(cluster: Cluster) -> None:
-    """Refuse a cluster that is not up and idle.
-
-    Raises:
-        RecipeError: Another command has begun to bring it up, or to take it down.
-    """
-    if cluster.state is ClusterState.READY:
-        return
-    if cluster.state in {ClusterState.STOPPING, ClusterState.DOWN}:
-        raise RecipeError(f"{cluster.name} is being taken down", f"dlcloud down {cluster.name}")
-    raise RecipeError(
-        f"{cluster.name} is {cluster.state}: an up works on it, or was cut off",
-        "wait for it, or run the same up again; with --keep the cluster stays and can be resized",
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
-from dlcloud.core.cluster import Member
+from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import DlcloudError
 from dlcloud.core.events import stage
 from dlcloud.report.table import Format, render
@@ -103,14 +103,24 @@ class Up:
     def _is_elastic(self) -> bool:
         return self.file.recipe.workload.elastic is not None
 
-    def is_detached(self) -> bool:
-        """True if an earlier `up --detach` left the cluster to its coordinator, which is looked after."""
+    @cached_property
+    def _earlier_cluster(self) -> Cluster | None:
+        """The cluster that this `up` continues."""
         from dlcloud.launch.acquire import resolve_cluster
 
-        cluster = resolve_cluster(self.file, name=self.name, store=self.context.store)
-        if not self.detach or cluster is None:
-            return False
-        if self.context.clusters.controller_instance_id(cluster.cluster_id) is None:
+        return resolve_cluster(self.file, name=self.name, store=self.context.store)
+
+    @property
+    def _controller_id(self) -> str | None:
+        """The instance that controls that cluster, if it is detached."""
+        cluster = self._earlier_cluster
+        clusters = self.context.clusters
+        return None if cluster is None else clusters.controller_instance_id(cluster.cluster_id)
+
+    def is_detached(self) -> bool:
+        """True if an earlier `up --detach` left the cluster to its coordinator, which is looked after."""
+        cluster = self._earlier_cluster
+        if not self.detach or cluster is None or self._controller_id is None:
             return False
         from dlcloud.cli.detach import print_detached, restart_dead_controller
 
@@ -121,14 +131,13 @@ class Up:
     def plan(self) -> "Plan":
         """Check everything that can be checked before anything is created, and decide."""
         from dlcloud.cli.lifecycle import detached_error, parse_network
-        from dlcloud.launch.acquire import new_cluster, resolve_cluster
+        from dlcloud.launch.acquire import new_cluster
 
         context, network = self.context, parse_network(self.cidr)
         self._check_program()
-        cluster = resolve_cluster(self.file, name=self.name, store=context.store)
-        controller = None if cluster is None else context.clusters.controller_instance_id(cluster.cluster_id)
-        if cluster is not None and controller is not None:
-            raise detached_error(cluster, controller)
+        cluster = self._earlier_cluster
+        if cluster is not None and self._controller_id is not None:
+            raise detached_error(cluster, self._controller_id)
         with stage(context.emit, context.clock, "looking at credentials, types, image, prices, network"):
             cluster = cluster or new_cluster(self.file, name=self.name, clock=context.clock)
             return context.launcher(cluster).plan(self.file.recipe, cidr=network)

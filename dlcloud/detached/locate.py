@@ -14,14 +14,7 @@ _NAME_PREFIX = "dlcloud "
 class DetachedCluster:
     """A cluster that one of its own instances controls.
 
-    Args:
-        cluster_id: The cluster's.
-        name: The name that its launcher gave it.
-        cloud: `aws` or `local`.
-        region: Of the cluster.
-        instance: The one that controls it.
-        user: The login name on that instance.
-        host_key: The SHA256 fingerprint of that instance's host key.
+    `user` logs in on that instance, and `host_key` is the SHA256 fingerprint of its host key.
     """
 
     cluster_id: str

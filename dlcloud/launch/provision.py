@@ -34,13 +34,7 @@ class Provisioned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provisioner:
-    """Gets the instances of one cluster.
-
-    Args:
-        managed: The cluster.
-        plan: Which instances, how many, from which pools.
-        security_group_id: Of the instances.
-    """
+    """Gets a plan's instances for one cluster."""
 
     managed: ManagedCluster
     plan: Plan
