@@ -1,7 +1,7 @@
 """Prove that this instance's SSH host key is its own: write HMAC-SHA256(secret, instance id NUL host key).
 
-Only this instance and the launcher know the secret, which was made for one launch. The launcher compares the
-proof with the key it met before it sends anything. DLCLOUD_ROOT is set on the local EC2 only.
+Only this instance and the launcher know the secret, which is drawn for one launch. The launcher compares the
+proof with the host key of its connection before it sends anything. DLCLOUD_ROOT is set on the local EC2 only.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ ATTEMPTS = 60
 
 
 def metadata(method: str, path: str, name: str, value: str) -> str:
-    """Ask the instance metadata service. By hand: an HTTP library takes longer to load than all the rest."""
+    """Query the instance metadata service. By hand: an HTTP library loads longer than this program runs."""
     host, _, port = METADATA.partition("//")[2].partition(":")
     with socket.create_connection((host, int(port or 80)), timeout=5) as connection:
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", f"{name}: {value}", "Connection: close"]
@@ -37,7 +37,7 @@ def metadata(method: str, path: str, name: str, value: str) -> str:
 
 
 def own_id() -> str:
-    """Return the instance's id; the service may be late or busy at boot, and all depends on the proof."""
+    """Return the instance's id; the metadata service may be late or busy at boot."""
     left = ATTEMPTS
     while True:
         try:
@@ -51,7 +51,7 @@ def own_id() -> str:
 
 
 def main() -> None:
-    """Wait for the host key, then write the proof, whole."""
+    """Wait for the host key, then write the proof atomically."""
     while not os.path.exists(HOST_KEY):
         time.sleep(0.1)
     instance_id = own_id()

@@ -1,11 +1,11 @@
-"""Run a program on an instance so that no broken connection ends it: python3 -I -S job.py VERB FOLDER ...
+"""Run a program on an instance independently of connections: python3 -I -S job.py VERB FOLDER ...
 
-start FOLDER                run `sh FOLDER/command`, detached, in FOLDER/work; a second start does nothing
-follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte on, as it grows, until the program has ended
+start FOLDER                run `sh FOLDER/command` detached in FOLDER/work; a second start does nothing
+follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte offset, as it grows, until the program has ended
 state FOLDER                print JSON: {"state": new, running, ended or lost, "exit_status": int or null}
-stop FOLDER                 end the program and all that it started
+stop FOLDER                 end the program and its child processes
 
-The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written whole.
+The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written atomically.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ CHUNK = 1 << 16
 
 
 def start(folder: pathlib.Path) -> None:
-    """Start the supervisor, unless this job was started before."""
+    """Start the supervisor, unless the job was started before."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "pid").exists():
@@ -42,7 +42,7 @@ def start(folder: pathlib.Path) -> None:
 
 
 def supervise(folder: pathlib.Path) -> None:
-    """Wait for the program and write down how it ended."""
+    """Run the program and record its exit status."""
     program = subprocess.Popen(["sh", str(folder / "command")], cwd=folder / "work", stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: program.terminate())
     status = program.wait()
@@ -50,7 +50,7 @@ def supervise(folder: pathlib.Path) -> None:
 
 
 def follow(folder: pathlib.Path, name: str, offset: str) -> None:
-    """Print a file as it grows; what was written before the end is printed before this returns."""
+    """Print a file as it grows, until the job has ended and all of it is printed."""
     position = int(offset)
     while True:
         ended = state(folder)["state"] != "running"
@@ -66,7 +66,7 @@ def follow(folder: pathlib.Path, name: str, offset: str) -> None:
 
 
 def state(folder: pathlib.Path) -> "dict[str, str | int | None]":
-    """Tell where the job stands."""
+    """Return the job's state and exit status."""
     with contextlib.suppress(FileNotFoundError):
         return {"state": "ended", "exit_status": int((folder / "exit_status").read_text())}
     try:
@@ -74,7 +74,7 @@ def state(folder: pathlib.Path) -> "dict[str, str | int | None]":
     except FileNotFoundError:
         return {"state": "new", "exit_status": None}
     except ProcessLookupError:
-        # It may have ended between the two looks.
+        # It may have ended between the two checks.
         with contextlib.suppress(FileNotFoundError):
             return {"state": "ended", "exit_status": int((folder / "exit_status").read_text())}
         return {"state": "lost", "exit_status": None}
@@ -82,7 +82,7 @@ def state(folder: pathlib.Path) -> "dict[str, str | int | None]":
 
 
 def stop(folder: pathlib.Path) -> None:
-    """End the job's whole process group, first asking."""
+    """End the job's process group: SIGTERM, then SIGKILL."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         group = int((folder / "pid").read_text())
         os.killpg(group, signal.SIGTERM)
@@ -93,14 +93,14 @@ def stop(folder: pathlib.Path) -> None:
 
 
 def write(path: pathlib.Path, text: str) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.write_text(text)
     unfinished.rename(path)
 
 
 def main() -> None:
-    """Do what the verb says."""
+    """Run the verb of the command line."""
     verb, folder, *rest = sys.argv[1:]
     folder = pathlib.Path(folder).absolute()
     with contextlib.suppress(BrokenPipeError):

@@ -1,9 +1,9 @@
-"""End this instance on time: at the end of its budget, and before it when nobody uses it.
+"""End this instance on time: at the end of its budget, or earlier when it is idle.
 
-With shutdown behaviour "terminate", an instance that shuts down is gone for good, and its disk with it. A
-timer of the system itself is armed from the first boot on; this program moves it forward while a run lives or
-somebody works here. So an end is missed only if both fail, and neither needs the launcher. DLCLOUD_ROOT, and
-a DLCLOUD_MINUTE_S other than 60, are set on the local EC2 only.
+With shutdown behaviour "terminate", an instance that shuts down is terminated, and its disk deleted. The
+system's own timer is armed from the first boot on; this program moves it forward while a run lives or a user
+works here. So the end is missed only if both fail, and neither needs the launcher. DLCLOUD_ROOT, and a
+DLCLOUD_MINUTE_S other than 60, are set on the local EC2 only.
 """
 
 import contextlib
@@ -15,20 +15,20 @@ import subprocess
 import time
 
 LIFE_MINUTES = float("@LIFE_MINUTES@")
-IDLE_MINUTES = float("@IDLE_MINUTES@")  # inf: however long nobody works
+IDLE_MINUTES = float("@IDLE_MINUTES@")  # inf: never ended for idleness
 USER = "@USER@"
 ROOT = os.environ.get("DLCLOUD_ROOT", "")
 MINUTE_S = float(os.environ.get("DLCLOUD_MINUTE_S", "60"))
 STATE = pathlib.Path(ROOT + "/var/lib/dlcloud")
 HOME = pathlib.Path(os.environ["HOME"] if ROOT else "~" + USER).expanduser()
 BUSY_SHARE = 0.05
-"""Of a processor, over a tick: what a user's programs need to count as work."""
+"""Share of one processor, over a tick, from which a user's programs count as work."""
 
 
 def main() -> None:
-    """Arm the timer; where idleness ends the instance, watch until the system goes down, once."""
+    """Arm the timer; if idleness ends the instance, watch it, in one process, until the system goes down."""
     if math.isinf(IDLE_MINUTES):
-        # The timer needs nobody to watch it, only to be armed again after a reboot.
+        # The timer needs no watching, only to be armed again after a reboot.
         arm(deadline() - time.time())
         return
     with (STATE / "watchdog.lock").open("w") as lock:
@@ -40,41 +40,41 @@ def main() -> None:
 
 
 def watch(ends_at: float) -> None:
-    """Arm the timer, and move it forward while there is work."""
+    """Arm the timer, and move it forward while the instance is in use."""
     tick_s = MINUTE_S / 4
     busy_before, used_at = busy_seconds(), time.time()
     armed_for = math.inf
     while True:
         now, busy = time.time(), busy_seconds()
-        if run_lives() or touched_since(used_at) or busy - busy_before > BUSY_SHARE * tick_s:
+        if has_running_job() or was_used_since(used_at) or busy - busy_before > BUSY_SHARE * tick_s:
             used_at = now
         busy_before = busy
-        wanted = min(ends_at, used_at + IDLE_MINUTES * MINUTE_S)
-        # The timer counts whole minutes: a change of less is none.
-        if abs(wanted - armed_for) >= MINUTE_S / 2:
-            arm(wanted - now)
-            armed_for = wanted
+        end = min(ends_at, used_at + IDLE_MINUTES * MINUTE_S)
+        # The timer counts whole minutes: smaller changes are skipped.
+        if abs(end - armed_for) >= MINUTE_S / 2:
+            arm(end - now)
+            armed_for = end
         time.sleep(tick_s)
 
 
 def deadline() -> float:
-    """Return when the budget ends; a reboot does not move it."""
-    kept = STATE / "ends-at"
-    if not kept.exists():
-        unfinished = kept.with_suffix(".new")
+    """Return the end of the budget; a reboot does not move it."""
+    path = STATE / "ends-at"
+    if not path.exists():
+        unfinished = path.with_suffix(".new")
         unfinished.write_text(str(time.time() + LIFE_MINUTES * MINUTE_S))
-        unfinished.rename(kept)
-    return float(kept.read_text())
+        unfinished.rename(path)
+    return float(path.read_text())
 
 
 def arm(seconds: float) -> None:
-    """Set the system's timer anew; one that is due fires now."""
+    """Set the system's timer; a time in the past ends the instance now."""
     minutes = max(0, math.ceil(seconds / MINUTE_S))
     subprocess.run(["shutdown", "--no-wall", "-P", f"+{minutes}"], check=False)
 
 
-def run_lives() -> bool:
-    """Tell whether a program that dlcloud started has not ended."""
+def has_running_job() -> bool:
+    """True if a program that dlcloud started has not ended."""
     for pid in HOME.glob("dlcloud/runs/*/pid"):
         if not (pid.parent / "exit_status").exists():
             with contextlib.suppress(ValueError, ProcessLookupError, FileNotFoundError):
@@ -83,17 +83,17 @@ def run_lives() -> bool:
     return False
 
 
-def touched_since(moment: float) -> bool:
-    """Tell whether a command of dlcloud came by."""
+def was_used_since(moment: float) -> bool:
+    """True if a command of dlcloud connected after a time."""
     with contextlib.suppress(FileNotFoundError):
         return (HOME / "dlcloud/used").stat().st_mtime > moment
     return False
 
 
 def busy_seconds() -> float:
-    """Return the processor time of the user's living programs, and of what they started and has ended.
+    """Return the processor time of the user's processes and of their ended children.
 
-    On the local EC2 programs are not told apart by their user.
+    The processes of a local EC2's instances have one user; there it is 0.
     """
     if ROOT:
         return 0.0

@@ -1,4 +1,4 @@
-"""Find recipes and templates: top-level folders of a checkout, inside the package in a wheel."""
+"""Find recipes and templates, and render templates: folders of a checkout, or of the package in a wheel."""
 
 import json
 import re
@@ -12,32 +12,30 @@ RECIPE_SUFFIX = ".yaml"
 
 
 def template(name: str) -> str:
-    """Return the text of a template."""
     return _folder("templates").joinpath(name).read_text("utf-8")
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the bundled recipes, sorted."""
     names = (entry.name for entry in _folder("recipes").iterdir())
     return sorted(name.removesuffix(RECIPE_SUFFIX) for name in names if name.endswith(RECIPE_SUFFIX))
 
 
 def recipe_text(name: str) -> tuple[str, Path | None]:
-    """Return the text of a recipe and its path: a file if there is one of that name, else a bundled recipe.
+    """Return the text of a recipe and its path: of a file of that name, else of a bundled recipe.
 
     Raises:
-        RecipeError: There is neither, or the file cannot be read as UTF-8.
+        RecipeError: There is neither, or the file is not UTF-8 text.
     """
     path = Path(name)
     if path.is_file():
         try:
             return path.read_text("utf-8"), path
         except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"{name} cannot be read: {error}") from error
+            raise RecipeError(f"cannot read {name}: {error}") from error
     if name in recipe_names():
         return _folder("recipes").joinpath(name + RECIPE_SUFFIX).read_text("utf-8"), None
     raise RecipeError(
-        f"there is no file {name}, and no bundled recipe of that name",
+        f"{name} is neither a file nor a bundled recipe",
         f"bundled: {', '.join(recipe_names())}",
     )
 
@@ -45,43 +43,41 @@ def recipe_text(name: str) -> tuple[str, Path | None]:
 def user_data(
     *, public_key: str, secret: str, life_minutes: int, idle_minutes: int | None = None, user: str = "ubuntu"
 ) -> str:
-    """Return the cloud-init document of a launch.
+    """Render the cloud-init document of a launch.
 
     Args:
-        public_key: The one key that may log in.
-        secret: 64 hexadecimal digits by which the instances prove their host keys; made for one launch.
-        life_minutes: After how long an instance ends itself.
-        idle_minutes: After how long without work it does; None for never.
-        user: Who logs in, and whose programs count as work.
+        public_key: The only key that may log in.
+        secret: 64 hexadecimal digits, drawn for one launch, by which instances prove their host keys.
+        life_minutes: Minutes until an instance ends itself.
+        idle_minutes: Minutes without work until an instance ends itself; None for never.
+        user: The login user, whose programs count as work.
     """
     idle = "inf" if idle_minutes is None else str(idle_minutes)
-    facts = {"@LIFE_MINUTES@": str(life_minutes), "@IDLE_MINUTES@": idle, "@USER@": user}
-    watchdog = re.sub("|".join(facts), lambda found: facts[found[0]], template("watchdog.py"))
+    values = {"@LIFE_MINUTES@": str(life_minutes), "@IDLE_MINUTES@": idle, "@USER@": user}
+    watchdog = re.sub("|".join(values), lambda word: values[word[0]], template("watchdog.py"))
     proof = template("host_proof.py").replace("@SECRET@", secret)
-    words = {
+    texts = {
         "@PUBLIC_KEY@": public_key,
         "@HOST_PROOF@": proof,
         "@WATCHDOG@": watchdog,
         "@LIFE@": f"+{life_minutes}",
     }
-    # In one pass, so that no value is searched for words; a JSON string is a YAML one, quotes and all.
-    return re.sub("|".join(words), lambda found: json.dumps(words[found[0]]), template("user_data.yaml"))
+    # In one pass, so that no value is searched for words; a quoted JSON string is a YAML string.
+    return re.sub("|".join(texts), lambda word: json.dumps(texts[word[0]]), template("user_data.yaml"))
 
 
 def control_policy(cluster_id: str, region: str) -> str:
-    """Return the IAM policy of the one instance that may control a cluster: nothing beyond that cluster."""
+    """Render the IAM policy of the instance that controls a cluster: nothing beyond that cluster."""
     text = template("control_policy.json")
     return text.replace("@CLUSTER@", cluster_id).replace("@REGION@", region)
 
 
 def outside_package() -> dict[str, Path]:
-    """Return the folders of texts that do not lie in the package, by their names: those of a checkout."""
+    """Return the folders of texts that lie outside the package: those of a checkout, by name."""
     names = ("templates", "recipes")
-    return {name: Path(str(found)) for name in names if not _within(found := _folder(name))}
-
-
-def _within(folder: Traversable) -> bool:
-    return Path(str(folder)).is_relative_to(Path(__file__).parent)
+    folders = {name: Path(str(_folder(name))) for name in names}
+    package = Path(__file__).parent
+    return {name: folder for name, folder in folders.items() if not folder.is_relative_to(package)}
 
 
 def _folder(name: str) -> Traversable:

@@ -141,7 +141,7 @@ def test_an_unknown_recipe_lists_the_bundled_ones(tmp_path):
 
 def test_a_recipe_that_is_not_text_is_an_error(tmp_path):
     (tmp_path / "r.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RecipeError, match="cannot be read"):
+    with pytest.raises(RecipeError, match="cannot read"):
         recipe_text(str(tmp_path / "r.yaml"))
 
 
