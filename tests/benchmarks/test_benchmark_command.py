@@ -306,9 +306,9 @@ def test_no_secret_is_recorded(alone):
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "hf-token", "DB_PASSWORD", "CLIENT_SECRET", "apiKey"])
 def test_what_looks_secret(name):
-    assert redaction.looks_secret(name)
+    assert redaction.is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "OMP_NUM_THREADS", "KEYBOARD"])
 def test_what_does_not_look_secret(name):
-    assert not redaction.looks_secret(name)
+    assert not redaction.is_secret_name(name)

@@ -260,7 +260,7 @@ def test_memory_of_a_running_setting_corrects_the_estimate_of_the_next(machine):
     assert usage.estimate_bytes(small, [dataclasses.replace(small, peak=2 * GIB)]) == 2 * GIB
     assert usage.estimate_bytes(unknown, [small, large]) == 3 * GIB
     assert usage.estimate_bytes(unknown, []) == 0
-    assert usage.shortage(small, [], None) is None
+    assert usage.explain_shortage(small, [], None) is None
 
 
 def test_free_memory_is_that_of_the_machine_or_of_the_control_group(tmp_path):

@@ -39,7 +39,7 @@ def experiment(generator, noise, *, true_ratio=1.0, most=42):
             pair.reverse()
         baseline.append(pair[0])
         candidate.append(pair[1] * true_ratio)
-        pairs = statistics.ratios(baseline, candidate, higher_is_better=True)
+        pairs = statistics.speed_ups(baseline, candidate, higher_is_better=True)
         if len(pairs) >= most or statistics.is_look_due(len(pairs), statistics.MINIMUM_PAIRS):
             interval = statistics.bootstrap(pairs, generator, resamples=protocol.QUICK_RESAMPLES)
             if len(pairs) >= most or interval.relative_width <= 0.05:
@@ -98,8 +98,8 @@ def test_five_pairs_name_no_winner_and_six_do():
 
 
 def test_speed_ups_turn_round_where_less_is_better():
-    assert statistics.ratios([2.0], [1.0], higher_is_better=False) == [2.0]
-    assert statistics.ratios([2.0], [1.0], higher_is_better=True) == [0.5]
+    assert statistics.speed_ups([2.0], [1.0], higher_is_better=False) == [2.0]
+    assert statistics.speed_ups([2.0], [1.0], higher_is_better=True) == [0.5]
 
 
 def test_warm_up_ends_where_two_medians_agree():

@@ -33,12 +33,12 @@ def _without_secrets(arguments: argparse.Namespace, settings: Sequence[Setting])
     shown = [
         {
             "name": setting.name,
-            "environment": redaction.variables(setting.environment),
-            "arguments": redaction.words(setting.arguments),
+            "environment": redaction.redact_variables(setting.environment),
+            "arguments": redaction.redact_words(setting.arguments),
         }
         for setting in settings
     ]
-    changed = {"run": redaction.text(arguments.run), "settings": json.dumps(shown)}
+    changed = {"run": redaction.redact_text(arguments.run), "settings": json.dumps(shown)}
     return argparse.Namespace(**{**vars(arguments), **changed})
 
 

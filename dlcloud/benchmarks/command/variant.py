@@ -96,8 +96,8 @@ class CommandVariant:
     def start(self) -> Mapping[str, Any]:
         """Return the facts without secrets; the command is started for each slice."""
         return {
-            "command": redaction.text(self._shell_line()),
-            "environment": redaction.variables(self.setting.environment),
+            "command": redaction.redact_text(self._shell_line()),
+            "environment": redaction.redact_variables(self.setting.environment),
             "warm_up_runs": self.warm_up_runs,
         }
 

@@ -58,7 +58,7 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
         packages: Distributions whose versions matter; those not installed are left out.
     """
     return {
-        "environment": redaction.variables(
+        "environment": redaction.redact_variables(
             {name: value for name, value in sorted(os.environ.items()) if name.startswith(STEERING)}
         ),
         "hardware": {

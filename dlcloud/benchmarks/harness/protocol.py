@@ -113,7 +113,7 @@ class CaseRun:
                 self._measure_rounds()
                 self._end(waiting)
             self.results.sort(key=lambda result: self.case.settings.index(result.name))
-            verdicts.record(self.case, self.results, self.session)
+            verdicts.record_results(self.case, self.results, self.session)
             complete = bool(self.results) and len(self.results) == len(self.case.variants)
             self.session.recorder.case_end(
                 self.case.name, self.case.settings, seconds=self.elapsed_s, complete=complete
@@ -151,7 +151,7 @@ class CaseRun:
 
     def _shortage(self, result: VariantResult) -> str | None:
         running = [other.variant for other in self.running]
-        return usage.shortage(result.variant, running, self.session.free_bytes())
+        return usage.explain_shortage(result.variant, running, self.session.free_bytes())
 
     def _skip(self, result: VariantResult) -> None:
         """Record that there is no memory for a setting."""
@@ -199,7 +199,9 @@ class CaseRun:
         limits = self.session.limits
         if limits.fixed or not self.pending or not statistics.is_look_due(number, limits.rounds):
             return None
-        widths = verdicts.widths(self.case, self.pending, self.session.generator, resamples=QUICK_RESAMPLES)
+        widths = verdicts.interval_widths(
+            self.case, self.pending, self.session.generator, resamples=QUICK_RESAMPLES
+        )
         wide = {name for name, width in widths.items() if width > limits.width}
         needed = wide | {self.case.baseline_of(name) for name in wide}
         self.pending = [result for result in self.pending if result.name in needed]

@@ -199,7 +199,9 @@ def warm_up_length(values: Sequence[float]) -> int | None:
     return None
 
 
-def ratios(baseline: Sequence[float], candidate: Sequence[float], *, higher_is_better: bool) -> list[float]:
+def speed_ups(
+    baseline: Sequence[float], candidate: Sequence[float], *, higher_is_better: bool
+) -> list[float]:
     """Return the speed-up of each pair of values measured next to each other; above 1 is better."""
     pairs = zip(baseline, candidate, strict=True)
     if higher_is_better:

@@ -162,7 +162,7 @@ def estimate_bytes(setting: MemoryUser, running: Collection[MemoryUser]) -> int:
     return round(setting.expected_bytes * max(1.0, *excess, 1.0))
 
 
-def shortage(setting: MemoryUser, running: Collection[MemoryUser], free: int | None) -> str | None:
+def explain_shortage(setting: MemoryUser, running: Collection[MemoryUser], free: int | None) -> str | None:
     """Return why a setting cannot be started beside the running ones; None if it can, or if unknown."""
     needed = estimate_bytes(setting, running)
     if free is None or needed <= max(0, free - KEPT_FREE_BYTES):

@@ -46,7 +46,7 @@ class _Pair:
         from that of the measured ratios to the same per CPU time that was left to each of the two on average.
         """
         ours, theirs = self.slices()
-        ratios = statistics.ratios(
+        ratios = statistics.speed_ups(
             [accepted.value for accepted in ours],
             [accepted.value for accepted in theirs],
             higher_is_better=self.baseline.variant.metric.higher_is_better,
@@ -81,7 +81,7 @@ def _share_left(slices: Sequence[AcceptedSlice]) -> float:
     return max(SMALLEST_SHARE_LEFT, sum(shares) / len(shares))
 
 
-def widths(
+def interval_widths(
     case: Case, results: Sequence[VariantResult], generator: random.Random, *, resamples: int
 ) -> dict[str, float]:
     """Return by setting the relative width of the interval that it is judged by.
@@ -106,14 +106,14 @@ def _pairs(case: Case, results: Sequence[VariantResult]) -> list[_Pair]:
     return [pair for pair in pairs if all(pair.slices())]
 
 
-def record(case: Case, results: Sequence[VariantResult], session: Session) -> None:
+def record_results(case: Case, results: Sequence[VariantResult], session: Session) -> None:
     """Record the results of the measured settings and how they compare with their baselines.
 
     Nothing is compared with a baseline that failed.
     """
     if not results:
         return
-    by_setting = widths(case, results, session.generator, resamples=RESAMPLES)
+    by_setting = interval_widths(case, results, session.generator, resamples=RESAMPLES)
     for result in results:
         # A baseline is doubtful if none of its candidates could be told from it.
         related = [by_setting[name] for name in by_setting if result.name in {name, case.baseline_of(name)}]
