@@ -161,7 +161,7 @@ def test_the_pages_of_moto_are_closed(rig, signer, path):
     ("method", "arguments", "gap"),
     [
         ("create_placement_group", {"GroupName": "g", "Strategy": "cluster"}, "CreatePlacementGroup"),
-        ("describe_instances", {"Filters": [{"Name": "launch-time", "Values": ["x"]}]}, "launch-time"),
+        ("describe_subnets", {"Filters": [{"Name": "outpost-arn", "Values": ["x"]}]}, "outpost-arn"),
         (
             "cancel_spot_instance_requests",
             {"SpotInstanceRequestIds": ["sir-1"]},
