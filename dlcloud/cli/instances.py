@@ -93,14 +93,14 @@ def command(*, conditions: Filter, region: str, live: bool, cloud: str, output: 
 
     with Context("instances", verbose=verbose) as context:
         catalog = Catalog()
-        known = [
+        offered = [
             KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
             for hardware in catalog
         ]
-        _refuse_unknown(conditions.types, known)
-        chosen = [candidate for candidate in known if conditions.accepts(candidate.hardware)]
+        _refuse_unknown(conditions.types, offered)
+        chosen = [candidate for candidate in offered if conditions.accepts(candidate.hardware)]
         prices = _live_prices(context, chosen, region, cloud) if live else []
-        offers = [_offer(candidate, known, prices) for candidate in chosen]
+        offers = [_offer(candidate, offered, prices) for candidate in chosen]
         offers = [offer for offer in offers if conditions.accepts_price(offer.on_demand)]
         offers.sort(key=lambda offer: (-(offer.tflops_per_usd or Decimal(0)), offer.hardware.name))
         click.echo(render(instances_report(offers, region=region), Format(output)))
@@ -110,11 +110,11 @@ def _family(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _refuse_unknown(types: Sequence[str], known: Sequence[KnownType]) -> None:
-    names = {candidate.hardware.name for candidate in known}
+def _refuse_unknown(types: Sequence[str], offered: Sequence[KnownType]) -> None:
+    names = {candidate.hardware.name for candidate in offered}
     for word in types:
         if word not in names | {_family(name) for name in names}:
-            near = ", ".join(candidate.hardware.name for candidate in successors(word, known))
+            near = ", ".join(candidate.hardware.name for candidate in successors(word, offered))
             raise RecipeError(
                 f"no instance type {word} is known", f"like it: {near}" if near else "dlcloud instances"
             )
@@ -127,13 +127,13 @@ def _live_prices(context: "Context", chosen: Sequence[KnownType], region: str, c
     return context.cloud(cloud, region).prices(names, [Market.ON_DEMAND, Market.SPOT])
 
 
-def _offer(candidate: KnownType, known: Sequence[KnownType], prices: Sequence[Price]) -> "Offer":
+def _offer(candidate: KnownType, offered: Sequence[KnownType], prices: Sequence[Price]) -> "Offer":
     from dlcloud.report.instances import Offer
 
     hardware = candidate.hardware
     own = [price for price in prices if price.instance_type == hardware.name]
     spot = [price for price in own if price.market is Market.SPOT]
-    near = successors(hardware.name, known) if hardware.retired else []
+    near = successors(hardware.name, offered) if hardware.retired else []
     return Offer(
         hardware=hardware,
         on_demand=next((price for price in own if price.market is Market.ON_DEMAND), candidate.price),

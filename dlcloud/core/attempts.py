@@ -1,4 +1,4 @@
-"""In which requests a plan's instances are asked for: market after market, all pools of one at once."""
+"""The launch requests of a plan: market after market, all pools of one market at once."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,13 @@ MOST_POOLS = 300  # Source: EC2 user guide, "EC2 Fleet quotas": launch template 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAttempt:
-    """One request for instances; stored as its intent, so that after a crash the very same can be repeated.
+    """One request for instances; stored as its intent, so that it can be repeated unchanged after a crash.
 
-    `pools` are (instance type, zone), the most wanted first; `attempt` tells one request from a later one;
-    `max_usd`, by type, is the most that an hour of spot may cost; `life_minutes` is after how long each
-    instance ends itself, which its user data says.
+    Attributes:
+        pools: (instance type, zone), in order of preference.
+        attempt: The number of the request.
+        max_usd: The most that an hour of spot may cost, by type.
+        life_minutes: Minutes after which each instance ends itself.
     """
 
     pools: tuple[tuple[str, str], ...]
@@ -30,21 +32,20 @@ class LaunchAttempt:
 
     @property
     def count(self) -> int:
-        """Return how many instances are asked for."""
         return self.spot_count + self.on_demand_count
 
     @property
     def single(self) -> bool:
-        """Tell whether RunInstances will do: one pool, one market."""
+        """True if RunInstances suffices: one pool, one market."""
         return len(self.pools) == 1 and 0 in (self.spot_count, self.on_demand_count)
 
     @property
     def market(self) -> Market:
-        """Return the market of a single request."""
+        """The market of a single request."""
         return Market.SPOT if self.spot_count else Market.ON_DEMAND
 
     def to_text(self) -> str:
-        """Return it as the text of an intent: the same request gives the same text."""
+        """Return the text of its intent; equal requests have equal texts."""
         image = [self.image.image_id, self.image.name, self.image.root_device]
         limits = {name: str(usd) for name, usd in sorted(self.max_usd.items())}
         values = [self.pools, self.spot_count, self.on_demand_count, image, self.attempt, limits]
@@ -53,7 +54,6 @@ class LaunchAttempt:
 
     @classmethod
     def from_text(cls, text: str) -> "LaunchAttempt":
-        """Read the text of an intent."""
         pools, spot, on_demand, image, attempt, limits, *life = json.loads(text)
         return cls(
             pools=tuple((str(name), str(zone)) for name, zone in pools),
@@ -62,23 +62,23 @@ class LaunchAttempt:
             image=Image(image_id=image[0], name=image[1], root_device=image[2]),
             attempt=int(attempt),
             max_usd={name: Decimal(usd) for name, usd in limits.items()},
-            life_minutes=int(life[0]) if life else 0,  # stored by a version that did not know it
+            life_minutes=int(life[0]) if life else 0,  # absent in intents of older versions
         )
 
 
 def next_attempt(
     plan: Plan, market: Market, *, missing: int, on_demand: int, attempt: int, spread: bool = False
 ) -> LaunchAttempt:
-    """Return the request of one round: what is missing, from all pools of a market.
+    """Return the request of one round: the missing instances, from all pools of a market.
 
     A single on-demand type without a zone is a request that EC2 itself spreads over its zones; `spread` names
     them one by one, which completes what one zone alone could give in part.
 
     Args:
-        plan: What is wanted.
-        market: The round's; in a spot round the plan's on-demand base is asked for too.
-        missing: How many instances.
-        on_demand: How many on-demand instances there are already.
+        plan: The pools and counts.
+        market: That of the round; a spot round requests the plan's on-demand base, too.
+        missing: Instances to request.
+        on_demand: On-demand instances that run already.
         attempt: The number of the request.
         spread: Name every zone.
     """
@@ -103,8 +103,8 @@ def _limits(pools: Sequence[Pool]) -> dict[str, Decimal]:
 
 
 def _zoned(pools: Sequence[Pool]) -> list[tuple[str, str]]:
-    """Name every zone of every pool, so that refusals say where; none, where they are too many."""
-    every = [(pool.instance_type, zone) for pool in pools for zone in pool.zones or (pool.zone,)]
-    if len(every) > MOST_POOLS:
-        every = [(pool.instance_type, pool.zone) for pool in pools]
-    return list(dict.fromkeys(every))
+    """Name every zone of every pool, so that refusals name the zone; none if they are too many."""
+    zoned = [(pool.instance_type, zone) for pool in pools for zone in pool.zones or (pool.zone,)]
+    if len(zoned) > MOST_POOLS:
+        zoned = [(pool.instance_type, pool.zone) for pool in pools]
+    return list(dict.fromkeys(zoned))

@@ -1,4 +1,4 @@
-"""The decision which benchmarks fit a machine: from what its type promises, and from what it really has."""
+"""The decision which benchmarks fit a machine, by its instance type or by a probe."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ FLAGS_OF_ISA = {
     "bf16": ("avx512_bf16",),
     "amx": ("amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"),
 }
-"""What /proc/cpuinfo shows for the words of the table of instance types; who has AMX has AVX512_BF16, too."""
+"""Flags of /proc/cpuinfo by the words of the table of instance types; AMX implies AVX512_BF16."""
 
 USABLE_MEMORY = 0.92
-"""Of the memory that a type is sold with, the kernel shows so much at least."""
+"""The least share of a type's memory that the kernel reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What counts for a fit. `name` is how reasons call it."""
+    """The hardware that benchmarks need. `name` is its name in reasons."""
 
     name: str
     flags: frozenset[str]
@@ -32,7 +32,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """What is not run, and why; `setting` is empty where it is the whole benchmark."""
+    """A setting that is not run, and why; `setting` is empty if it is the whole benchmark."""
 
     benchmark: str
     setting: str
@@ -41,7 +41,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What runs on a machine, what does not, and what runs there with less gain than elsewhere."""
+    """The benchmarks that run on a machine, those left out, and those that gain less there."""
 
     benchmarks: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
@@ -49,7 +49,7 @@ class Fit:
 
 
 def machine_of_type(hardware: InstanceType) -> Machine:
-    """Return the machine that an instance type promises."""
+    """Return the machine that an instance type specifies."""
     flags = (flag for isa in hardware.cpu_isa for flag in FLAGS_OF_ISA.get(isa, ()))
     return Machine(
         name=hardware.name,
@@ -60,7 +60,7 @@ def machine_of_type(hardware: InstanceType) -> Machine:
 
 
 def machine_of_probe(name: str, hardware: Hardware) -> Machine:
-    """Return the machine that an instance showed itself to be."""
+    """Return the machine that a probe of an instance reported."""
     return Machine(
         name=name,
         flags=frozenset(hardware.cpu_flags),
@@ -70,7 +70,7 @@ def machine_of_probe(name: str, hardware: Hardware) -> Machine:
 
 
 def fit(benchmarks: Iterable[Benchmark], machine: Machine) -> Fit:
-    """Say which benchmarks run on a machine, and of which settings they are without."""
+    """Return which benchmarks run on a machine, and without which settings."""
     fitting: list[str] = []
     left_out: list[LeftOut] = []
     advice: list[LeftOut] = []
@@ -82,13 +82,13 @@ def fit(benchmarks: Iterable[Benchmark], machine: Machine) -> Fit:
             continue
         fitting.append(benchmark.name)
         for need, reason in lacking:
-            told = LeftOut(benchmark=benchmark.name, setting=need.setting, reason=reason)
-            (advice if need.advice else left_out).append(told)
+            reasons = advice if need.advice else left_out
+            reasons.append(LeftOut(benchmark=benchmark.name, setting=need.setting, reason=reason))
     return Fit(benchmarks=tuple(fitting), left_out=tuple(left_out), advice=tuple(advice))
 
 
 def _lacking(need: HardwareNeed, machine: Machine) -> str:
-    """Say what a machine lacks of a need; nothing where it has all of it."""
+    """Return what a machine lacks of a need; empty if it has all of it."""
     lacking = []
     if need.gpu and not machine.gpus:
         lacking.append("no NVIDIA GPU")

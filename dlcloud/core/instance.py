@@ -1,4 +1,4 @@
-"""Instance types and instances, as EC2 speaks of them."""
+"""Instance types, prices and instances, in the terms of EC2."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from dlcloud.core.remote import Endpoint
 
 
 class Market(StrEnum):
-    """How an instance is paid for."""
+    """The purchasing option of an instance."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
 
 
 class InstanceState(StrEnum):
-    """The life of an instance; only the first two may be of use, and all but the last two may cost money.
+    """The life cycle of an instance; all states but the last two may cost money.
 
     Source: EC2 user guide, "Amazon EC2 instance state changes".
     """
@@ -84,7 +84,7 @@ class InstanceType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What one instance costs per hour in one region, as known on a date from a source.
+    """The price of an hour of one instance type in one region, with its date and source.
 
     `zone` is empty for a price that holds in all of them.
     """
@@ -109,9 +109,9 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One instance, as last seen. `host` and `private_host` are empty until it has an address.
+    """One instance, as EC2 last described it. `host` and `private_host` are empty until it has an address.
 
-    We reach it at `host`; the cluster's other instances reach it at `private_host`.
+    The launcher reaches it at `host`, the cluster's other instances at `private_host`.
     """
 
     instance_id: str
@@ -125,24 +125,23 @@ class Instance:
     ssh_port: int = 22
     tags: Mapping[str, str] = field(default_factory=dict)
     ended_at: datetime | None = None
-    """When it ended, where EC2 tells; billing ends with it."""
+    """Its end, if EC2 reports it; billing ends with it."""
     private_host: str = ""
 
     @property
     def fleet_id(self) -> str:
-        """Return the fleet that launched it; empty for none. EC2 itself marks a fleet's instances."""
+        """The fleet that launched it; empty for none. EC2 itself tags a fleet's instances."""
         return self.tags.get("aws:ec2:fleet-id", "")
 
     @property
     def alive(self) -> bool:
-        """Tell whether it exists and may cost money."""
+        """True if it exists and may cost money."""
         return self.state not in {InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED}
 
     @property
     def ended(self) -> bool:
-        """Tell whether it is gone for good."""
+        """True if it is terminated."""
         return self.state is InstanceState.TERMINATED
 
     def endpoint(self, user: str) -> Endpoint:
-        """Return where its SSH server answers."""
         return Endpoint(instance_id=self.instance_id, host=self.host, port=self.ssh_port, user=user)

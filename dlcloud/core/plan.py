@@ -198,7 +198,7 @@ class _Planner:
         if not zones:
             offer = "AWS has retired it" if hardware and hardware.retired else ""
             offer = offer or f"{self._recipe.region} does not offer it"
-            near = ", ".join(describe(known) for known in successors(name, self._facts.known_types))
+            near = ", ".join(describe(successor) for successor in successors(name, self._facts.known_types))
             self._reasons.append(f"{name} is left out: {offer}{f'; nearest: {near}' if near else ''}")
             return False
         asked = set(self._recipe.instances.zones)

@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who the credentials belong to."""
+    """The caller's identity, by its credentials."""
 
     account: str
     arn: str
@@ -73,7 +73,7 @@ class FleetRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A pool's answer that it gives nothing, or too few; `code` is EC2's own word for why, if it is known."""
+    """A pool's refusal of all or some instances; `code` is EC2's error code, if it is known."""
 
     pool: str
     zone: str
@@ -83,7 +83,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchResult:
-    """What a launch request gave: instances, and what each pool that gave none or too few answered."""
+    """The instances of a launch request, and the refusals of pools that gave none or too few."""
 
     instances: tuple[Instance, ...]
     refusals: tuple[Refusal, ...] = ()
@@ -91,7 +91,7 @@ class LaunchResult:
 
 
 class Account(Protocol):
-    """What an account may and has in one region; see `cloud.account`.
+    """The limits and the usage of an account in one region; see `cloud.account`.
 
     Every method may raise CredentialsError, ThrottledError, or CloudError for a refusal of another kind.
     """
@@ -121,13 +121,13 @@ class Cloud(Protocol):
     region: str
 
     def identity(self) -> Identity:
-        """Return who is calling."""
+        """Return the caller's identity."""
 
     def caller_cidr(self) -> str:
         """Return the caller's own address as EC2 sees it, as a /32 (or /128) network."""
 
     def hardware(self, instance_type: str) -> InstanceType | None:
-        """Return what is known of a type without asking EC2; None for an unknown one."""
+        """Return a type's hardware by the bundled table; None for an unknown one."""
 
     def offered_zones(self, instance_types: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
         """Return the zones of the region that offer each type, sorted; a type not offered is absent."""
@@ -136,7 +136,7 @@ class Cloud(Protocol):
         """Find the image a recipe names: `ami-…`, an SSM parameter's path, or `auto`."""
 
     def prices(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
-        """Return the prices that are known, spot prices by zone."""
+        """Return the known prices, spot prices by zone."""
 
     def instances(self, cluster_id: str = "") -> list[Instance]:
         """Return the instances that carry the cluster's tag (any managed one without `cluster_id`)."""
@@ -145,10 +145,10 @@ class Cloud(Protocol):
         """Return the id of the cluster's security group in the default VPC, made if it is missing."""
 
     def allow_ssh(self, security_group_id: str, cidr: str) -> None:
-        """Let one network reach port 22; no error if it already may."""
+        """Allow one network to reach port 22; no error if it already may."""
 
     def allow_peers(self, security_group_id: str) -> None:
-        """Let the group's instances reach each other's TCP ports; no error if they already may."""
+        """Allow the group's instances to reach each other's TCP ports; no error if they already may."""
 
     def launch(self, request: LaunchRequest) -> list[Instance]:
         """Launch between `min_count` and `max_count` instances.
@@ -162,7 +162,7 @@ class Cloud(Protocol):
         """Return the name of a launch template that says what `request` does; made if it is missing."""
 
     def launch_fleet(self, request: FleetRequest) -> LaunchResult:
-        """Launch up to the counts from all pools at once; what a pool refuses is told, not raised."""
+        """Launch up to the counts from all pools at once; refusals of pools are returned, not raised."""
 
     def fleets(self, cluster_id: str) -> list[str]:
         """Return the ids of all fleets that carry the cluster's tag, those that are deleted included."""
@@ -174,13 +174,13 @@ class Cloud(Protocol):
         """Delete the cluster's launch templates."""
 
     def revoke_ssh(self, cluster_id: str) -> None:
-        """Let nobody reach the cluster's instances any more."""
+        """Close port 22 of the cluster's instances for every network."""
 
     def regions(self) -> list[str]:
         """Return the regions that the account can use."""
 
     def leftovers(self) -> list[Leftover]:
-        """Return everything in the region that carries dlcloud's tag, whoever made it, and still exists."""
+        """Return every existing resource of the region with dlcloud's tag, of any machine or user."""
 
     def delete_volumes(self, volume_ids: Sequence[str]) -> None:
         """Delete volumes; no error for one that is gone."""
@@ -210,7 +210,7 @@ class Cloud(Protocol):
         """Add tags to what exists, or change them."""
 
     def admit_key(self, instance: Instance, user: str, public_key: str) -> None:
-        """Let the holder of a key log in as a user for the next 60 seconds.
+        """Admit the holder of a key as a user for the next 60 seconds.
 
         Raises:
             CloudError: The instance does not run, or takes no keys in this way.

@@ -1,4 +1,4 @@
-"""The decision what becomes of a cluster that is to have another size: what to launch, what to end."""
+"""The decision how a cluster gets another size: which instances to launch, which to terminate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,14 @@ LARGEST = 1000  # as `count` in a recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """What to do so that there are `target` instances.
+    """The actions that lead from `present` to `target` instances.
 
-    Args:
-        target: How many there are to be.
-        present: How many there are.
-        launch: How many are missing.
-        on_demand: How many of the missing must be on-demand, so that the recipe's base is whole.
-        end: Which are too many, the first to go first.
-        coordinator: The instance that is never ended; None where all are spot.
-        reasons: Why just these.
+    Attributes:
+        launch: How many instances to launch.
+        on_demand: How many of them must be on-demand, so that the recipe's base is whole.
+        end: The instances to terminate, in this order.
+        coordinator: The instance that is never terminated; None if all are spot.
+        reasons: Why these instances.
     """
 
     target: int
@@ -35,31 +33,29 @@ class Resize:
 
     @property
     def nothing(self) -> bool:
-        """Tell whether the cluster has its size already."""
+        """True if the cluster has its size already."""
         return not self.launch and not self.end
 
 
 def decide(
     living: Sequence[Member], target: int, *, base: int = 0, rounds: Sequence[Market] = (Market.ON_DEMAND,)
 ) -> Resize:
-    """Decide what to launch and what to end.
+    """Decide what to launch and what to terminate.
 
-    Ended first are on-demand instances beyond the recipe's base, which stood in for spot and cost the most,
-    then spot, then the base; the newest first. The coordinator, the oldest on-demand one, is never ended.
+    On-demand instances beyond the recipe's base end first, because they stood in for spot and cost the most,
+    then spot, then the base; the newest first. The coordinator, the oldest on-demand one, never ends.
 
     Args:
-        living: What the cluster has.
-        target: How many instances there are to be, at least 1.
-        base: How many are to be on-demand, whatever the market.
+        living: The cluster's instances.
+        target: The number of instances, at least 1.
+        base: How many of them are on-demand, whatever the market.
         rounds: The markets of the others, in the order in which they are asked.
     """
     first = coordinator(living)
-    order = _ending_order(living, base)
-    end = tuple(order[: max(0, len(living) - target)])
-    fixed = sum(member.instance.market is Market.ON_DEMAND for member in living)
+    end = tuple(_ending_order(living, base)[: max(0, len(living) - target)])
     launch = max(0, target - len(living))
-    missing_base = min(launch, max(0, min(base, target) - fixed))
     only_on_demand = Market.SPOT not in rounds
+    missing_base = min(launch, max(0, min(base, target) - len(_of_market(living, Market.ON_DEMAND))))
     return Resize(
         target=target,
         present=len(living),
@@ -72,7 +68,7 @@ def decide(
 
 
 def refuse_size(recipe: Recipe, target: int) -> None:
-    """Refuse a size that the recipe does not allow: a range binds, a plain `count` is only a beginning.
+    """Refuse a size outside of the recipe's range; a plain `count` allows any.
 
     Raises:
         RecipeError: It is out of bounds.
@@ -86,20 +82,20 @@ def refuse_size(recipe: Recipe, target: int) -> None:
 
 def coordinator(living: Sequence[Member]) -> Member | None:
     """Return the instance that others may depend on: the oldest on-demand one."""
-    fixed = [member for member in _oldest_first(living) if member.instance.market is Market.ON_DEMAND]
-    return fixed[0] if fixed else None
+    return next(iter(_of_market(living, Market.ON_DEMAND)), None)
 
 
 def _ending_order(living: Sequence[Member], base: int) -> list[Member]:
     first = coordinator(living)
-    fixed = [each for each in _oldest_first(living) if each.instance.market is Market.ON_DEMAND]
-    spot = [each for each in _oldest_first(living) if each.instance.market is Market.SPOT]
-    kept, beyond = fixed[: max(1, base)], fixed[max(1, base) :]
-    return [each for each in [*beyond[::-1], *spot[::-1], *kept[::-1]] if each is not first]
+    on_demand, spot = _of_market(living, Market.ON_DEMAND), _of_market(living, Market.SPOT)
+    kept, beyond = on_demand[: max(1, base)], on_demand[max(1, base) :]
+    return [member for member in [*beyond[::-1], *spot[::-1], *kept[::-1]] if member is not first]
 
 
-def _oldest_first(members: Sequence[Member]) -> list[Member]:
-    return sorted(members, key=lambda each: (each.instance.launched_at, each.instance.instance_id))
+def _of_market(members: Sequence[Member], market: Market) -> list[Member]:
+    """Return the members of a market, the oldest first."""
+    ordered = sorted(members, key=lambda member: (member.instance.launched_at, member.instance.instance_id))
+    return [member for member in ordered if member.instance.market is market]
 
 
 def _reasons(end: Sequence[Member], first: Member | None, base: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The decision what of earlier, interrupted runs is sent along with a new one, which need not repeat it."""
+"""The decision which finished cases of interrupted runs a new run takes over instead of repeating them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ PARTS = frozenset({"result", "comparison", "overall"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedCase:
-    """A case that came to its end: its name, and its lines with the `start` that they belong to."""
+    """A case that was measured completely: its name, and its lines with the `start` that they belong to."""
 
     name: str
     start: str
@@ -26,11 +26,11 @@ class FinishedCase:
 def resumable_runs(runs: Iterable[Run], like: Run) -> list[Run]:
     """Return the runs whose finished cases a new run may take over, the oldest first.
 
-    They did the same kind of work on the same type of instance in the same cloud, were cut off or failed not
-    long ago, and none of their kind has ended well since: who measures again what is done, wants it so.
+    They ran the same workload on the same instance type in the same cloud, were interrupted or failed within
+    the window, and none of their kind has succeeded since: measuring again after a success is intended.
 
     Args:
-        runs: All that are known.
+        runs: All stored runs.
         like: The new run.
     """
     alike = [
@@ -47,16 +47,12 @@ def resumable_runs(runs: Iterable[Run], like: Run) -> list[Run]:
 
 
 def finished_cases(lines: Iterable[str]) -> list[FinishedCase]:
-    """Return the cases among records that came to their end, each once.
-
-    Args:
-        lines: The records of one run after the other.
-    """
-    found: dict[str, FinishedCase] = {}
+    """Return the finished cases among records, each once; `lines` are of one run after the other."""
+    cases: dict[str, FinishedCase] = {}
     for case, end in _ended(lines):
-        # What one run took over from another stands in the records of both, at another time.
-        found.setdefault(repr(sorted((key, value) for key, value in end.items() if key != "time")), case)
-    return list(found.values())
+        # A case that one run took over from another is in the records of both, at another time.
+        cases.setdefault(repr(sorted((key, value) for key, value in end.items() if key != "time")), case)
+    return list(cases.values())
 
 
 def _ended(lines: Iterable[str]) -> Iterator[tuple[FinishedCase, dict[str, Any]]]:

@@ -29,24 +29,26 @@ def successors(name: str, types: Sequence[KnownType]) -> list[KnownType]:
 
     For a type without GPUs: by vCPUs and price. For an unknown name: those spelled most like it.
     """
-    original = next((known for known in types if known.hardware.name == name), None)
-    current = {known.hardware.name: known for known in types if known.hardware.status == "current"}
+    original = next((candidate for candidate in types if candidate.hardware.name == name), None)
+    current = {
+        candidate.hardware.name: candidate for candidate in types if candidate.hardware.status == "current"
+    }
     if original is None:
         return [current[match] for match in get_close_matches(name, list(current), n=SHOWN, cutoff=0.5)]
     has_gpu = original.hardware.gpu is not None
-    alike = [known for known in current.values() if (known.hardware.gpu is not None) == has_gpu]
-    return sorted(alike, key=lambda known: _distance(original, known))[:SHOWN]
+    alike = [candidate for candidate in current.values() if (candidate.hardware.gpu is not None) == has_gpu]
+    return sorted(alike, key=lambda candidate: _distance(original, candidate))[:SHOWN]
 
 
-def describe(known: KnownType) -> str:
+def describe(candidate: KnownType) -> str:
     """Return a type in a few words: GPUs, tensor TFLOPS, price."""
-    gpu = known.hardware.gpu
-    processors = f"{known.hardware.vcpus} vCPUs"
+    gpu = candidate.hardware.gpu
+    processors = f"{candidate.hardware.vcpus} vCPUs"
     if gpu is not None:
         tensor = f", {gpu.count * gpu.tensor_tflops:g} tensor TFLOPS" if gpu.tensor_tflops else ""
         processors = f"{gpu.count}x {gpu.name}{tensor}"
-    usd = f", {exact(known.hourly_usd)} USD/h" if known.hourly_usd is not None else ""
-    return f"{known.hardware.name} ({processors}{usd})"
+    usd = f", {exact(candidate.hourly_usd)} USD/h" if candidate.hourly_usd is not None else ""
+    return f"{candidate.hardware.name} ({processors}{usd})"
 
 
 def _distance(original: KnownType, other: KnownType) -> tuple[float, float, float]:

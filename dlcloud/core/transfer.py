@@ -1,9 +1,9 @@
-"""A run as it travels between stores: one JSON object a line, with everything a report needs.
+"""The exchange format of runs: one JSON object a line, with everything that a report needs.
 
 Schema 1. Every line has `schema` (1) and `record` ("run"), the fields of Run, and
 
 prices      [{market, zone, hourly_usd, as_of, source}]: what an hour cost in both markets
-instance    {launched_at, ended_at, disk_gib}: what the bill is made of; null where it is not known
+instance    {launched_at, ended_at, disk_gib}: the billing period; null if unknown
 records     what the program wrote, as `benchmarks/harness/records.py` documents it
 
 Times are ISO 8601 with their offset, money is text, so that it stays exact. `run_id` tells runs apart. A
@@ -26,7 +26,7 @@ SCHEMA = 1
 MOST_FAULTS = 20
 MOST_FAULTS_OF_A_LINE = 5
 
-# What is printed to terminals and made a file name of must not carry more than its letters.
+# Text that is printed to terminals and used in file names must have no control characters.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _READERS = {"result": result_of, "comparison": comparison_of, "overall": comparison_of, "start": hardware_of}
 
@@ -62,7 +62,7 @@ class PriceDocument(_Part):
 
 
 class InstanceDocument(_Part):
-    """From when to when the instance was billed."""
+    """The billing period of the instance."""
 
     launched_at: Time
     ended_at: Time | None = None
@@ -99,24 +99,20 @@ class RunDocument(_Part):
 
     @property
     def run(self) -> Run:
-        """Return it as the run that it describes."""
         return Run(**{name: getattr(self, name) for name in Run.__dataclass_fields__})
 
     @property
     def market_prices(self) -> list[Price]:
-        """Return its prices."""
         return [
-            Price(instance_type=self.instance_type, region=self.region, **dict(each)) for each in self.prices
+            Price(instance_type=self.instance_type, region=self.region, **dict(price))
+            for price in self.prices
         ]
 
     @property
     def billing_period(self) -> BillingPeriod | None:
-        """Return how long its instance was billed."""
-        return (
-            None
-            if self.instance is None
-            else BillingPeriod(instance_id=self.instance_id, **dict(self.instance))
-        )
+        if self.instance is None:
+            return None
+        return BillingPeriod(instance_id=self.instance_id, **dict(self.instance))
 
 
 def read_line(line: bytes) -> RunDocument:
@@ -129,7 +125,9 @@ def read_line(line: bytes) -> RunDocument:
         document = RunDocument.model_validate_json(line)
     except ValidationError as error:
         raise ValueError(_faults(error)) from error
-    faults = [fault for number, each in enumerate(document.records) for fault in _record_faults(number, each)]
+    faults = [
+        fault for number, record in enumerate(document.records) for fault in _record_faults(number, record)
+    ]
     if faults:
         raise ValueError("; ".join(faults))
     return document
@@ -143,14 +141,14 @@ def document_of(
     records: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return a run as the object that makes a line; None stays null, so that every line has every key."""
-    told: dict[str, Any] = {name: getattr(run, name) for name in Run.__dataclass_fields__}
+    columns: dict[str, Any] = {name: getattr(run, name) for name in Run.__dataclass_fields__}
     listed = [price for market in Market if (price := (prices or MarketPrices()).price(market))]
     keys = ("market", "zone", "hourly_usd", "as_of", "source")
     instance = None if period is None else {key: getattr(period, key) for key in _BILLED}
     return {
         "schema": SCHEMA,
         "record": "run",
-        **told,
+        **columns,
         "prices": [{key: getattr(price, key) for key in keys} for price in listed],
         "instance": instance,
         "records": records,
@@ -164,9 +162,9 @@ def without_commands(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record without the user's command lines and the values of variables, which may be secrets."""
     kept = dict(record)
     for part in ("arguments", "facts"):
-        told = kept.get(part)
-        if isinstance(told, dict):
-            kept[part] = {name: value for name, value in told.items() if name not in _PRIVATE}
+        values = kept.get(part)
+        if isinstance(values, dict):
+            kept[part] = {name: value for name, value in values.items() if name not in _PRIVATE}
     return kept
 
 
@@ -180,7 +178,7 @@ def results_schema() -> dict[str, Any]:
 
 def _faults(error: ValidationError) -> str:
     """Return the faults of one line; of a line of another schema nothing else can be said."""
-    faults = [(each["loc"], _fault(each)) for each in error.errors()]
+    faults = [(detail["loc"], _fault(detail)) for detail in error.errors()]
     schema = [text for where, text in faults if where == ("schema",)]
     if schema:
         return f"{schema[0]}: this dlcloud reads schema {SCHEMA}"
@@ -211,9 +209,9 @@ def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for name, each in value.items():
+        for name, inner in value.items():
             yield name
-            yield from _texts(each)
+            yield from _texts(inner)
     elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
+        for inner in value:
+            yield from _texts(inner)
