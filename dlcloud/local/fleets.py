@@ -1,5 +1,6 @@
 """CreateFleet of type instant: one call over all pools, with the errors of each pool."""
 
+from decimal import Decimal
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -19,8 +20,10 @@ from dlcloud.local.capacity import (
 )
 from dlcloud.local.launch_checks import block_devices, check_launch
 from dlcloud.local.record import StateReason, template_version
-from dlcloud.local.responses import NO_CAPACITY, LocalResponses
+from dlcloud.local.responses import NO_CAPACITY
 from dlcloud.local.services import on_demand_price, spot_usd
+from dlcloud.local.spot import PRICE_TOO_LOW
+from dlcloud.local.spot_responses import LocalSpotResponses
 
 FLEET_TAG = "aws:ec2:fleet-id"
 POOL_ERROR_HEADER = "X-Dlcloud-Pool-Error"
@@ -39,7 +42,7 @@ _NO_FLEET = {"Code": "fleetIdDoesNotExist", "Message": "There is no such fleet."
 _NO_TARGETS = {"TotalTargetCapacity": 0, "SpotTargetCapacity": 0, "OnDemandTargetCapacity": 0}
 
 
-class LocalFleetResponses(LocalResponses):
+class LocalFleetResponses(LocalSpotResponses):
     """The EC2 answers of one site, fleets included."""
 
     def create_fleet(self) -> ActionResult:
@@ -83,7 +86,7 @@ class LocalFleetResponses(LocalResponses):
         errors: list[dict[str, Any]] = []
         for market, target in _targets(self.params["TargetCapacitySpecification"]).items():
             named = [offer for index, config in enumerate(configs) for offer in config.offers(index, market)]
-            unusable = [(offer, configs[offer.config].fault_code(offer)) for offer in named]
+            unusable = [(offer, configs[offer.config].fault_code(offer, market)) for offer in named]
             errors += [configs[offer.config].error(offer, market, code) for offer, code in unusable if code]
             offers = [offer for offer, code in unusable if not code]
             allocation = self._allocate(offers, target, market)
@@ -173,10 +176,13 @@ class _Config:
             for zone in self._zones(override)
         ]
 
-    def fault_code(self, offer: Offer) -> str | None:
-        """Return the error code of a pool that cannot be launched into at all; None for a usable one."""
+    def fault_code(self, offer: Offer, market: Market) -> str | None:
+        """Return the error code of a pool that no instance can be launched into; None for a usable one."""
         if offer.pool.zone not in self._responses.offered(offer.pool.instance_type):
             return _NOT_OFFERED
+        limit = self._max_price(offer) if market is Market.SPOT else None
+        if limit and offer.price is not None and offer.price > Decimal(str(limit)):
+            return PRICE_TOO_LOW
         try:
             self._image(offer)
         except EC2ClientError as error:
@@ -206,13 +212,21 @@ class _Config:
             block_device_mappings=mappings,
             **keywords,
         )
-        self._responses.boot(reservation, self._template)
+        parameters = {"ImageId": image.id, "InstanceType": grant.offer.pool.instance_type}
+        options = {"MaxPrice": self._max_price(grant.offer)}
+        parameters["InstanceMarketOptions"] = {"SpotOptions": options}
+        self._responses.boot(reservation, self._template, parameters)
         return {
             "LaunchTemplateAndOverrides": self._echo(grant.offer),
             "Lifecycle": market.value,
             "InstanceIds": [instance.id for instance in reservation.instances],
             "InstanceType": grant.offer.pool.instance_type,
         }
+
+    def _max_price(self, offer: Offer) -> str | None:
+        """Return the most that an hour of a spot instance may cost, in USD; None without a limit."""
+        options = (self._template.get("InstanceMarketOptions") or {}).get("SpotOptions") or {}
+        return self._overrides[offer.override].get("MaxPrice") or options.get("MaxPrice")
 
     def _image(self, offer: Offer) -> Any:  # noqa: ANN401 - moto's object
         override = self._overrides[offer.override].get("ImageId")

@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
@@ -85,6 +86,31 @@ def check_profile(account: str, profile: Mapping[str, str] | None) -> None:
             f"Invalid IAM Instance Profile {word}"
         )
         raise refuse("InvalidParameterValue", message) from error
+
+
+def check_spot_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of a spot instance that EC2 refuses, or that the local EC2 does not carry out.
+
+    Raises:
+        EC2ClientError: With EC2's code.
+    """
+    behavior = options.get("InstanceInterruptionBehavior") or "terminate"
+    if behavior != "terminate":
+        if options.get("SpotInstanceType") != "persistent":
+            # [from memory]: EC2's code; its text is another.
+            message = f"The interruption behavior {behavior} needs a persistent Spot Instance request."
+            raise refuse("InvalidParameterCombination", message)
+        message = (
+            f"The local EC2 terminates interrupted instances; it has no interruption behavior {behavior}."
+        )
+        raise refuse("UnsupportedOperation", message)
+    try:
+        is_positive = Decimal(str(options.get("MaxPrice") or 1)) > 0
+    except InvalidOperation:
+        is_positive = False
+    if not is_positive:
+        # [from memory]: EC2's code; its text is another.
+        raise refuse("InvalidParameterValue", f"{options['MaxPrice']} is not a maximum price.")
 
 
 def block_devices(image: Any, requested: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # noqa: ANN401 - moto's object

@@ -22,6 +22,7 @@ from dlcloud.local.fleets import LocalFleetResponses
 from dlcloud.local.images import parameters
 from dlcloud.local.instances import Instances
 from dlcloud.local.responses import index_offerings
+from dlcloud.local.spot import SpotRequests
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _ACCOUNT = "123456789012"
@@ -34,7 +35,13 @@ _make_parameter = cast("Callable[..., Parameter]", Parameter)
 def create_moto_app(instances: Instances, catalog: Catalog, quotas: VcpuQuotas) -> Wsgi:
     """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
     _add_retired_types(catalog)
-    bound = {"instances": instances, "catalog": catalog, "quotas": quotas, "offerings": index_offerings()}
+    bound = {
+        "instances": instances,
+        "spot": SpotRequests(),
+        "catalog": catalog,
+        "quotas": quotas,
+        "offerings": index_offerings(),
+    }
     responses = cast("type[LocalFleetResponses]", type("BoundResponses", (LocalFleetResponses,), bound))
     ec2_urls.url_paths["{0}/"] = responses.dispatch
     ssm_backends.backend = _SeededParameters

@@ -2,7 +2,6 @@
 
 import base64
 import copy
-import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -179,8 +178,6 @@ class InstanceRecord:
             self._instance.instance_initiated_shutdown_behavior = behavior
         if template.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
             self._instance.lifecycle = "spot"
-        if self.market is Market.SPOT:
-            self._instance.spot_instance_request_id = f"sir-{secrets.token_hex(4)}"
         self.set_state(InstanceState.PENDING)
 
     def _set_shown_properties(self, reservation_id: str) -> None:

@@ -1,7 +1,9 @@
 """The EC2 actions where moto differs from EC2: launches, ends, spot prices and placement scores."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, ClassVar, cast
 
 from moto.core.responses import ActionResult, EmptyResult
@@ -15,9 +17,16 @@ from dlcloud.core.instance import Market
 from dlcloud.local.capacity import OVER_QUOTA, VcpuQuotas
 from dlcloud.local.describe import DescribingResponses
 from dlcloud.local.instances import Instances
-from dlcloud.local.launch_checks import block_devices, check_instance_ids, check_launch, check_profile
+from dlcloud.local.launch_checks import (
+    block_devices,
+    check_instance_ids,
+    check_launch,
+    check_profile,
+    check_spot_options,
+)
 from dlcloud.local.record import InstanceRecord, StateReason, template_version
-from dlcloud.local.services import spot_usd
+from dlcloud.local.services import on_demand_price, spot_usd
+from dlcloud.local.spot import ONE_TIME, PRICE_TOO_LOW, SpotRequest, SpotRequests
 
 NO_CAPACITY = "InsufficientInstanceCapacity"
 # Fields of a launch template that moto reads from the request alone.
@@ -32,6 +41,16 @@ _FROM_TEMPLATE = (
     "NetworkInterfaces",
     "Placement",
 )
+_SHOWN_OF_LAUNCH = (
+    "BlockDeviceMappings",
+    "ImageId",
+    "InstanceType",
+    "KeyName",
+    "Monitoring",
+    "NetworkInterfaces",
+    "Placement",
+    "SubnetId",
+)
 # EC2 shows terminated instances for about an hour.
 _SHOWN_AFTER_END = timedelta(hours=1)
 _LINUX = {"Linux/UNIX", "Linux/UNIX (Amazon VPC)"}
@@ -42,6 +61,7 @@ class LocalResponses(DescribingResponses):
     """moto's EC2 answers with these actions in place of its own; bound to one site by a subclass."""
 
     instances: ClassVar[Instances]
+    spot: ClassVar[SpotRequests]
     catalog: ClassVar[Catalog]
     quotas: ClassVar[VcpuQuotas]
     offerings: ClassVar[dict[str, dict[str, set[str]]]]
@@ -49,6 +69,34 @@ class LocalResponses(DescribingResponses):
     def run_instances(self) -> ActionResult:
         """Launch as many instances as MaxCount asks for and one zone can give, at least MinCount."""
         self.error_on_dryrun()
+        return self._launch(None)
+
+    def spot_request(self, parameters: Mapping[str, Any], template: Mapping[str, Any]) -> SpotRequest:
+        """Return a request for a spot instance with the parameters of RunInstances."""
+        options = (parameters.get("InstanceMarketOptions") or {}).get("SpotOptions") or {}
+        shown = {name: parameters.get(name) or template.get(name) for name in _SHOWN_OF_LAUNCH}
+        price = on_demand_price(self.catalog, str(shown["InstanceType"]), self.region)
+        return SpotRequest(
+            ec2_backend=self.ec2_backend,
+            type=options.get("SpotInstanceType") or ONE_TIME,
+            spot_price=str(options.get("MaxPrice") or (price.hourly_usd if price else "")),
+            launch_specification={name: value for name, value in shown.items() if value},
+            launch=lambda request: self._launch_again(parameters, request),
+            valid_until=options.get("ValidUntil"),
+        )
+
+    def _launch_again(self, parameters: Mapping[str, Any], request: SpotRequest) -> Any:  # noqa: ANN401
+        """Launch an instance for a waiting request, and return it."""
+        launch = copy.copy(self)
+        launch.params = {**copy.deepcopy(dict(parameters)), "MinCount": 1, "MaxCount": 1}
+        result = cast("Any", launch._launch(request).result)  # noqa: SLF001 - of this class
+        return result.instances[0]
+
+    def _launch(self, request: SpotRequest | None) -> ActionResult:
+        """Launch what the parameters ask for, for a waiting request for a spot instance if there is one."""
+        original = {
+            name: value for name, value in self.params.items() if name not in ("ClientToken", "DryRun")
+        }
         specification = self.params.get("LaunchTemplate")
         template: dict[str, Any] = {}
         if specification:
@@ -69,7 +117,8 @@ class LocalResponses(DescribingResponses):
             result = super().run_instances()
             reservation = cast("Any", result.result)
             self._complete(reservation.instances)
-            self.boot(reservation, template)
+            original.setdefault("InstanceMarketOptions", self.params.get("InstanceMarketOptions"))
+            self.boot(reservation, template, original, request)
         return result
 
     def terminate_instances(self) -> ActionResult:
@@ -134,13 +183,11 @@ class LocalResponses(DescribingResponses):
         image.root_device_name = self.params.get("RootDeviceName") or image.root_device_name
         return result
 
-    def request_spot_instances(self) -> ActionResult:
-        """Refuse the old API of spot instances."""
-        raise EC2ClientError("UnsupportedOperation", "The local cloud takes RunInstances and CreateFleet.")
-
     def request_spot_fleet(self) -> ActionResult:
-        """Refuse the old API of spot instances."""
-        return self.request_spot_instances()
+        """Refuse Spot Fleets."""
+        raise EC2ClientError(
+            "UnsupportedOperation", "The local EC2 takes fleets of CreateFleet, not Spot Fleets."
+        )
 
     def describe_spot_price_history(self) -> ActionResult:
         """Return the spot price of each type in each zone that offers it."""
@@ -196,8 +243,21 @@ class LocalResponses(DescribingResponses):
         """Return the zones of the region that offer a type."""
         return self.offerings.get(region or self.region, {}).get(instance_type, set())
 
-    def boot(self, reservation: Any, template: dict[str, Any]) -> None:  # noqa: ANN401 - moto's object
-        """Boot instances that moto has just made; terminate them if there is no address for one."""
+    def boot(
+        self,
+        reservation: Any,  # noqa: ANN401 - moto's object
+        template: dict[str, Any],
+        parameters: Mapping[str, Any],
+        request: SpotRequest | None = None,
+    ) -> None:
+        """Boot instances that moto has just made; terminate them if there is no address for one.
+
+        Args:
+            reservation: Holds the instances.
+            template: The data of their launch template.
+            parameters: Those of RunInstances; with them, a persistent spot request launches again.
+            request: The waiting spot request that the launch is for.
+        """
         records = [InstanceRecord(instance, template, reservation.id) for instance in reservation.instances]
         try:
             self.instances.launch(records)
@@ -205,6 +265,11 @@ class LocalResponses(DescribingResponses):
             for instance in reservation.instances:
                 instance.terminate()
             raise EC2ClientError("InsufficientAddressCapacity", str(error)) from error
+        for instance in reservation.instances:
+            if instance.lifecycle == "spot":
+                fulfilled = request or self.spot_request(parameters, template)
+                fulfilled.fulfil(instance)
+                self.spot.add(fulfilled)
 
     def _complete(self, instances: list[Any]) -> None:
         """Give new instances what moto gives the first of them alone, or none."""
@@ -270,6 +335,8 @@ class LocalResponses(DescribingResponses):
         high = self._within_quota(instance_type, low, high)
         if not zones:
             return high
+        is_free = len(zones) > 1
+        zones = self._affordable_zones(instance_type, zones)
         left = {zone: self.instances.capacity.left(instance_type, zone) for zone in zones}
         zone = max(zones, key=lambda name: min(left[name], high))
         granted = min(left[zone], high)
@@ -277,9 +344,24 @@ class LocalResponses(DescribingResponses):
             places = ", ".join(zones)
             message = f"There is not enough capacity of {instance_type} in {places} for {low} instances."
             raise EC2ClientError(NO_CAPACITY, message)
-        if len(zones) > 1:
+        if is_free:
             self.params["Placement"] = {**self.params.get("Placement", {}), "AvailabilityZone": zone}
         return granted
+
+    def _affordable_zones(self, instance_type: str, zones: list[str]) -> list[str]:
+        """Return the zones where a spot instance costs no more than the request's maximum price."""
+        options = (self.params.get("InstanceMarketOptions") or {}).get("SpotOptions") or {}
+        check_spot_options(options)
+        limit = options.get("MaxPrice")
+        prices = {zone: spot_usd(self.catalog, instance_type, zone) or Decimal(0) for zone in zones}
+        affordable = [zone for zone in zones if not limit or prices[zone] <= Decimal(str(limit))]
+        if not affordable:
+            message = (
+                f"Your Spot request price of {limit} is lower than the minimum required "
+                f"Spot request fulfillment price of {min(prices.values())}."
+            )
+            raise EC2ClientError(PRICE_TOO_LOW, message)
+        return affordable
 
     def _within_quota(self, instance_type: str, low: int, high: int) -> int:
         """Return how many of `high` instances the account's quota allows, at least `low`."""
