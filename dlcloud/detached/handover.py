@@ -87,14 +87,10 @@ class HandOver:
             CloudError: It could not be given its role.
         """
         managed, cluster, instance_id = self.managed, self.managed.cluster, member.instance.instance_id
-        cloud, clock, emit = managed.cloud, managed.clock, managed.emit
-        clusters = managed.store.clusters
+        clock, emit, clusters = managed.clock, managed.emit, managed.store.clusters
         intent_id = clusters.begin_intent(cluster.cluster_id, HAND_OVER, instance_id, clock.now())
         connection = managed.connect(member.instance, DIAL_WAIT_S)
-        with stage(emit, clock, "giving it a role for this cluster only", instance_id=instance_id):
-            group_id = cloud.create_security_group(cluster.cluster_id, cluster.tags)
-            cloud.allow_peers(group_id)
-            cloud.attach_profile(instance_id, cloud.put_control_role(cluster.cluster_id, cluster.tags))
+        self._give_role(instance_id)
         variables = {"DLCLOUD_CONTROLLER": instance_id, **variables}
         folder = install_dlcloud(connection, variables, clock=clock, emit=emit)
         with stage(emit, clock, "handing the cluster over", instance_id=instance_id):
@@ -103,7 +99,7 @@ class HandOver:
             connection.send_bytes(self._command(folder, cidr).encode(), f"{JOB_FOLDER}/command")
             # Before it begins: every controller can be found.
             host_key = self._host_key_fingerprint(instance_id)
-            cloud.put_tags([instance_id], {CONTROLLER_TAG: cluster.user, HOST_KEY_TAG: host_key})
+            managed.cloud.put_tags([instance_id], {CONTROLLER_TAG: cluster.user, HOST_KEY_TAG: host_key})
         try:
             connection.check(f"{JOB} start {JOB_FOLDER}")
             self._wait_until_in_charge(connection)
@@ -152,6 +148,13 @@ class HandOver:
         connection.check(f"rm -f {JOB_FOLDER}/pid {CONTROL}/home/{self._mark}")
         connection.check(f"{JOB} start {JOB_FOLDER}")
         self._wait_until_in_charge(connection)
+
+    def _give_role(self, instance_id: str) -> None:
+        cloud, cluster = self.managed.cloud, self.managed.cluster
+        message = "giving it a role for this cluster only"
+        with stage(self.managed.emit, self.managed.clock, message, instance_id=instance_id):
+            cloud.allow_peers(cloud.create_security_group(cluster.cluster_id, cluster.tags))
+            cloud.attach_profile(instance_id, cloud.put_control_role(cluster.cluster_id, cluster.tags))
 
     def _send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:
         connection.check(f"rm -rf {CONTROL}/recipe {CONTROL}/home {JOB_FOLDER}")

@@ -74,7 +74,7 @@ class DetachedClusters:
         cluster = self._find_at_home(name)
         if cluster is None:
             places = (self._on_local, self._on_aws) if name else ()
-            return next((found for place in places for found in place() if found.is_named(name)), None)
+            return next((d for place in places for d in place() if d.is_named(name)), None)
         controller = self.store.clusters.controller_instance_id(cluster.cluster_id)
         if controller is None or cluster.state is ClusterState.DOWN:
             return None
@@ -94,7 +94,7 @@ class DetachedClusters:
     def find_of(self, cluster: Cluster) -> DetachedCluster | None:
         """Return a cluster of this home if one of its own instances controls it, and is up."""
         candidates = self._in_region(cluster.cloud, cluster.region)
-        return next((found for found in candidates if found.cluster_id == cluster.cluster_id), None)
+        return next((d for d in candidates if d.cluster_id == cluster.cluster_id), None)
 
     @contextmanager
     def log_in(self, detached: DetachedCluster) -> Iterator[Session]:

@@ -67,7 +67,7 @@ def import_cluster(
     """
     cluster = Clusters(fetched).find(cluster_id)
     if cluster is None or cluster.cluster_id != cluster_id:
-        raise StoreError(f"what was brought home says nothing of cluster {cluster_id}")
+        raise StoreError(f"the fetched store has no cluster {cluster_id}")
     _refuse_nonsense(fetched, cluster)
     runs = Runs(fetched)
     for run in runs.of_cluster(cluster_id):
@@ -101,7 +101,7 @@ def run_ids(database: Database, cluster_id: str) -> list[str]:
     """
     ids = [run.run_id for run in Runs(database).of_cluster(cluster_id)]
     if not all(_RUN_ID.fullmatch(run_id) for run_id in ids):
-        raise StoreError(f"what was brought home of {cluster_id} cannot be read as runs")
+        raise StoreError(f"the fetched store has an invalid run id for cluster {cluster_id}")
     return ids
 
 
@@ -113,7 +113,7 @@ def _refuse_nonsense(fetched: Database, cluster: Cluster) -> None:
         or not all(word.isprintable() for word in words)
         or len(cluster.recipe_text) > _LONGEST_RECIPE
     ):
-        raise StoreError(f"what was brought home of {cluster.cluster_id} cannot be read as a cluster")
+        raise StoreError(f"the fetched store has invalid values for cluster {cluster.cluster_id}")
 
 
 def _add_intents(fetched: Database, home: Database, cluster_id: str) -> None:
