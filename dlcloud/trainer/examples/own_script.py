@@ -24,7 +24,7 @@ def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
 
 
 def schedule(step: int) -> float:
-    """Return what the learning rate is multiplied by: a function of the step alone, whoever trains."""
+    """Return the factor of the learning rate: a function of the step alone, not of the workers."""
     return min(1.0, (step + 1) / WARM_UP_STEPS)
 
 

@@ -89,7 +89,7 @@ class Folder(Dataset):  # type: ignore[misc]
     """
 
     def __init__(self, root: Path, size: int) -> None:
-        names = sorted(each.name for each in root.iterdir() if each.is_dir()) if root.is_dir() else []
+        names = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
         self._images = [
             (path, label)
             for label, name in enumerate(names)

@@ -63,10 +63,8 @@ def _train(arguments: argparse.Namespace, drain: Drain, records: Records, folder
     began = saved = time.monotonic()
     while step < steps:
         batch = sampler.batch_of(step)
-        mine = [batch[place] for place in share(len(batch), rank, size)]
-        loss = _step(
-            parallel, optimizer, default_collate([training[each] for each in mine]), len(batch), size
-        )
+        samples = [training[batch[place]] for place in share(len(batch), rank, size)]
+        loss = _step(parallel, optimizer, default_collate(samples), len(batch), size)
         step += 1
         now = time.monotonic()
         records.step(step=step, world_size=size, rank=rank, loss=loss, seconds=now - began)
@@ -92,12 +90,12 @@ def _step(model: nn.Module, optimizer: Optimizer, batch: list[Tensor], total: in
 
 
 def _resume(model: nn.Module, optimizer: Optimizer, folder: Path | None) -> int:
-    """Take the newest state that any worker has, and return its step."""
-    found = checkpoint.newest(folder) if folder else None
+    """Load the newest state that any worker has; return its step."""
+    newest = checkpoint.newest(folder) if folder else None
     steps: list[int] = [0] * dist.get_world_size()
-    dist.all_gather_object(steps, found[0] if found else 0)
+    dist.all_gather_object(steps, newest[0] if newest else 0)
     source = steps.index(max(steps))
-    sent: list[State | None] = [found[1] if found and dist.get_rank() == source else None]
+    sent: list[State | None] = [newest[1] if newest and dist.get_rank() == source else None]
     dist.broadcast_object_list(sent, src=source)
     if sent[0] is not None:
         model.load_state_dict(sent[0]["model"])
