@@ -137,7 +137,6 @@ class _Upcoming:
 
 
 def move_to_device(batch: Any, device: torch.device) -> Any:  # noqa: ANN401
-    """Move the tensors of a batch."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):

@@ -122,7 +122,6 @@ class Checkpoints:
         self.saved, self.saved_at = self.state.step, self.clock()
 
     def close(self) -> None:
-        """Wait until all is written."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()

@@ -77,7 +77,6 @@ class Compute:
         return self._buffer.totals()
 
     def apply(self) -> None:
-        """Put the sums where the optimizer reads them."""
         self._buffer.apply()
 
     def undo(self) -> None:

@@ -133,7 +133,6 @@ class TrainingState:
         self.step = self.lineage = 0
 
     def add_lineage(self, step: int, nonce: int) -> None:
-        """Add a commit to the lineage."""
         self.lineage = key(self.lineage, step, nonce) >> 31
 
     def set_learning_rates(self, step: int) -> None:

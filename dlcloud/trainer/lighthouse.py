@@ -25,7 +25,6 @@ CLAIM_S = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM."""
     arguments = parse_lighthouse(argv)
     terminated = watch_termination()
     try:

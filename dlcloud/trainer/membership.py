@@ -129,7 +129,6 @@ class Membership:
         return None
 
     def _note_change(self, member: Member, step: int, seconds: float) -> None:
-        """Record a change of the participants."""
         before, size = self.previous, member.size
         if member.healed:
             seconds = round(seconds, 3)

@@ -69,7 +69,6 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
 
 
 def parse_lighthouse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the arguments of a lighthouse."""
     parser = argparse.ArgumentParser(
         prog="python3 -m trainer.lighthouse",
         description="Serve the lighthouse and the ledger of a run.",
@@ -100,7 +99,6 @@ def promote(options: Options, control: Control) -> Options:
 
 
 def count_gpus() -> int:
-    """Count the NVIDIA GPUs of this machine."""
     if shutil.which("nvidia-smi") is None:
         return 0
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
@@ -178,14 +176,12 @@ def _add_quorum(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> 
 
 
 def natural(text: str) -> int:
-    """Parse a whole number of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """Parse a whole number of at least 1."""
     value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
@@ -193,7 +189,6 @@ def positive(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Parse a number of seconds above 0."""
     try:
         value = float(text)
     except ValueError:

@@ -78,7 +78,6 @@ def _make_child(
 
 
 def lighthouse_command(options: Options) -> list[str]:
-    """Return the command of the coordinator's lighthouse."""
     command = [sys.executable, "-m", f"{PACKAGE}.lighthouse", "--run", options.run, "--host", options.host]
     command += ["--port", str(options.port), "--ledger-port", str(options.port + 1)]
     command += ["--ledger", str(options.folder / "ledger.json"), "--minimum", str(options.minimum)]

@@ -93,11 +93,9 @@ class QuorumEngine:
 
     @property
     def step(self) -> int:
-        """Committed steps."""
         return cast("int", self._manager.current_step()) + self._own_steps
 
     def begin(self) -> Member | None:
-        """Agree on the participants of the next step; see Engine."""
         self._healed, self._works = False, []
         # A failed agreement would be raised again by the next one.
         self._manager._quorum_future = None  # noqa: SLF001
@@ -139,7 +137,6 @@ class QuorumEngine:
             self._group.reduce_limit = timedelta(seconds=limit_s)
 
     def depart(self) -> None:
-        """Stop the heartbeats: at the next request the lighthouse has forgotten this worker."""
         if not self._departed:
             self._departed = True
             # The server of this worker sends the heartbeats; no other request reaches it during a step.
@@ -176,11 +173,9 @@ class QuorumEngine:
         return committed
 
     def reset(self) -> None:
-        """Begin again without a state, to fetch a peer's."""
         self._manager.load_state_dict({"step": 0, "batches_committed": 0})
 
     def close(self) -> None:
-        """Leave at once."""
         with contextlib.suppress(Exception):
             self._group.abort()
         self._manager.shutdown(wait=False)

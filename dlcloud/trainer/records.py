@@ -76,14 +76,12 @@ class Records:
     _file: int = -1
 
     def __enter__(self) -> Self:
-        """Open the file."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

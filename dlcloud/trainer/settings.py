@@ -74,7 +74,6 @@ class Settings:
     timing: Timing = field(default_factory=Timing)
 
     def to_environment(self) -> dict[str, str]:
-        """Return the variable that holds the settings."""
         return {VARIABLE: json.dumps(asdict(self), default=str)}
 
 

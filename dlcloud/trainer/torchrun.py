@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve_store(argv: Sequence[str]) -> int:
-    """Serve torchrun's store until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python3 -m trainer.torchrun store")
     parser.add_argument("--host", required=True, help="address to listen on")
     parser.add_argument("--port", type=positive, required=True)

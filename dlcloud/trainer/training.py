@@ -98,7 +98,6 @@ def device() -> torch.device:
 
 
 def run(job: Job, settings: Settings) -> Outcome:
-    """Train a job with the settings of an agent."""
     # torchft logs every error with its traceback, and meets one at each membership change.
     logging.getLogger("torchft").setLevel(logging.CRITICAL)
     if settings.lighthouse:

@@ -51,7 +51,6 @@ def _parts(order: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    """Return the mean loss over a batch."""
     images, labels = batch
     return functional.cross_entropy(model(images), labels)
 
@@ -66,7 +65,6 @@ def accuracy(model: nn.Module, data: TensorDataset, where: torch.device) -> floa
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, and print the accuracy on one of the workers."""
     arguments = _parse(argv)
     torch.manual_seed(arguments.seed)
     where = device()

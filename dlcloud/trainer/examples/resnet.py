@@ -71,7 +71,6 @@ class Synthetic(Dataset):  # type: ignore[misc]
         self._count, self._size, self.classes = count, size, classes
 
     def __len__(self) -> int:
-        """Return how many images there are."""
         return self._count
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -101,7 +100,6 @@ class Folder(Dataset):  # type: ignore[misc]
         self._size, self.classes = size, len(names)
 
     def __len__(self) -> int:
-        """Return how many images there are."""
         return len(self._images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -136,7 +134,6 @@ def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train."""
     arguments = _parse(argv)
     torch.manual_seed(arguments.seed)
     try:

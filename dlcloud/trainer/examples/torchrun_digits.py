@@ -29,7 +29,6 @@ from .digits import digits, loss_of, network
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train until done or asked to leave."""
     arguments = _parse(argv)
     # Torchrun puts its workers into sessions of their own: killed itself, it would leave them behind.
     end_with_parent()
