@@ -13,7 +13,7 @@ from tests.fakes.training import LIMIT_S, RUN, free_pair, read_records
 
 
 class Agents:
-    """Agents that start what they are told to, as on an instance each.
+    """Agents that start their children, as on separate instances.
 
     Args:
         python: An interpreter that has torch and torchft.
@@ -51,9 +51,9 @@ class Agents:
     def promote(self, name, step):
         """Tell an agent, as the controller does, that its instance coordinates from now on."""
         self.port = free_pair()
-        wanted = {"generation": 1, "coordinator": f"127.0.0.1:{self.port}", "coordinates": True}
+        control = {"generation": 1, "coordinator": f"127.0.0.1:{self.port}", "coordinates": True}
         unfinished = self.folder / name / "control.new"
-        unfinished.write_text(json.dumps({**wanted, "step": step, "least": step}))
+        unfinished.write_text(json.dumps({**control, "step": step, "least": step}))
         unfinished.rename(self.folder / name / "control.json")
 
     def wait(self, name):

@@ -1,4 +1,4 @@
-"""A cluster of real workers on this machine: a lighthouse, and workers that join, drain and die when told."""
+"""A cluster of real workers on this machine: a lighthouse, and workers that join, drain and die on demand."""
 
 import contextlib
 import json
@@ -79,11 +79,11 @@ class Cluster:
         self.lighthouse_arguments = ["--step", str(step)]
         self.start_lighthouse()
 
-    def tell(self, name, **wanted):
+    def write_control(self, name, **control):
         """Write a worker's control file, as the controller does."""
         path = self.folder / f"{name}.control"
         unfinished = path.with_suffix(".new")
-        unfinished.write_text(json.dumps(wanted))
+        unfinished.write_text(json.dumps(control))
         unfinished.rename(path)
 
     def start(self, name, *, environment=(), script=None, **settings):
@@ -124,8 +124,8 @@ class Cluster:
         return [record for record in self.records(name) if record["record"] == "step"]
 
     def events(self, name, event=None):
-        found = [record for record in self.records(name) if record["record"] == "event"]
-        return [record for record in found if event in {None, record["event"]}]
+        events = [record for record in self.records(name) if record["record"] == "event"]
+        return [record for record in events if event in {None, record["event"]}]
 
     def wait_for_step(self, name, step, timeout_s=LIMIT_S):
         def reached():
@@ -140,12 +140,12 @@ class Cluster:
         return (self.folder / f"{name}.log").read_text()[-3000:]
 
     def story(self):
-        """Return the last that each worker did, for a failure's message."""
+        """Return the last events of every worker, for a failure's message."""
         lines = []
         for name, process in self.workers.items():
-            told = [f"{e['event']} {e['cause'][:60]} {e.get('step', '')}" for e in self.events(name)[-4:]]
+            events = [f"{e['event']} {e['cause'][:60]} {e.get('step', '')}" for e in self.events(name)[-4:]]
             steps = [f"{s['step']}/{s['world_size']}" for s in self.steps(name)[-2:]]
-            lines.append(f"{name}: exit {process.poll()}; steps {steps}; {told}")
+            lines.append(f"{name}: exit {process.poll()}; steps {steps}; {events}")
         return "\n".join(lines)
 
     def _spawn(self, name, command, extra):
@@ -167,11 +167,11 @@ class Cluster:
         return False
 
 
-def wait_until(condition, what, timeout_s=LIMIT_S):
+def wait_until(condition, goal, timeout_s=LIMIT_S):
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout_s:.0f} s in vain for {what}")
+            raise AssertionError(f"waited {timeout_s:.0f} s in vain for {goal}")
         time.sleep(0.05)
 
 
@@ -184,7 +184,9 @@ def read_records(path):
 def lineage_of(workers):
     """Return the lineage of each step that the run went on with: that of the latest commit of it."""
     records = [record for worker in workers for record in worker]
-    return {each["step"]: each["lineage"] for each in sorted(records, key=lambda each: each["time"])}
+    return {
+        record["step"]: record["lineage"] for record in sorted(records, key=lambda record: record["time"])
+    }
 
 
 def check_exactly_once(workers, batches):

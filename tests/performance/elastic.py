@@ -329,7 +329,7 @@ def restless_run(python, seed, interruptions):
     with workplace() as folder, Nursery(python, folder, script) as cluster:
         for name in ["a", *(f"w{number}" for number in range(1, 4 + interruptions))]:
             # One alone waits for others: a busy machine must not end the run before its time.
-            cluster.tell(name, minimum=2)
+            cluster.write_control(name, minimum=2)
         for name in ["a", "w1", "w2", "w3"]:
             cluster.start(name, hash_every=0)
         wait_until(lambda: cluster.steps("a"), "a step")

@@ -1,4 +1,4 @@
-"""The agent, with workers that train nothing: what it does about notices, deaths, orders and deadlines."""
+"""The agent, with workers that train nothing: notices, deaths, orders and deadlines."""
 
 import json
 import os
@@ -27,11 +27,11 @@ LIMIT_S = 30.0
 
 
 class Desk:
-    """An agent, and a metadata service that says what it is told."""
+    """An agent, and a metadata service with a given answer."""
 
     def __init__(self, folder, script, *options):
         base = ["--run", "r", "--worker", "w", "--coordinator", "127.0.0.1", "--folder", str(folder)]
-        self.folder, self.seen = folder, SpotStatus()
+        self.folder, self.answer = folder, SpotStatus()
         self.options = parse([*base, *options, "--", sys.executable, "-c", script], {})
         self.actions = []
 
@@ -39,9 +39,9 @@ class Desk:
         self.actions.append((seconds, action))
 
     def fetch(self):
-        if isinstance(self.seen, Exception):
-            raise self.seen
-        return self.seen
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
     def run(self):
         began = time.monotonic()
@@ -64,8 +64,8 @@ class Desk:
         time.sleep(0.02)
 
     def events(self, kind=None):
-        found = [each for each in read_records(self.folder / "records.jsonl") if each["record"] == "event"]
-        return [each for each in found if kind in {None, each["event"]}]
+        events = [r for r in read_records(self.folder / "records.jsonl") if r["record"] == "event"]
+        return [event for event in events if kind in {None, event["event"]}]
 
 
 def in_seconds(seconds):
@@ -75,7 +75,7 @@ def in_seconds(seconds):
 def test_a_worker_that_is_done_ends_the_agent(tmp_path):
     desk = Desk(tmp_path, DONE)
     assert desk.run() == 0
-    assert [each["cause"] for each in desk.events("worker_ended")] == ["done"]
+    assert [event["cause"] for event in desk.events("worker_ended")] == ["done"]
 
 
 def test_a_worker_that_fails_is_started_again_and_then_given_up(tmp_path):
@@ -96,14 +96,14 @@ def test_a_worker_that_is_killed_is_started_again_and_said_so(tmp_path):
 
 def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_path):
     desk = Desk(tmp_path, DRAINS, "--margin", "60", "--last-seconds", "1")
-    desk.seen = SpotStatus(action="terminate", at=in_seconds(120))
-    desk.at(1.3, lambda: setattr(desk, "seen", SpotStatus(action="terminate", at=in_seconds(50))))
+    desk.answer = SpotStatus(action="terminate", at=in_seconds(120))
+    desk.at(1.3, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=in_seconds(50))))
     desk.at(1.2, lambda: None if desk.events("drain") else setattr(desk, "was_far", True))
-    desk.actions.sort(key=lambda each: each[0])
+    desk.actions.sort(key=lambda action: action[0])
     assert desk.run() == DRAINED
     assert desk.was_far
     notices = desk.events("notice")
-    assert ["moved" in each["cause"] for each in notices] == [False, True]
+    assert ["moved" in event["cause"] for event in notices] == [False, True]
     drain = desk.events("drain")[0]
     assert drain["cause"] == "interruption notice"
     assert drain["deadline"] == notices[1]["deadline"]
@@ -114,7 +114,7 @@ def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_p
 def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path):
     desk = Desk(tmp_path, STUBBORN, "--margin", "60", "--last-seconds", "2")
     deadline = in_seconds(5)
-    desk.at(1.5, lambda: setattr(desk, "seen", SpotStatus(action="terminate", at=deadline)))
+    desk.at(1.5, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=deadline)))
     assert desk.run() == 1
     killed = desk.events("killed")[0]
     assert datetime.fromisoformat(killed["time"]) < deadline
@@ -129,10 +129,10 @@ def test_the_controller_may_ask_a_worker_to_leave(tmp_path):
 
 def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
     desk = Desk(tmp_path, DRAINS)
-    told = []
+    promoted = []
 
     def make_lighthouse(control):
-        told.append(promote(desk.options, control))
+        promoted.append(promote(desk.options, control))
         return Child(
             name="lighthouse",
             command=[sys.executable, "-c", DRAINS],
@@ -148,14 +148,14 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
     desk.at(2.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
     assert len(desk.events("lighthouse_started")) == 1
-    (options,) = told
+    (options,) = promoted
     assert (options.host, options.port, options.step, options.minimum) == ("127.0.0.7", 4000, 12, 1)
 
 
 @pytest.mark.parametrize("drain", [True, False])
 def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path, drain):
     desk = Desk(tmp_path, DRAINS, *(["--drain-on-rebalance"] if drain else []))
-    desk.seen = SpotStatus(rebalance=in_seconds(0))
+    desk.answer = SpotStatus(rebalance=in_seconds(0))
     if not drain:
         desk.at(1.2, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
@@ -165,11 +165,11 @@ def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path,
 
 def test_a_metadata_service_that_is_away_is_told_once(tmp_path):
     desk = Desk(tmp_path, DRAINS)
-    desk.seen = MetadataError("no metadata service")
-    desk.at(0.5, lambda: setattr(desk, "seen", SpotStatus()))
+    desk.answer = MetadataError("no metadata service")
+    desk.at(0.5, lambda: setattr(desk, "answer", SpotStatus()))
     desk.at(1.5, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
-    assert [each["cause"] for each in desk.events("metadata")] == [
+    assert [event["cause"] for event in desk.events("metadata")] == [
         "no metadata service",
         "the metadata service answers again",
     ]
@@ -197,15 +197,15 @@ def test_a_program_that_is_not_there_is_said(tmp_path):
 
 
 def test_workers_are_told_where_the_others_are(tmp_path, monkeypatch):
-    script = "import os; open('told.json','w').write(os.environ['DLCLOUD_TRAINER'])"
+    script = "import os; open('settings.json','w').write(os.environ['DLCLOUD_TRAINER'])"
     monkeypatch.chdir(tmp_path)
     desk = Desk(tmp_path, script, "--hash-every", "5", "--port", "4000")
     assert desk.run() == 0
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told["lighthouse"] == "http://127.0.0.1:4000"
-    assert told["ledger"] == "127.0.0.1:4001"
-    assert told["hash_every"] == 5
-    assert told["durable"] is False
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    assert settings["lighthouse"] == "http://127.0.0.1:4000"
+    assert settings["ledger"] == "127.0.0.1:4001"
+    assert settings["hash_every"] == 5
+    assert settings["durable"] is False
 
 
 @pytest.mark.parametrize(

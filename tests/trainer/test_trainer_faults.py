@@ -31,7 +31,7 @@ def some_steps(cluster, name, count=5):
 
 
 @pytest.mark.timeout(200)
-def test_workers_turn_to_a_new_coordinator_with_the_state_that_they_have(trainer_python, alone):
+def test_workers_turn_to_a_new_coordinator_with_their_state(trainer_python, alone):
     """The instance with lighthouse, ledger and a worker is gone at once; a newcomer has none of it."""
     script, all_three = [*DIGITS, "--epochs", "8", "--shards", "2"], ["--minimum", "3"]
     with Cluster(trainer_python, alone, script, lighthouse=all_three) as cluster:
@@ -46,15 +46,15 @@ def test_workers_turn_to_a_new_coordinator_with_the_state_that_they_have(trainer
         cluster.start("d")
         wait_until(lambda: cluster.events("d", "hold"), "the newcomer to hold")
         assert not cluster.steps("d")
-        wanted = {"generation": 1, "coordinator": f"127.0.0.1:{cluster.port}", "least": reached}
+        control = {"generation": 1, "coordinator": f"127.0.0.1:{cluster.port}", "least": reached}
         for name in "bc":
-            cluster.tell(name, **wanted)
+            cluster.write_control(name, **control)
         for name in "bcd":
             assert cluster.wait(name) == 0
         steps = [cluster.steps(name) for name in "abcd"]
         check_exactly_once(steps, samples)
-        every = {(each["step"], each["hash"]) for worker in steps for each in worker}
-        assert len(every) == 8 * STEPS_PER_EPOCH, "a step has two states"
+        states = {(record["step"], record["hash"]) for worker in steps for record in worker}
+        assert len(states) == 8 * STEPS_PER_EPOCH, "a step has two states"
         assert cluster.events("b", "coordinator")
         assert cluster.steps("d")[0]["step"] > reached
 
@@ -82,16 +82,16 @@ def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer
         some_steps(cluster, "a")
         steps = [cluster.steps(name) for name in ("a", "hung", "cut")]
     check_exactly_once(steps, samples)
-    woken = [each["step"] for each in steps[1] if each["step"] > asleep]
+    woken = [record["step"] for record in steps[1] if record["step"] > asleep]
     assert woken[0] > asleep + 1, "it took no part while it slept"
-    assert all(each["quorum"] for each in steps[2])
+    assert all(record["quorum"] for record in steps[2])
 
 
 @pytest.mark.timeout(200)
 def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_python, alone):
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "abc":
-            cluster.tell(name, minimum=2)
+            cluster.write_control(name, minimum=2)
         folder = alone / "checkpoints"
         cluster.start("a", checkpoints=str(folder), checkpoint_s=1000)
         cluster.start("b")
@@ -114,13 +114,13 @@ def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_pyth
 def test_a_run_that_waits_goes_on_alone_once_its_minimum_is_lowered(trainer_python, alone):
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "ab":
-            cluster.tell(name, minimum=2)
+            cluster.write_control(name, minimum=2)
             cluster.start(name)
         together(cluster, "a", 2)
         cluster.signal("b", signal.SIGTERM)
         assert cluster.wait("b") == 10
         wait_until(lambda: cluster.events("a", "hold"), "the one that stays to wait")
-        cluster.tell("a", minimum=1)
+        cluster.write_control("a", minimum=1)
         together(cluster, "a", 1)
         some_steps(cluster, "a")
         check_exactly_once([cluster.steps(name) for name in "ab"], samples)
@@ -128,7 +128,7 @@ def test_a_run_that_waits_goes_on_alone_once_its_minimum_is_lowered(trainer_pyth
 
 @pytest.mark.timeout(200)
 def test_an_agent_takes_lighthouse_and_ledger_over_from_one_that_is_lost(trainer_python, alone):
-    """Agents start all that there is: the lighthouse of the first, then, told to, that of the second."""
+    """Agents start everything: the lighthouse of the first, then, once promoted, that of the second."""
     agents = Agents(trainer_python, alone, [*DIGITS, "--epochs", "6"])
     with agents:
         agents.start("a", "--lighthouse", "--minimum", "2")
@@ -139,8 +139,8 @@ def test_an_agent_takes_lighthouse_and_ledger_over_from_one_that_is_lost(trainer
         reached = agents.steps("b")[-1]["step"]
         agents.promote("b", step=reached)
         assert agents.wait("b") == 0
-        told = {each["event"] for each in agents.records("b") if each["record"] == "event"}
-        assert {"lighthouse_started", "coordinator", "done", "checkpoint"} <= told
+        events = {record["event"] for record in agents.records("b") if record["record"] == "event"}
+        assert {"lighthouse_started", "coordinator", "done", "checkpoint"} <= events
         steps = [agents.steps(name) for name in "ab"]
         check_exactly_once(steps, samples)
         assert steps[1][-1]["step"] == 6 * STEPS_PER_EPOCH
@@ -151,7 +151,7 @@ def test_an_agent_takes_lighthouse_and_ledger_over_from_one_that_is_lost(trainer
 @pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute: set DLCLOUD_FAULTS=1")
 @pytest.mark.timeout(400)
 def test_a_worker_that_is_slow_takes_part_when_it_can(trainer_python, alone):
-    """It is late at every step, by more than a step waits for anyone, and no sample is lost or seen twice."""
+    """It is late at every step, by more than a step waits, and no sample is lost or taken twice."""
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         cluster.start("a")
         cluster.start("b")
@@ -168,7 +168,7 @@ def test_a_worker_that_is_slow_takes_part_when_it_can(trainer_python, alone):
 @pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute: set DLCLOUD_FAULTS=1")
 @pytest.mark.timeout(400)
 def test_workers_hang_again_and_again(trainer_python, alone):
-    """Each of the others in turn, also in the middle of a sum; nobody takes a step that others have."""
+    """The others in turn, also in the middle of a reduction; no worker takes a step that others have."""
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "abc":
             cluster.start(name)

@@ -76,8 +76,8 @@ def test_nothing_is_seen_where_nothing_is_planned(service):
 def test_a_notice_and_a_recommendation_are_seen(service):
     service.documents[NOTICE] = notice()
     service.documents[REBALANCE] = json.dumps({"noticeTime": "2030-01-01T12:00:00Z"})
-    seen = MetadataClient(service.url).fetch()
-    assert seen == SpotStatus(action="terminate", at=SOON, rebalance=SOON - timedelta(minutes=2))
+    status = MetadataClient(service.url).fetch()
+    assert status == SpotStatus(action="terminate", at=SOON, rebalance=SOON - timedelta(minutes=2))
 
 
 def test_a_token_that_is_no_longer_known_is_renewed(service):
@@ -142,25 +142,25 @@ def test_hibernation_comes_at_once(service):
 
 
 def test_a_repeated_notice_is_no_news_and_one_whose_time_moves_is():
-    watch = NoticeTracker()
-    seen = SpotStatus(action="terminate", at=SOON)
-    assert watch.note_interruption(seen) == "interruption notice: terminate"
-    assert watch.note_interruption(seen) is None
-    assert watch.note_interruption(SpotStatus()) is None
-    assert watch.deadline == SOON
+    tracker = NoticeTracker()
+    status = SpotStatus(action="terminate", at=SOON)
+    assert tracker.note_interruption(status) == "interruption notice: terminate"
+    assert tracker.note_interruption(status) is None
+    assert tracker.note_interruption(SpotStatus()) is None
+    assert tracker.deadline == SOON
     earlier = SOON - timedelta(seconds=30)
-    assert "moved" in watch.note_interruption(SpotStatus(action="terminate", at=earlier))
-    assert watch.deadline == earlier
+    assert "moved" in tracker.note_interruption(SpotStatus(action="terminate", at=earlier))
+    assert tracker.deadline == earlier
 
 
 def test_hibernation_is_told_once():
-    watch = NoticeTracker()
-    assert watch.note_interruption(SpotStatus(action="hibernate", at=SOON))
-    assert watch.note_interruption(SpotStatus(action="hibernate", at=SOON + timedelta(seconds=2))) is None
+    tracker = NoticeTracker()
+    assert tracker.note_interruption(SpotStatus(action="hibernate", at=SOON))
+    assert tracker.note_interruption(SpotStatus(action="hibernate", at=SOON + timedelta(seconds=2))) is None
 
 
 def test_a_recommendation_is_told_once():
-    watch = NoticeTracker()
-    assert watch.note_rebalance(SpotStatus(rebalance=SOON)) == "rebalance recommendation"
-    assert watch.note_rebalance(SpotStatus(rebalance=SOON)) is None
-    assert watch.note_rebalance(SpotStatus()) is None
+    tracker = NoticeTracker()
+    assert tracker.note_rebalance(SpotStatus(rebalance=SOON)) == "rebalance recommendation"
+    assert tracker.note_rebalance(SpotStatus(rebalance=SOON)) is None
+    assert tracker.note_rebalance(SpotStatus()) is None

@@ -56,7 +56,7 @@ def test_epochs_differ_in_their_order():
 @given(count=some.integers(0, 100), limit=some.one_of(some.none(), some.integers(1, 30)))
 def test_chunks_are_as_few_as_can_be_and_none_is_too_large(count, limit):
     pieces = chunks(range(count), limit)
-    assert [each for piece in pieces for each in piece] == list(range(count))
+    assert [index for piece in pieces for index in piece] == list(range(count))
     if limit and count:
         assert max(map(len, pieces)) <= limit
         assert len(pieces) == -(-count // limit)

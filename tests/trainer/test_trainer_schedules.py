@@ -27,5 +27,5 @@ def test_every_schedule_comes_out_right(run_program):
     examples = os.environ.get("DLCLOUD_SCHEDULES", "25")
     seed = os.environ.get("DLCLOUD_SCHEDULES_SEED", "0")
     limit_s = 60 + 5 * int(examples)
-    said = run_program(PROGRAMS / "schedules.py", "--examples", examples, "--seed", seed, timeout_s=limit_s)
-    assert f"{examples} schedules, seed {seed}: every one came out right" in said
+    output = run_program(PROGRAMS / "schedules.py", "--examples", examples, "--seed", seed, timeout_s=limit_s)
+    assert f"{examples} schedules, seed {seed}: every one came out right" in output

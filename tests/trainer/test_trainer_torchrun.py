@@ -65,8 +65,8 @@ def test_a_script_under_torchrun_trains_leaves_and_resumes(trainer_python, alone
 
     def steps():
         path = alone / "state" / "records.jsonl"
-        found = read_records(path) if path.exists() else []
-        return [record["step"] for record in found if record["record"] == "step"]
+        records = read_records(path) if path.exists() else []
+        return [record["step"] for record in records if record["record"] == "step"]
 
     first = subprocess.Popen([*base, "--epochs", "50", "--delay-ms", "20"], cwd=alone, env=environment)
     try:

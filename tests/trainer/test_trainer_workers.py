@@ -45,7 +45,7 @@ def check_life(cluster):
     check_exactly_once(elastic, samples)
     fixed = {record["step"]: record for record in cluster.steps("fixed")}
     assert len(fixed) == 6 * STEPS_PER_EPOCH
-    for record in (each for worker in elastic for each in worker):
+    for record in (step for worker in elastic for step in worker):
         assert record["hash"] == fixed[record["step"]]["hash"], f"step {record['step']} of {record['worker']}"
     assert cluster.events("a", "lost")
     assert cluster.events("a", "leaving_seen")
@@ -109,14 +109,14 @@ def live(cluster, chance):
     cluster.wait_for_step("a", 3)
     while cluster.workers["a"].poll() is None:
         others = [name for name, process in cluster.workers.items() if name != "a" and process.poll() is None]
-        what = chance.choice(["start", "start", "kill", "drain", "freeze"])
-        if what == "start" and len(others) < 3 and (name := next(names, None)):
+        action = chance.choice(["start", "start", "kill", "drain", "freeze"])
+        if action == "start" and len(others) < 3 and (name := next(names, None)):
             cluster.start(name)
-        elif others and what in {"kill", "drain", "freeze"}:
+        elif others and action in {"kill", "drain", "freeze"}:
             name = chance.choice(others)
-            number = {"kill": signal.SIGKILL, "drain": signal.SIGTERM, "freeze": signal.SIGSTOP}[what]
+            number = {"kill": signal.SIGKILL, "drain": signal.SIGTERM, "freeze": signal.SIGSTOP}[action]
             cluster.signal(name, number)
-            frozen = name if what == "freeze" else frozen
+            frozen = name if action == "freeze" else frozen
         wait_some_steps(cluster, chance.randint(2, 20))
         if frozen:
             cluster.signal(frozen, signal.SIGCONT)

@@ -26,7 +26,7 @@ from trainer.training import train
 
 
 class Numbers(Dataset):
-    """Samples that say which they are, and what was random about them."""
+    """Samples of their index and of random numbers."""
 
     def __init__(self, count):
         self.count = count
@@ -39,7 +39,7 @@ class Numbers(Dataset):
 
 
 class Net(nn.Module):
-    """Has what is seldom: a layer used twice, one never used, a constant, a counter."""
+    """Has rare things: a layer used twice, one never used, a constant, a counter."""
 
     def __init__(self):
         super().__init__()
@@ -65,16 +65,16 @@ def job_of(model=None, **more):
 
 
 def summed(job, workers, step=0):
-    """Take a step as so many workers would, each with a model of its own; return totals and gradients."""
+    """Take a step as so many workers do; return totals and gradients."""
     jobs = [job, *(replace(job, model=deepcopy(job.model)) for _ in range(workers - 1))]
-    computes, sent = [Compute(each, "r") for each in jobs], [[] for _ in jobs]
+    computes, sent = [Compute(own, "r") for own in jobs], [[] for _ in jobs]
     for rank, compute in enumerate(computes):
         compute.begin(WorkerStep(step, rank, workers), sent[rank].append, leaving=rank == 0, lineage=5)
     for values in zip(*sent, strict=True):
         values[0].copy_(sum(values[1:], start=values[0].clone()))
     totals = computes[0].reduced_totals()
     computes[0].apply()
-    return totals, {name: each.grad.clone() for name, each in job.model.named_parameters()}
+    return totals, {name: parameter.grad.clone() for name, parameter in job.model.named_parameters()}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 11])
@@ -94,7 +94,7 @@ def test_gradients_are_those_of_one_plain_backward(workers):
         torch.testing.assert_close(gradients[name], parameter.grad)
 
 
-def test_what_is_seldom_is_summed_too():
+def test_rare_parameters_are_summed_too():
     totals, gradients = summed(job_of(), 3)
     assert totals.workers == 3
     assert not gradients["never.weight"].any()
@@ -138,7 +138,7 @@ def test_large_models_travel_in_buckets_that_cover_everything_once():
     buffer.send_rest(sent.append)
     assert early >= 2
     assert sum(map(len, sent)) == len(buffer.flat)
-    starts = [each.data_ptr() for each in sent]
+    starts = [bucket.data_ptr() for bucket in sent]
     assert starts == sorted(starts)
 
 
@@ -159,15 +159,15 @@ def test_a_worker_of_other_settings_is_noticed():
         ReduceBuffer(nn.Linear(1, 1), fingerprint=0xDEADBEEF),
         ReduceBuffer(nn.Linear(1, 1), fingerprint=0xDEADBEEE),
     )
-    for each in (ours, theirs):
-        each.clear()
-        each.finish(leaving=False, lineage=0)
+    for buffer in (ours, theirs):
+        buffer.clear()
+        buffer.finish(leaving=False, lineage=0)
     ours.flat.add_(theirs.flat)
     assert not ours.totals().same_settings
 
 
 @pytest.mark.parametrize("loading", [0, 2])
-def test_samples_and_their_chance_depend_on_seed_and_step_only(loading):
+def test_samples_and_their_randomness_depend_on_seed_and_step_only(loading):
     def divided(place):
         order = [(place.step * 6 + index) % 20 for index in range(6)]
         return [Microbatch(place.rank * 3, divide(order, place.size)[place.rank])]

@@ -32,7 +32,7 @@ class Action:
     """What happens at a round: join, drain or kill; a kill happens at one of POINTS."""
 
     round: int
-    what: str
+    kind: str
     worker: int
     point: str = ""
 
@@ -52,11 +52,11 @@ class Schedule:
 
     @classmethod
     def from_json(cls, given):
-        return cls(**{**given, "actions": tuple(Action(**each) for each in given["actions"])})
+        return cls(**{**given, "actions": tuple(Action(**action) for action in given["actions"])})
 
 
 class Points(Dataset):
-    """Noisy points: what is random in a sample is drawn anew at each step."""
+    """Noisy points: the noise of a sample is drawn again at every step."""
 
     def __init__(self, count):
         generator = torch.Generator().manual_seed(1)
@@ -112,7 +112,7 @@ class ListRecords(Records):
 
 @dataclass
 class MemoryReporter(LedgerReporter):
-    """A ledger in memory; `world.entry` is what all know."""
+    """A ledger in memory; `world.entry` is the entry of all workers."""
 
     world: object = None
 
@@ -126,7 +126,7 @@ class MemoryReporter(LedgerReporter):
         self.world.entry = self.world.entry.advance(**progress)
 
     def claim_first_step(self, origin):
-        # Nobody claims and dies before others see that it has: a claim that has led to nothing is void.
+        # No worker claims and dies before others see that it has: a claim that has led to nothing is void.
         self.world.entry = replace(self.world.entry, origin=origin)
         return True
 
@@ -135,7 +135,7 @@ class MemoryReporter(LedgerReporter):
 
 
 class World:
-    """Every worker of a run, and what becomes of them.
+    """Every worker of a run.
 
     Args:
         schedule: What happens.
@@ -151,7 +151,7 @@ class World:
         self.outcome = {}
         self.deaths, self.round = {}, 0
         self.records, self.states, self.errors = [], {}, []
-        self.pending = sorted(schedule.actions, key=lambda each: each.round)
+        self.pending = sorted(schedule.actions, key=lambda action: action.round)
         self.threads, self.names = [], 0
 
     def run(self):
@@ -185,7 +185,7 @@ class World:
         thread.start()
 
     def gone(self, name):
-        """Take a worker out; whoever waits for it looks again."""
+        """Take a worker out; those that wait for it look again."""
         self.alive.pop(name, None)
         self.arrived.pop(name, None)
         self.form()
@@ -222,19 +222,19 @@ class World:
         self.baton.notify_all()
 
     def act(self):
-        """Do what the schedule says for this round; True where somebody must be waited for."""
+        """Act on the schedule for this round; True if a worker must be waited for."""
         self.deaths = {}
         joined = False
         while self.pending and self.pending[0].round <= self.round:
             action = self.pending.pop(0)
             names = sorted(self.alive)
             name = names[action.worker % len(names)]
-            if action.what == "join" and len(names) < 5:
+            if action.kind == "join" and len(names) < 5:
                 self.spawn()
                 joined = True
-            elif action.what == "drain":
+            elif action.kind == "drain":
                 self.alive[name].drain.request("schedule")
-            elif action.what == "kill":
+            elif action.kind == "kill":
                 self.deaths[name] = action.point
         if joined and self.deaths:
             # The deaths of this round come when the newcomers are there.

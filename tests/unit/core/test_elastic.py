@@ -89,7 +89,7 @@ def test_after_a_refusal_the_wait_doubles_up_to_five_minutes():
 def test_requests_complete_the_workers_and_drains_never_leave_too_few(states, target):
     workers = team(*states)
     done = decision_for(workers, target=target)
-    staying = {each.instance_id for each in workers if each.stays}
+    staying = {worker.instance_id for worker in workers if worker.stays}
     assert done.launch == max(0, target - len(staying))
     assert len(staying - set(done.drain)) >= min(target, len(staying))
     assert "i-0000" not in done.drain

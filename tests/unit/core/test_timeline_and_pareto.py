@@ -59,18 +59,18 @@ RECORDS = [
 
 
 def test_a_timeline_has_each_step_once_and_its_events_with_their_causes():
-    (told,) = build_timelines(random.Random(1).sample(RECORDS, len(RECORDS)))
-    assert [(each.step, each.at_s, each.world_size) for each in told.steps] == [
+    (timeline,) = build_timelines(random.Random(1).sample(RECORDS, len(RECORDS)))
+    assert [(step.step, step.at_s, step.world_size) for step in timeline.steps] == [
         (1, 1, 1),
         (2, 2, 2),
         (3, 3, 1),
     ]
-    assert [each.throughput for each in told.steps] == [128, 128, None]
-    assert [(each.at_s, each.event, each.cause, each.worker) for each in told.events] == [
+    assert [step.throughput for step in timeline.steps] == [128, 128, None]
+    assert [(event.at_s, event.event, event.cause, event.worker) for event in timeline.events] == [
         (0, "worker started", "asked for", "w0"),
         (2.5, "drain", "notice", "w1"),
     ]
-    assert (told.run, told.began_at) == ("digits", THEN)
+    assert (timeline.run, timeline.began_at) == ("digits", THEN)
 
 
 def test_records_that_cannot_be_read_are_left_out():
@@ -82,12 +82,12 @@ def test_records_that_cannot_be_read_are_left_out():
 
 def test_of_a_step_that_was_committed_twice_the_later_commit_counts():
     """A coordinator committed step 3 alone and was lost; the others took it again."""
-    told = [
+    records = [
         step(2, 1, 3, lineage=5),
         step(3, 2, 3, lineage=6, loss=1.0),
         step(3, 9, 2, "w1", lineage=7, loss=3.0),
         step(3, 9.1, 2, "w2", lineage=7, loss=3.0),
     ]
-    (timeline,) = build_timelines(told)
-    assert [(each.step, each.loss, each.at_s) for each in timeline.steps] == [(2, 2.0, 0), (3, 3.0, 8)]
+    (timeline,) = build_timelines(records)
+    assert [(step.step, step.loss, step.at_s) for step in timeline.steps] == [(2, 2.0, 0), (3, 3.0, 8)]
     assert timeline.replaced == 1

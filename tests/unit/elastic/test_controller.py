@@ -41,7 +41,7 @@ DONE = event("done", step=9)
 
 
 class FakeWorkers:
-    """Workers that report what a script says, in turn, as each is served."""
+    """Workers that report what a script says, in turn, as they are served."""
 
     def __init__(self, script, stored):
         self.script, self.kept = script, stored
@@ -50,24 +50,24 @@ class FakeWorkers:
 
     def serve(self, member):
         self.served.append(member.instance.instance_id)
-        for each in self.script.get(member.instance.instance_id, []):
-            self.post(each)
+        for item in self.script.get(member.instance.instance_id, []):
+            self.post(item)
 
     def read_stored(self, member):
         return self.kept.get(member.instance.instance_id, [])
 
     def drain(self, member, cause, *, workers):
         self.drained.append(member.instance.instance_id)
-        for each in self.script.get(f"{member.instance.instance_id} {cause} {workers}", []):
-            self.post(each)
+        for item in self.script.get(f"{member.instance.instance_id} {cause} {workers}", []):
+            self.post(item)
 
     def write_control(self, member, *, workers):
         assert workers
         name, coordinator = member.instance.instance_id, self.coordinator()
         self.minimums.append((name, coordinator.minimum))
         self.informed.append((name, coordinator.instance_id, coordinator.least))
-        for each in self.script.get(f"{name} informed {coordinator.instance_id} {coordinator.least}", []):
-            self.post(each)
+        for item in self.script.get(f"{name} informed {coordinator.instance_id} {coordinator.least}", []):
+            self.post(item)
         return name in self.served
 
     def error_of(self, failed):
@@ -86,7 +86,7 @@ class World:
             recipe=recipe(text),
             make_workers=self.make_workers,
             grow=self.grow,
-            end=lambda members: self.ended.extend(each.instance.instance_id for each in members),
+            end=lambda members: self.ended.extend(member.instance.instance_id for member in members),
             target=lambda: target,
             clock=FakeClock(),
             emit=self.events.append,
@@ -96,14 +96,14 @@ class World:
         self.workers.post, self.workers.coordinator = post, coordinator
         return self.workers
 
-    def grow(self, count, known):
+    def grow(self, count, connected):
         self.asked.append(count)
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
         new = [] if answer == 0 else [member(3 + self.launched + n, self.launches) for n in range(count)]
         self.launched += len(new)
-        return LaunchedMembers(members=[*(FIRST if known else []), *new], connections={})
+        return LaunchedMembers(members=[*(FIRST if connected else []), *new], connections={})
 
     def go(self, members=FIRST):
         self.controller.run(members)
@@ -111,7 +111,7 @@ class World:
 
     @property
     def messages(self):
-        return [each.message for each in self.events]
+        return [event.message for event in self.events]
 
 
 def reports(name, *records):
@@ -160,8 +160,8 @@ def test_without_capacity_the_others_go_on_and_it_is_requested_later(answer):
     world = World(script, answers=[answer])
     clock = world.controller.clock
 
-    def grow(count, known):
-        grown = World.grow(world, count, known)  # raises where it is to
+    def grow(count, connected):
+        grown = World.grow(world, count, connected)  # raises where it is to
         if len(world.asked) == 2:
             world.workers.post(reports("i-0", DONE))
             for name in ("i-0", "i-2", "i-3"):
