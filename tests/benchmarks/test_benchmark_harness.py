@@ -197,8 +197,8 @@ def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
     shown = {line.split()[1]: line for line in render(recorder).splitlines() if line.startswith("case ")}
     assert ", time was up" in shown["noisy"]
     assert ", time was up" not in shown["clear"]
-    told = [record["message"] for record in bench.records("progress")]
-    assert any(message.endswith("still measured: noisy") for message in told)
+    messages = [record["message"] for record in bench.records("progress")]
+    assert any(message.endswith("still measured: noisy") for message in messages)
 
 
 GIB = 1 << 30
@@ -215,13 +215,16 @@ def test_settings_without_memory_wait_and_their_baseline_stays(bench, machine):
     recorder = bench.run(*named("fp32", "bf16", "int8", machine=machine, log=log, **ROOM))
     assert set(log[:16]) == {"fp32", "bf16"}
     assert set(log[16:]) == {"fp32", "int8"}
-    assert [(each.candidate, each.ratio, each.samples) for each in recorder.comparisons] == [
+    assert [
+        (comparison.candidate, comparison.ratio, comparison.samples) for comparison in recorder.comparisons
+    ] == [
         ("bf16", 2.0, 8),
         ("int8", 3.0, 8),
     ]
     assert [result.setting for result in recorder.results] == ["fp32", "bf16", "int8"]
-    (told,) = [each["message"] for each in bench.records("progress") if "after the others" in each["message"]]
-    assert told.endswith("int8 (int8: it wants about 1.0 GiB of memory, and 0.5 GiB are free)")
+    messages = [record["message"] for record in bench.records("progress")]
+    (message,) = [message for message in messages if "after the others" in message]
+    assert message.endswith("int8 (int8: it wants about 1.0 GiB of memory, and 0.5 GiB are free)")
     assert bench.records("case")[0]["complete"]
     assert machine.taken == 0
 
@@ -245,12 +248,14 @@ def test_an_engine_whose_baseline_waits_waits_with_it(bench, machine):
     recorder = bench.run(*variants, **ENGINES)
     assert set(log[:16]) == {"a fp32", "a int8"}
     assert set(log[16:]) == {"b fp32", "b int8"}
-    assert [(each.candidate, each.ratio) for each in recorder.comparisons] == [
+    assert [(comparison.candidate, comparison.ratio) for comparison in recorder.comparisons] == [
         ("a int8", 4.0),
         ("b int8", 3.0),
     ]
     # What never ran side by side is not compared.
-    assert [(each.baseline, each.candidate) for each in recorder.overall] == [("b fp32", "b int8")]
+    assert [(comparison.baseline, comparison.candidate) for comparison in recorder.overall] == [
+        ("b fp32", "b int8")
+    ]
 
 
 def test_memory_of_a_running_setting_corrects_the_estimate_of_the_next(machine):
@@ -357,9 +362,13 @@ def of_two_engines(machine, **changes):
 
 def test_settings_are_compared_with_their_own_and_the_best_baseline(bench, machine):
     recorder = bench.run(*of_two_engines(machine), compare=lambda a, b: {"of": a[0][0] / b[0][0]}, **ENGINES)
-    compared = [(each.baseline, each.candidate, each.ratio) for each in recorder.comparisons]
+    compared = [
+        (comparison.baseline, comparison.candidate, comparison.ratio) for comparison in recorder.comparisons
+    ]
     assert compared == [("a fp32", "a int8", 4.0), ("b fp32", "b int8", 3.0)]
-    overall = [(each.baseline, each.candidate, each.ratio) for each in recorder.overall]
+    overall = [
+        (comparison.baseline, comparison.candidate, comparison.ratio) for comparison in recorder.overall
+    ]
     assert overall == [("b fp32", "a fp32", 0.625), ("b fp32", "a int8", 2.5), ("b fp32", "b int8", 3.0)]
     assert [record["verdict"] for record in bench.records("overall")] == ["slower", "faster", "faster"]
     assert [result.baseline for result in recorder.results] == [True, False, True, False]
@@ -370,8 +379,10 @@ def test_settings_are_compared_with_their_own_and_the_best_baseline(bench, machi
 
 def test_a_setting_whose_baseline_failed_is_compared_with_the_best(bench, machine):
     recorder = bench.run(*of_two_engines(machine, **{"b fp32": {"fails": "start"}}), **ENGINES)
-    assert [(each.baseline, each.candidate) for each in recorder.comparisons] == [("a fp32", "a int8")]
-    assert [(each.baseline, each.candidate) for each in recorder.overall] == [
+    assert [(comparison.baseline, comparison.candidate) for comparison in recorder.comparisons] == [
+        ("a fp32", "a int8")
+    ]
+    assert [(comparison.baseline, comparison.candidate) for comparison in recorder.overall] == [
         ("a fp32", "a int8"),
         ("a fp32", "b int8"),
     ]

@@ -51,15 +51,15 @@ def comparison():
 
 def test_every_record_is_a_line_of_json_with_its_kind_and_time():
     output = io.StringIO()
-    told = recorder(output)
-    told.start("quantization", {"batch": [1]}, 0, {"hardware": {}, "software": {}})
-    told.progress("warming up", done=0, total=2, remaining_s=60.0)
-    told.sample({"case": "vgg16 batch 1", "value": 10.0})
-    told.result(result())
-    told.comparison(comparison())
-    told.case_end("vgg16 batch 1", ["fp32"], seconds=5, complete=True)
-    told.failure(Failure(case="vgg16 batch 1", setting="int8", message="no"))
-    told.end(ok=False, seconds=1.23456)
+    writer = recorder(output)
+    writer.start("quantization", {"batch": [1]}, 0, {"hardware": {}, "software": {}})
+    writer.progress("warming up", done=0, total=2, remaining_s=60.0)
+    writer.sample({"case": "vgg16 batch 1", "value": 10.0})
+    writer.result(result())
+    writer.comparison(comparison())
+    writer.case_end("vgg16 batch 1", ["fp32"], seconds=5, complete=True)
+    writer.failure(Failure(case="vgg16 batch 1", setting="int8", message="no"))
+    writer.end(ok=False, seconds=1.23456)
     records = [json.loads(line) for line in output.getvalue().splitlines()]
     kinds = ["start", "progress", "sample", "result", "comparison", "case", "failure", "end"]
     assert [record["record"] for record in records] == kinds
@@ -93,12 +93,12 @@ def test_without_a_path_nothing_is_written():
 
 
 def test_the_table_shows_results_comparisons_warnings_and_failures():
-    told = recorder()
-    told.result(result())
-    told.result(result("int8", warnings=("other work",), facts={"model_bytes": 1 << 18}))
-    told.comparison(comparison())
-    told.failure(Failure(case="resnet50", setting=None, message="no room"))
-    lines = table.render(told).splitlines()
+    writer = recorder()
+    writer.result(result())
+    writer.result(result("int8", warnings=("other work",), facts={"model_bytes": 1 << 18}))
+    writer.comparison(comparison())
+    writer.failure(Failure(case="resnet50", setting=None, message="no room"))
+    lines = table.render(writer).splitlines()
     assert lines[0].split("  ")[0] == "case"
     assert "throughput (images/s)" in lines[0]
     assert "10 [9, 11]" in lines[2]
@@ -110,11 +110,11 @@ def test_the_table_shows_results_comparisons_warnings_and_failures():
 
 
 def test_the_table_shows_how_settings_compare_with_the_best_baseline():
-    told = recorder()
-    told.result(result())
-    told.result(result("int8"))
-    told.overall_comparison(comparison())
-    fp32, int8 = table.render(told).splitlines()[2:4]
+    writer = recorder()
+    writer.result(result())
+    writer.result(result("int8"))
+    writer.overall_comparison(comparison())
+    fp32, int8 = table.render(writer).splitlines()[2:4]
     assert fp32.endswith("the best")
     assert int8.endswith("3.6 [3.5, 3.7] faster")
 

@@ -90,14 +90,14 @@ def changed(*keys, to):
 def test_a_case_that_ended_is_found_with_its_results_and_where_it_ran(tmp_path):
     path = written(tmp_path, START, *CASE, result("fp32", "vgg16 batch 8"))
     now = changed("arguments", "output", to="b")
-    found = resume.find_cases(path, now)
-    assert list(found.cases) == [("vgg16 batch 1", ("fp32", "int8"))]
-    (case,) = found.cases.values()
+    earlier = resume.find_cases(path, now)
+    assert list(earlier.cases) == [("vgg16 batch 1", ("fp32", "int8"))]
+    (case,) = earlier.cases.values()
     assert (case.seconds, case.host) == (60.0, "i-1")
-    assert [each.setting for each in case.results] == ["fp32", "int8"]
-    assert [each.ratio for each in case.comparisons] == [3.6]
-    assert [each.ratio for each in case.overall] == [3.1]
-    assert found.refusals == []
+    assert [record.setting for record in case.results] == ["fp32", "int8"]
+    assert [record.ratio for record in case.comparisons] == [3.6]
+    assert [record.ratio for record in case.overall] == [3.1]
+    assert earlier.refusals == []
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_case_that_did_not_end_well_is_not_found(tmp_path, records, why):
     ],
 )
 def test_whatever_may_change_a_figure_counts_and_is_named(tmp_path, start, reason):
-    found = resume.find_cases(written(tmp_path, START, *CASE), start)
-    assert found.cases == {}
-    (refusal,) = found.refusals
+    earlier = resume.find_cases(written(tmp_path, START, *CASE), start)
+    assert earlier.cases == {}
+    (refusal,) = earlier.refusals
     assert refusal.startswith("1 case(s) are measured again: ")
     assert reason in refusal
 
@@ -147,16 +147,16 @@ def test_whatever_may_change_a_figure_counts_and_is_named(tmp_path, start, reaso
     ],
 )
 def test_what_changes_no_figure_does_not_count(tmp_path, start):
-    found = resume.find_cases(written(tmp_path, START, *CASE), start, selecting=["batch"])
-    assert len(found.cases) == 1
+    earlier = resume.find_cases(written(tmp_path, START, *CASE), start, selecting=["batch"])
+    assert len(earlier.cases) == 1
 
 
 def test_the_newest_of_several_starts_counts(tmp_path):
     other = changed("arguments", "threads", to=4)
     path = written(tmp_path, other, *CASE, START, *CASE[:3], END | {"host": "i-2"})
-    found = resume.find_cases(path, START)
-    assert [case.host for case in found.cases.values()] == ["i-2"]
-    assert len(found.refusals) == 1
+    earlier = resume.find_cases(path, START)
+    assert [case.host for case in earlier.cases.values()] == ["i-2"]
+    assert len(earlier.refusals) == 1
 
 
 def test_a_file_that_is_missing_holds_nothing(tmp_path):
@@ -255,7 +255,7 @@ class SlowVariant:
 def estimates(*, earlier):
     """Measure four cases of two rounds, 25 s each; `earlier` is how long those measured before had taken."""
     time_s, output = [0.0], io.StringIO()
-    known = {
+    measured = {
         (f"c{place}", ("a",)): resume.MeasuredCase(
             case=f"c{place}",
             settings=("a",),
@@ -272,28 +272,28 @@ def estimates(*, earlier):
         recorder=Recorder(output=output, messages=io.StringIO()),
         cpu_clock=ProcCpuClock(Path("/none")),
         generator=random.Random(0),
-        earlier=known,
+        earlier=measured,
         clock=lambda: time_s[0],
     )
     measure([Case(name=f"c{place}", variants=[SlowVariant("a", time_s)]) for place in range(4)], session)
     records = [json.loads(line) for line in output.getvalue().splitlines()]
     return [
-        (each["done"], each["remaining_s"], each["message"])
-        for each in records
-        if each["record"] == "progress" and each["remaining_s"] is not None
+        (record["done"], record["remaining_s"], record["message"])
+        for record in records
+        if record["record"] == "progress" and record["remaining_s"] is not None
     ]
 
 
 def test_the_time_left_is_estimated_from_the_cases_so_far():
-    told = [(done, left) for done, left, message in estimates(earlier=[]) if "preparing" not in message]
+    rest = [(done, left) for done, left, message in estimates(earlier=[]) if "preparing" not in message]
     # Of the first case only the limit is known; after a round of it, how long that took.
-    assert told[:2] == [(0, 400.0), (0, 10.0 + 3 * 25.0)]
-    assert (1, 75.0) in told
-    assert (3, 25.0) in told
-    assert told[-1] == (4, 0.0)
+    assert rest[:2] == [(0, 400.0), (0, 10.0 + 3 * 25.0)]
+    assert (1, 75.0) in rest
+    assert (3, 25.0) in rest
+    assert rest[-1] == (4, 0.0)
 
 
 def test_a_resumed_sweep_estimates_from_what_the_cases_before_took():
-    told = estimates(earlier=[60.0, 40.0])
-    assert told[0] == (2, 100.0, "c2")
-    assert told[1] == (2, 100.0, "c2: preparing a")
+    rest = estimates(earlier=[60.0, 40.0])
+    assert rest[0] == (2, 100.0, "c2")
+    assert rest[1] == (2, 100.0, "c2: preparing a")

@@ -113,13 +113,13 @@ class Laboratory:
             own_cpu_s=lambda: 0.0, clock=lambda: self.clock[0],
         )  # fmt: skip
         self.all_knobs = knobs_of("cpu", self.machine)
-        found = Search(
+        result = Search(
             name="net batch 8", knobs=self.all_knobs, searched=self.knobs,
             limits=Limits(rounds=3, max_s=5.0, width=0.1), session=session, at_once=self.at_once,
             make_variant=self.variant, progress=Progress(left=9), most_s=self.most_s,
         ).run()  # fmt: skip
         assert all(variant.closed for variant in self.variants)
-        return found
+        return result
 
 
 def of_kind(records, kind):
@@ -138,15 +138,15 @@ def test_the_search_finds_the_best_of_each_knob_and_says_what_it_earned():
             ("intra", "physical"): 1.2,
         }
     )
-    found = laboratory.search()
+    result = laboratory.search()
     assert (
-        describe(found.configuration, laboratory.all_knobs)
+        describe(result.configuration, laboratory.all_knobs)
         == "onednn=on precision=bf16-rewrite intra=physical"
     )
-    earned = [(each.candidate, round(each.ratio, 3)) for each in found.earned]
+    earned = [(gain.candidate, round(gain.ratio, 3)) for gain in result.earned]
     assert earned == [("onednn=on", 2.0), ("precision=bf16-rewrite", 1.5), ("intra=physical", 1.2)]
-    assert found.summary().startswith("onednn=on 2.00x (1.96 to 2.04), precision=bf16-rewrite 1.50x")
-    assert found.summary() in laboratory.messages.getvalue()
+    assert result.summary().startswith("onednn=on 2.00x (1.96 to 2.04), precision=bf16-rewrite 1.50x")
+    assert result.summary() in laboratory.messages.getvalue()
     cases = [result.case for result in laboratory.recorder.results if result.baseline]
     assert cases == [f"net batch 8 search {name}" for name in NAMES]
 
@@ -156,15 +156,15 @@ def test_a_value_whose_loss_does_not_fall_is_not_taken_however_fast():
         {("onednn", "on"): 2.0, ("precision", "bf16-rewrite"): 3.0, ("precision", "bf16-policy"): 1.2},
         diverging=(("precision", "bf16-rewrite"),),
     )
-    found = laboratory.search()
-    assert describe(found.configuration, laboratory.all_knobs) == "onednn=on precision=bf16-policy"
+    result = laboratory.search()
+    assert describe(result.configuration, laboratory.all_knobs) == "onednn=on precision=bf16-policy"
 
 
 def test_what_needs_onednn_is_skipped_where_it_brought_nothing():
     laboratory = Laboratory({("onednn", "on"): 0.9, ("precision", "bf16-policy"): 9.0})
-    found = laboratory.search()
-    assert found.configuration == stock_configuration(laboratory.all_knobs)
-    assert found.summary() == "no knob earned anything"
+    result = laboratory.search()
+    assert result.configuration == stock_configuration(laboratory.all_knobs)
+    assert result.summary() == "no knob earned anything"
     reasons = {skip.setting: skip.reason for skip in laboratory.recorder.skips}
     assert reasons["layout=NCHW"] == "only with onednn=on, which was not taken"
     assert "precision=bf16-policy" in reasons
@@ -176,8 +176,8 @@ def test_too_little_memory_for_all_values_at_once_makes_more_cases():
         at_once=2,
         knobs=("onednn", "precision"),
     )
-    found = laboratory.search()
-    assert found.configuration["precision"].name == "bf16-policy"
+    result = laboratory.search()
+    assert result.configuration["precision"].name == "bf16-policy"
     cases = {result.case: [] for result in laboratory.recorder.results}
     for result in laboratory.recorder.results:
         cases[result.case].append(result.setting)
@@ -191,8 +191,8 @@ def test_too_little_memory_for_all_values_at_once_makes_more_cases():
 def test_a_search_whose_time_is_up_says_which_knobs_it_did_not_turn():
     # A knob of two values takes 6 s here: three rounds of a second each.
     laboratory = Laboratory({("onednn", "on"): 2.0, ("xla", "on"): 3.0}, most_s=10.0)
-    found = laboratory.search()
-    assert describe(found.configuration, laboratory.all_knobs) == "onednn=on"
+    result = laboratory.search()
+    assert describe(result.configuration, laboratory.all_knobs) == "onednn=on"
     reasons = {skip.setting: skip.reason for skip in laboratory.recorder.skips}
     assert reasons["xla"] == "the 10 s for the search were up"
     assert "onednn" not in reasons
@@ -226,9 +226,9 @@ def test_the_articles_settings_follow_the_physical_cores():
         "KMP_SETTINGS": "1",
     }
     assert arguments_of(setting) == {"precision": "fp32", "layout": "NCHW", "intra": 8, "inter": 1}
-    told = article_facts(BIG, None)
-    assert (told["physical_cores_found"], told["hyper_threads_per_core"]) == (8, 2)
-    assert "KMP_BLOCKTIME" in told["ignored"]
+    facts = article_facts(BIG, None)
+    assert (facts["physical_cores_found"], facts["hyper_threads_per_core"]) == (8, 2)
+    assert "KMP_BLOCKTIME" in facts["ignored"]
     assert "ignored" not in article_facts(BIG, "libiomp5.so")
 
 
@@ -313,7 +313,7 @@ def test_this_machine_is_seen():
         (["--settings", "stock", "--search-batch", "8"], "--search-batch is of the search"),
     ],
 )
-def test_a_bad_argument_is_told_at_once(arguments, says, capsys):
+def test_a_bad_argument_is_reported_at_once(arguments, says, capsys):
     with pytest.raises(SystemExit) as caught:
         main.parse(arguments)
     assert caught.value.code == 2
@@ -376,13 +376,13 @@ from benchmarks.tensorflow_cpu.proof import prove, kernel_facts
 from benchmarks.tensorflow_cpu.training import train
 from benchmarks.tensorflow_cpu.training import LossScale
 shared = {"network": "tiny", "batch": 4, "seed": 0}
-seen = dict(prove(**shared, optimizer="momentum", precision="bf16-policy").facts)
+facts = dict(prove(**shared, optimizer="momentum", precision="bf16-policy").facts)
 LossScale.FIRST = 2.0 ** 60
 scaled = train(**shared, optimizer="rmsprop", precision="fp16-policy")
 for _ in range(3):
     scaled.step()
 names = ["sm80_xmma_fprop_implicit_gemm_f16f16_f16f32", "volta_fp16_s884cudnn_fp16_128x128", "add_kernel"]
-print(json.dumps({"seen": seen, "losses": scaled.outputs()[0], "gpu": kernel_facts(names)}))
+print(json.dumps({"facts": facts, "losses": scaled.outputs()[0], "gpu": kernel_facts(names)}))
 """
 
 
@@ -391,10 +391,10 @@ def test_bf16_is_proven_by_onednn_log_and_fp16_overflows_are_left_out(alone, ten
         [tensorflow_python, "-c", PROVE], cwd=alone, capture_output=True, text=True, timeout=280, check=True,
         env={"PATH": "/usr/bin:/bin", "ONEDNN_VERBOSE": "1", "TF_ENABLE_ONEDNN_OPTS": "1"},
     )  # fmt: skip
-    told = json.loads(done.stdout.splitlines()[-1])
+    output = json.loads(done.stdout.splitlines()[-1])
     if "avx512_bf16" in inspect_machine("cpu").flags:
-        assert told["seen"]["computed_in"].endswith(" bf16")
-        assert "f32" not in told["seen"]["computed_in"]
-        assert "avx512_core_bf16" in told["seen"]["kernels"]
-    assert told["losses"] == pytest.approx([told["losses"][0]] * 3)
-    assert (told["gpu"]["gpu_kernels"], told["gpu"]["tensor_core_kernels"]) == (3, 2)
+        assert output["facts"]["computed_in"].endswith(" bf16")
+        assert "f32" not in output["facts"]["computed_in"]
+        assert "avx512_core_bf16" in output["facts"]["kernels"]
+    assert output["losses"] == pytest.approx([output["losses"][0]] * 3)
+    assert (output["gpu"]["gpu_kernels"], output["gpu"]["tensor_core_kernels"]) == (3, 2)

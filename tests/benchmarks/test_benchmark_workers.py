@@ -140,13 +140,14 @@ def test_what_a_worker_starts_counts_with_it_and_ends_with_it(alone):
     deadline = time.monotonic() + 20
     while '"record":"sample"' not in (alone / "records.jsonl").read_text() and time.monotonic() < deadline:
         time.sleep(0.02)
-    grandchildren = [each for child in children(process.pid) for each in children(child)]
+    grandchildren = [pid for child in children(process.pid) for pid in children(child)]
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     assert len(grandchildren) == 1
     assert gone(int(grandchildren[0]))
     memory = {
-        each["setting"]: each["metrics"]["resident_memory"]["value"] for each in records(alone, "result")
+        record["setting"]: record["metrics"]["resident_memory"]["value"]
+        for record in records(alone, "result")
     }
     assert memory["parent"] > memory["spin"] + 40
 

@@ -46,7 +46,7 @@ def test_the_tiny_form_changes_what_it_names_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("benchmarks", "options", "told"),
+    ("benchmarks", "options", "message"),
     [
         (["nothing"], {}, "no such benchmark"),
         (["command"], {}, "no such benchmark"),
@@ -54,8 +54,8 @@ def test_the_tiny_form_changes_what_it_names_and_nothing_else():
         ([], {"region": "Mars"}, "region"),
     ],
 )
-def test_bad_options_are_refused_in_words(benchmarks, options, told):
-    with pytest.raises(RecipeError, match=told):
+def test_bad_options_are_refused_in_words(benchmarks, options, message):
+    with pytest.raises(RecipeError, match=message):
         matrix_of_benchmarks(TYPES, benchmarks, options, tiny=False)
 
 
@@ -76,14 +76,14 @@ def test_a_recipe_brings_its_workload_and_keeps_what_no_option_names():
 def test_the_same_order_has_the_same_digest_and_another_has_another():
     assert order("quantization").digest == order("quantization").digest
     others = [order("quantization", tiny=True), order("quantization", cloud="local")]
-    assert len({order("quantization").digest, *(each.digest for each in others)}) == 3
+    assert len({order("quantization").digest, *(left.digest for left in others)}) == 3
 
 
 def test_fit_is_judged_by_type_then_instance_and_unknown_types_do_all():
     works = order("quantization").jobs
     assert fits(works, None).benchmarks == ("quantization",)
     skylake = fits(works, Catalog().hardware("c5.18xlarge"))
-    assert [each.setting for each in skylake.left_out] == ["bf16"]
+    assert [left.setting for left in skylake.left_out] == ["bf16"]
     small = Machine(name="i-1", flags=frozenset(), memory_gib=1.0, gpus=0)
     assert fits(works, small).benchmarks == ()
     own = matrix_of_recipe(TYPES, recipe(), {}).jobs
@@ -104,7 +104,7 @@ HALF = TypeResult(instance_type="d", done=("x",), failed={"y": "status 1"})
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "kind", "told"),
+    ("outcomes", "kind", "message"),
     [
         ([DONE, NONE], PartialError, "b was refused: no capacity"),
         ([DONE, FAILED], PartialError, "x failed on c: status 1"),
@@ -116,10 +116,10 @@ HALF = TypeResult(instance_type="d", done=("x",), failed={"y": "status 1"})
         ([FAILED, NONE], InstanceError, "b was refused"),
     ],
 )
-def test_a_bench_ends_with_what_is_missing(outcomes, kind, told):
+def test_a_bench_ends_with_what_is_missing(outcomes, kind, message):
     fault = fault_of(outcomes)
     assert type(fault) is kind
-    assert told in fault.message
+    assert message in fault.message
 
 
 def test_a_bench_of_which_nothing_is_missing_ends_well():

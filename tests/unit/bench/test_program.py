@@ -80,10 +80,10 @@ def test_a_command_runs_in_the_work_folder_under_the_same_protocol(tmp_path):
         "setup: {requirements: [numpy==1.26.4]}\n"
     )
     made = program(text, tmp_path)
-    told = dict(zip(made.arguments[::2], made.arguments[1::2], strict=True))
-    assert told["--run"] == "cd work && python3 train.py --lr '0.1 2'"
-    assert (told["--unit"], told["--repeats"], told["--throughput"]) == ("tokens", "5", "x ([0-9]+)")
-    _, second = json.loads(told["--settings"])
+    options = dict(zip(made.arguments[::2], made.arguments[1::2], strict=True))
+    assert options["--run"] == "cd work && python3 train.py --lr '0.1 2'"
+    assert (options["--unit"], options["--repeats"], options["--throughput"]) == ("tokens", "5", "x ([0-9]+)")
+    _, second = json.loads(options["--settings"])
     assert second == {
         "name": "b",
         "environment": {"N": "3"},

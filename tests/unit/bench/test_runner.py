@@ -62,15 +62,15 @@ class World:
         self.clock = FakeClock()
         self.machines = machines
         self.dial = FakeDial(*machines, clock=self.clock)
-        self.told = []
+        self.events = []
         self.members = [
             Member(
-                instance=instance(each.instance_id, host=f"198.51.100.{number}"),
+                instance=instance(machine.instance_id, host=f"198.51.100.{number}"),
                 hourly_usd=price().hourly_usd,
                 price_source="bundled table",
                 price_as_of=PRICE_DATE,
             )
-            for number, each in enumerate(machines, start=1)
+            for number, machine in enumerate(machines, start=1)
         ]
 
         self.cloud = FakeCloud(self.clock)
@@ -84,7 +84,7 @@ class World:
             store=Store(clusters=self.clusters, runs=self.runs, paths=self.paths),
             dialer=dial or self.dial,
             clock=self.clock,
-            emit=self.told.append,
+            emit=self.events.append,
         )
         return Runner(
             managed=managed,
@@ -109,8 +109,8 @@ def world(tmp_path):
         return made[0]
 
     yield of
-    for each in made:
-        each.database.close()
+    for machine in made:
+        machine.database.close()
 
 
 ONCE = {
@@ -159,9 +159,9 @@ def test_records_are_stored_once_though_the_connection_breaks_anywhere(world, br
     assert there.lines(run) == ONCE
     assert len(one.read_from) == len(breaks) + 1
     assert all(start == 0 or CONTENT[start - 1 : start] == b"\n" for start in one.read_from)
-    assert sum(isinstance(event, Warned) and "reconnecting" in event.message for event in there.told) == len(
-        breaks
-    )
+    assert sum(
+        isinstance(event, Warned) and "reconnecting" in event.message for event in there.events
+    ) == len(breaks)
     assert len(one.started) == 1
 
 
@@ -283,17 +283,18 @@ def test_an_ended_run_is_stored_though_its_files_are_lost(world):
     (run,) = there.runner(dial=GoneAfterwards(one)).run_all(there.members)
     assert (run.state, run.exit_status) == (RunState.DONE, 0)
     assert there.stored() == [(RunState.DONE, 0)]
-    assert any(isinstance(event, Warned) and "not fetched" in event.message for event in there.told)
+    assert any(isinstance(event, Warned) and "not fetched" in event.message for event in there.events)
 
 
 def test_progress_and_failures_are_told_as_they_come(world):
     there = world(machine())
     there.runner().run_all(there.members)
     assert (
-        Progress(message="warming up", instance_id="i-0001", done=1, total=4, remaining_s=30.0) in there.told
+        Progress(message="warming up", instance_id="i-0001", done=1, total=4, remaining_s=30.0)
+        in there.events
     )
-    assert Warned(message="vgg16 int8: out of memory", instance_id="i-0001") in there.told
-    assert isinstance(there.told[-1], StageDone)
+    assert Warned(message="vgg16 int8: out of memory", instance_id="i-0001") in there.events
+    assert isinstance(there.events[-1], StageDone)
 
 
 def test_files_asked_for_are_brought_home(world):
@@ -382,7 +383,7 @@ def test_results_of_an_interrupted_run_are_sent_to_a_new_instance(world):
     assert sent == WITH_CASE
     command, _ = second.files[f"{folder}/command"]
     assert b"--host i-0002 --resume earlier.jsonl --network tiny" in command
-    assert any("1 case(s) were measured before" in event.message for event in there.told)
+    assert any("1 case(s) were measured before" in event.message for event in there.events)
 
 
 def test_nothing_is_sent_along_where_all_is_to_be_measured_anew(world):
