@@ -96,16 +96,16 @@ class RemoteProcess:
         """Yield standard output as it arrives, and collect stderr, until the command closes both.
 
         Raises:
-            UnreachableError: `timeout_s` passed.
+            UnreachableError: The connection broke, or `timeout_s` passed.
         """
         channel = self._channel
         while True:
             self._arrival.rearm()
             ended = channel.closed or channel.eof_received  # read before draining, so nothing is missed
             while channel.recv_ready():
-                yield channel.recv(_PIECE)
+                yield self._receive(channel.recv)
             while channel.recv_stderr_ready():
-                self._keep_stderr(channel.recv_stderr(_PIECE))
+                self._keep_stderr(self._receive(channel.recv_stderr))
             if ended:
                 return
             if not self._arrival.wait(self._remaining()):
@@ -176,6 +176,14 @@ class RemoteProcess:
     def _close_channel(self) -> None:
         with contextlib.suppress(OSError, EOFError, SSHException):  # the connection may be gone
             self._channel.close()
+
+    def _receive(self, receive: Callable[[int], bytes]) -> bytes:
+        """Read from the channel, which also asks the server for more: that fails if the server is gone."""
+        try:
+            return receive(_PIECE)
+        except (SSHException, OSError, EOFError) as e:
+            self._transport.close()  # its thread may not have noticed yet
+            raise self._broken(e) from e
 
     def _keep_stderr(self, data: bytes) -> None:
         if self._on_stderr is not None:

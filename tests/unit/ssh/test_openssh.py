@@ -1,0 +1,134 @@
+"""Our client against a real OpenSSH server on a loopback port: broken connections and few sessions."""
+
+import collections
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dlcloud.core.errors import UnreachableError
+from dlcloud.core.remote import Endpoint
+from dlcloud.ssh import host_keys, keys
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+pytestmark = pytest.mark.skipif(SSHD is None, reason="there is no sshd (apt-get install openssh-server)")
+
+FLOOD = "yes 0123456789abcdef"
+
+
+class Sshd:
+    """One sshd with its own configuration; `restrict` changes it for connections to come."""
+
+    def __init__(self, folder: Path, public_key: str):
+        self.folder = folder
+        folder.mkdir()
+        keys.create_key(folder / "host_key")
+        (folder / "authorized_keys").write_text(f"{public_key}\n")
+        self.port = free_port()
+        self.process = None
+
+    def start(self, *options: str) -> "Sshd":
+        settings = [
+            "UsePAM no",
+            "StrictModes no",
+            "PasswordAuthentication no",
+            "PermitRootLogin prohibit-password",
+            f"HostKey {self.folder / 'host_key'}",
+            f"AuthorizedKeysFile {self.folder / 'authorized_keys'}",
+            f"PidFile {self.folder / 'pid'}",
+            f"ListenAddress 127.0.0.1:{self.port}",
+            *options,
+        ]
+        (self.folder / "config").write_text("\n".join(settings) + "\n")
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own, for privilege separation
+        self.process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(self.folder / "config")],
+            stderr=(self.folder / "log").open("wb"),
+        )
+        deadline = time.monotonic() + 10
+        while not is_listening(self.port):
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return self
+
+    @property
+    def fingerprint(self) -> str:
+        return host_keys.fingerprint(keys.public_key(self.folder / "host_key").split()[1])
+
+    def endpoint(self, port: int = 0) -> Endpoint:
+        return Endpoint(
+            instance_id="i-0abc", host="127.0.0.1", port=port or self.port, user=getpass.getuser()
+        )
+
+    def kill_sessions(self) -> None:
+        """Kill every process that serves a connection, but not the listener, nor the commands."""
+        for pid in children(self.process.pid):
+            for session in children(pid):
+                if "sshd" in Path(f"/proc/{session}/comm").read_text():
+                    os.kill(session, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.kill_sessions()
+            self.process.kill()
+            self.process.wait()
+
+
+def children(pid):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(path.parent.name))
+    return found
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_listening(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+@pytest.fixture
+def sshd(tmp_path, key_path):
+    server = Sshd(tmp_path / "sshd", keys.public_key(key_path))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def connect(sshd, make_dialer):
+    """Start sshd with options and connect to it."""
+
+    def start(*options):
+        sshd.start(*options)
+        return make_dialer(fingerprint=sshd.fingerprint).dial(sshd.endpoint(), wait_s=10)
+
+    return start
+
+
+@pytest.mark.parametrize("attempt", range(6))
+def test_a_server_killed_while_output_flows_is_unreachable(connect, sshd, attempt):
+    connection = connect()
+    threading.Timer(0.1 + 0.05 * attempt, sshd.kill_sessions).start()
+    with pytest.raises(UnreachableError, match="i-0abc"):
+        collections.deque(connection.stream(FLOOD), maxlen=0)
+    assert not connection.is_open
