@@ -47,9 +47,9 @@ class User:
             timeout=TIMEOUT_S,
             check=False,
         )
-        told = f"dlcloud {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert expect is None or done.returncode == expect, told
-        assert "Traceback" not in done.stdout + done.stderr, told
+        failure = f"dlcloud {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert expect is None or done.returncode == expect, failure
+        assert "Traceback" not in done.stdout + done.stderr, failure
         return done
 
     def json(self, *arguments: str, expect: int = 0) -> dict:
@@ -77,13 +77,13 @@ class User:
         return str(path)
 
     def alive(self) -> list[str]:
-        """Return the ids of instances that exist, as the EC2 API itself tells."""
+        """Return the ids of instances that exist, as the EC2 API lists them."""
         found = self.aws("ec2", "describe-instances")
         return [
-            each["InstanceId"]
+            instance["InstanceId"]
             for reservation in found["Reservations"]
-            for each in reservation["Instances"]
-            if each["State"]["Name"] not in {"terminated", "shutting-down"}
+            for instance in reservation["Instances"]
+            if instance["State"]["Name"] not in {"terminated", "shutting-down"}
         ]
 
     def aws(self, *arguments: str) -> dict:

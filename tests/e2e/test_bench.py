@@ -1,4 +1,4 @@
-"""`dlcloud bench`: several types at once, whatever becomes of each, and what an interruption leaves."""
+"""`dlcloud bench`: several types at once, one refused, failing or interrupted."""
 
 import signal
 

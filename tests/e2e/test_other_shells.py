@@ -49,12 +49,12 @@ def test_status_logs_exec_ssh_and_cost_report_at_once(user, running):
 def test_the_aws_command_line_sees_what_status_shows(user):
     shown = {record["instance_id"]: record for record in user.json("status")["result"]["records"]}
     answered = user.aws("ec2", "describe-instances")
-    seen = [each for reservation in answered["Reservations"] for each in reservation["Instances"]]
-    assert {each["InstanceId"] for each in seen} == set(shown)
-    for each in seen:
-        assert each["PublicIpAddress"] == shown[each["InstanceId"]]["host"]
-        assert each["MetadataOptions"]["HttpTokens"] == "required"
-        tags = {tag["Key"]: tag["Value"] for tag in each["Tags"]}
+    listed = [instance for reservation in answered["Reservations"] for instance in reservation["Instances"]]
+    assert {instance["InstanceId"] for instance in listed} == set(shown)
+    for instance in listed:
+        assert instance["PublicIpAddress"] == shown[instance["InstanceId"]]["host"]
+        assert instance["MetadataOptions"]["HttpTokens"] == "required"
+        tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
         assert tags["dlcloud:managed"] == "true"
 
 

@@ -34,8 +34,14 @@ def records(speeds):
         }
         yield {**result, "metrics": {"throughput": metric}}
     ratio = speeds[1] / speeds[0]
-    told = {"ratio": ratio, "low": ratio * 0.95, "high": ratio * 1.04, "verdict": "faster"}
-    yield {"record": "comparison", "case": "vgg16 batch 1", "baseline": "fp32", "candidate": "int8", **told}
+    comparison = {"ratio": ratio, "low": ratio * 0.95, "high": ratio * 1.04, "verdict": "faster"}
+    yield {
+        "record": "comparison",
+        "case": "vgg16 batch 1",
+        "baseline": "fp32",
+        "candidate": "int8",
+        **comparison,
+    }
     for step in range(1, 21):
         at = THEN.replace(second=step).isoformat()
         values = {"step": step, "world_size": 1 + step // 10, "samples": 64, "loss": 2 / step, "seconds": 1.0}
@@ -70,13 +76,13 @@ def shown(tmp_path_factory):
     for kind, speeds in SPEEDS.items():
         runs.add(run(kind, instance_type=kind, hourly_usd=None))
         runs.put_prices(kind, [*prices(kind)])
-        runs.add_records(kind, 0, "".join(json.dumps(each) + "\n" for each in records(speeds)).encode())
+        runs.add_records(kind, 0, "".join(json.dumps(record) + "\n" for record in records(speeds)).encode())
     database.close()
-    told = json.loads(dlcloud(home, "cost-report", "--html", str(folder / "page.html"), "-o", "json"))
+    answer = json.loads(dlcloud(home, "cost-report", "--html", str(folder / "page.html"), "-o", "json"))
     browser = Browser()
     try:
         browser.open(folder / "page.html")
-        yield browser, told["result"]["records"], folder
+        yield browser, answer["result"]["records"], folder
     finally:
         browser.close()
 
@@ -103,16 +109,18 @@ def test_the_page_needs_nothing_and_nothing_complains(shown):
 
 def test_the_values_of_the_charts_are_those_of_the_store(shown):
     browser, records, _ = shown
-    drawn = {(each["type"], each["setting"]): each for each in values(browser, "pareto-0")}
+    drawn = {(record["type"], record["setting"]): record for record in values(browser, "pareto-0")}
     assert len(drawn) == len(records) == 4
     for record in records:
         point = drawn[record["instance_type"], record["setting"]]
         assert point["throughput"] == record["throughput"]
         assert point["throughput_low"] == record["throughput_low"]
         assert round(point["usd"], 6) == float(record["usd_per_million"])
-    bars = {each["name"]: each["ratio"] for each in values(browser, "speed-ups-1")}
+    bars = {record["name"]: record["ratio"] for record in values(browser, "speed-ups-1")}
     measured = {
-        f"{each['instance_type']}, int8 over fp32": each["speed_up"] for each in records if each["speed_up"]
+        f"{record['instance_type']}, int8 over fp32": record["speed_up"]
+        for record in records
+        if record["speed_up"]
     }
     assert bars == measured
 
@@ -163,9 +171,9 @@ def test_hovering_tells_the_values(shown):
         " return [b.x + b.width / 2, b.y + b.height / 2, m.ariaLabel]; })()"
     )
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
-    told = browser.evaluate("document.getElementById('vg-tooltip-element').textContent")
-    assert place[2].split()[0] in told
-    assert "images/s" in told
+    answer = browser.evaluate("document.getElementById('vg-tooltip-element').textContent")
+    assert place[2].split()[0] in answer
+    assert "images/s" in answer
 
 
 MEDIA = [

@@ -45,10 +45,10 @@ def test_a_recipe_has_its_file_name_and_its_program_takes_parameters(name, reque
 def test_every_type_of_a_recipe_can_be_planned(user: User, name):
     types = recipe(name).instances.types
     planned = user.json("bench", "--recipe", name, "--cloud", "local", "--dry-run")["result"]["records"]
-    assert [each["instance_type"] for each in planned] == types
-    refused = {each["instance_type"]: each["refused"] for each in planned if each["refused"]}
+    assert [plan["instance_type"] for plan in planned] == types
+    refused = {plan["instance_type"]: plan["refused"] for plan in planned if plan["refused"]}
     # The articles' own types may be retired since; one at least is left.
-    assert all("retired" in told for told in refused.values()), refused
+    assert all("retired" in reason for reason in refused.values()), refused
     assert len(refused) < len(types)
 
 
@@ -88,8 +88,8 @@ def test_an_interrupted_sweep_resumes_on_a_new_instance(user: User):
     (first,) = {host for _, host in _cases(user)}
     done = [case for case, _ in _cases(user)]
     assert user.alive() == []
-    told = user.run("up", str(path)).stderr
-    assert f"{len(done)} case(s) were measured before an interruption" in told
+    output = user.run("up", str(path)).stderr
+    assert f"{len(done)} case(s) were measured before an interruption" in output
     cases = _cases(user)[len(done) :]
     assert [case for case, _ in cases] == ["tiny batch 1", "tiny batch 2", "tiny batch 4"]
     assert [host == first for _, host in cases] == [case in done for case in (case for case, _ in cases)]
@@ -106,5 +106,5 @@ def _cases(user: User) -> list[tuple[str, str]]:
             "SELECT line FROM records JOIN runs USING (run_id)"
             " WHERE kind = 'case' AND cluster_name LIKE 'sweep%' ORDER BY started_at, position"
         ).fetchall()
-    told = [json.loads(line) for (line,) in rows]
-    return [(each["case"], each["host"]) for each in told]
+    cases = [json.loads(line) for (line,) in rows]
+    return [(case["case"], case["host"]) for case in cases]

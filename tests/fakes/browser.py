@@ -31,14 +31,14 @@ def program():
 
 
 class Browser:
-    """One page of a Chromium of its own, with everything that it said and asked for."""
+    """One page of a Chromium of its own, with its console and its requests."""
 
     def __init__(self):
         self._numbers = count(1)
         self._folder = tempfile.TemporaryDirectory()
         ours, theirs = os.pipe(), os.pipe()
         # Chromium reads from descriptor 3 and writes to 4; high ones can be moved there in any order.
-        given = [fcntl.fcntl(each, fcntl.F_DUPFD, 20) for each in (ours[0], theirs[1])]
+        given = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 20) for descriptor in (ours[0], theirs[1])]
         script = f'exec "$0" "$@" 3<&{given[0]} 4>&{given[1]}'
         command = [
             "bash",
@@ -52,13 +52,13 @@ class Browser:
         self._process = subprocess.Popen(
             command, pass_fds=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        for each in (ours[0], theirs[1], *given):
-            os.close(each)
+        for descriptor in (ours[0], theirs[1], *given):
+            os.close(descriptor)
         self._to, self._from = os.fdopen(ours[1], "wb"), os.fdopen(theirs[0], "rb")
         self._pending = b""
         self.events = []
         target = next(
-            each for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page"
+            target for target in self.call("Target.getTargets")["targetInfos"] if target["type"] == "page"
         )
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
@@ -84,11 +84,11 @@ class Browser:
         self._to.write(json.dumps(message).encode() + b"\0")
         self._to.flush()
         while True:
-            told = self._read()
-            if told.get("id") == number:
-                assert "error" not in told, (method, told)
-                return told["result"]
-            self.events.append(told)
+            answer = self._read()
+            if answer.get("id") == number:
+                assert "error" not in answer, (method, answer)
+                return answer["result"]
+            self.events.append(answer)
 
     def open(self, path):
         """Open a page and wait until its script says that it is done."""
@@ -103,9 +103,9 @@ class Browser:
 
     def evaluate(self, expression):
         """Return the value of an expression, awaited."""
-        told = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def press(self, key):
         """Press and release a key."""
@@ -119,21 +119,21 @@ class Browser:
 
     def screenshot(self, path):
         """Write what the whole page looks like."""
-        told = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(told["data"]))
+        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
 
     def complaints(self):
-        """Return errors and warnings of the console, and exceptions that nobody caught."""
+        """Return errors and warnings of the console, and uncaught exceptions."""
         found = []
         for event in self.events:
-            told = event.get("params", {})
+            parameters = event.get("params", {})
             match event.get("method"):
                 case "Runtime.exceptionThrown":
-                    found.append(told["exceptionDetails"])
-                case "Runtime.consoleAPICalled" if told["type"] in {"error", "warning", "assert"}:
-                    found.append(told["args"])
-                case "Log.entryAdded" if told["entry"]["level"] in {"error", "warning"}:
-                    found.append(told["entry"])
+                    found.append(parameters["exceptionDetails"])
+                case "Runtime.consoleAPICalled" if parameters["type"] in {"error", "warning", "assert"}:
+                    found.append(parameters["args"])
+                case "Log.entryAdded" if parameters["entry"]["level"] in {"error", "warning"}:
+                    found.append(parameters["entry"])
         return found
 
     def requests(self):

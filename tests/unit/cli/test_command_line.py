@@ -41,8 +41,8 @@ def test_the_help_of_every_command_imports_nothing_heavy(dlcloud, command):
 
 
 def test_help_names_every_command(dlcloud):
-    told = dlcloud("--help").stdout
-    assert [name for name in COMMANDS if f"  {name} " not in told] == []
+    output = dlcloud("--help").stdout
+    assert [name for name in COMMANDS if f"  {name} " not in output] == []
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--all"], ["status", "-o", "json"]])
@@ -78,7 +78,7 @@ def test_a_usage_error_exits_2_without_a_traceback(dlcloud, words):
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("words", [["up", "missing.yaml"], ["down", "nobody"], ["logs", "nothing"], ["ssh"]])
+@pytest.mark.parametrize("words", [["up", "missing.yaml"], ["down", "missing"], ["logs", "nothing"], ["ssh"]])
 def test_what_does_not_exist_exits_2_with_a_message_and_a_hint(dlcloud, words):
     done = dlcloud(*words)
     assert done.status == 2
@@ -105,14 +105,14 @@ def test_faults_of_a_recipe_are_lines_and_nothing_is_touched(dlcloud, home):
 
 @pytest.mark.parametrize("form", [["-o", "json"], ["--output", "json"], ["--output=json"]])
 def test_an_error_is_json_where_json_was_asked_for(dlcloud, form):
-    done = dlcloud("down", "nobody", *form)
+    done = dlcloud("down", "missing", *form)
     assert done.status == 2
-    told = json.loads(done.stdout)
-    assert (told["schema"], told["command"]) == (1, "down")
-    assert told["error"]["kind"] == "RecipeError"
-    assert told["error"]["exit_code"] == 2
-    assert "nobody" in told["error"]["message"]
-    assert told["error"]["hint"]
+    output = json.loads(done.stdout)
+    assert (output["schema"], output["command"]) == (1, "down")
+    assert output["error"]["kind"] == "RecipeError"
+    assert output["error"]["exit_code"] == 2
+    assert "missing" in output["error"]["message"]
+    assert output["error"]["hint"]
     assert done.stderr.startswith("error: ")
 
 

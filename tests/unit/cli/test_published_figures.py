@@ -36,12 +36,13 @@ def measured(case, setting, value, *, metric="throughput", unit="images/s"):
 def enter(context, name, *records, prices=(), **other):
     context.runs.add(run(name, **other))
     context.runs.put_prices(name, prices)
-    context.runs.add_records(name, 0, "".join(json.dumps(each) + "\n" for each in records).encode())
+    context.runs.add_records(name, 0, "".join(json.dumps(record) + "\n" for record in records).encode())
 
 
 def ratios(context, first, second, free=frozenset({"setting"})):
     sides = [
-        load_rows(context.measurements, each, context.clock.now(), newest=True) for each in (first, second)
+        load_rows(context.measurements, record, context.clock.now(), newest=True)
+        for record in (first, second)
     ]
     return pairs_of(*sides, free=free)
 
