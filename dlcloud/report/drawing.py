@@ -1,4 +1,4 @@
-"""What draws charts: Vega and Vega-Lite by vl-convert, which needs no browser; the extra `plot`."""
+"""Charts drawn by Vega-Lite: vl-convert, which needs no browser; the extra `plot`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +16,7 @@ PIXELS_PER_INCH = 300
 
 
 def bundle(cache: Path) -> str:
-    """Return the JavaScript that draws, made once (seconds) and kept.
-
-    Args:
-        cache: A folder for it.
+    """Return the JavaScript that draws, made once (seconds) and kept in the folder `cache`.
 
     Raises:
         RecipeError: vl-convert is not installed.
@@ -32,11 +29,7 @@ def bundle(cache: Path) -> str:
 
 
 def picture(charts: Sequence[Chart], form: str) -> bytes:
-    """Return the charts below each other as one picture for a paper: black on white.
-
-    Args:
-        charts: Which.
-        form: `png` or `svg`.
+    """Return the charts as one picture for a paper, black on white; `form` is `png` or `svg`.
 
     Raises:
         RecipeError: vl-convert is not installed.
@@ -68,16 +61,16 @@ def _printed(charts: Sequence[Chart]) -> Spec:
 
 
 def _coloured(value: Spec) -> Spec:
-    """Replace the text's colour, which a picture has nothing around to take from."""
+    """Replace the colour of the page's text, which a picture does not have."""
 
     def replaced(part: object) -> object:
         if isinstance(part, dict):
-            return {name: replaced(each) for name, each in part.items()}
+            return {name: replaced(inner) for name, inner in part.items()}
         if isinstance(part, list):
-            return [replaced(each) for each in part]
+            return [replaced(inner) for inner in part]
         return "black" if part == TEXT else part
 
-    return {name: replaced(each) for name, each in value.items()}
+    return {name: replaced(inner) for name, inner in value.items()}
 
 
 def _converter() -> ModuleType:

@@ -20,12 +20,12 @@ def page(
     """Return the page.
 
     Args:
-        template: Its HTML, with @NAME@ where the parts go.
-        bundle: The JavaScript that draws, which makes `window.vegaEmbed`.
-        report: Whose tables it shows.
-        charts: What it draws below them.
-        title: Its heading.
-        subtitle: What the report is of, and of when.
+        template: Its HTML, with @NAME@ in the place of each part.
+        bundle: The JavaScript that draws, which defines `window.vegaEmbed`.
+        report: Its tables are shown below the charts.
+        charts: The charts.
+        title: The heading.
+        subtitle: The number of results, and the date.
     """
     body = [_section(section) for section in report.sections] or [f"<p>{escape(report.empty)}</p>"]
     parts = {
@@ -36,16 +36,16 @@ def page(
         "BUNDLE": bundle.replace("</script", "<\\/script"),
     }
     # In one go, so that what a part holds is never taken for the place of another.
-    return PLACE.sub(lambda found: parts[found[1]], template)
+    return PLACE.sub(lambda match: parts[match[1]], template)
 
 
 def themed(spec: Spec, *, text: str = TEXT, width: int | str = "container") -> Spec:
     """Return a specification with the looks of the page, its background transparent.
 
     Args:
-        spec: What is drawn.
-        text: The colour of words and axes; by default that of the text around.
-        width: Pixels, or as wide as there is room.
+        spec: The chart.
+        text: The colour of words and axes; by default that of the surrounding text.
+        width: In pixels, or `container`.
     """
     words = {"labelColor": text, "titleColor": text, "labelFontSize": 12, "titleFontSize": 12}
     config: Spec = {

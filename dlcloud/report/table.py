@@ -19,16 +19,16 @@ SCHEMA = 1
 # By default tabulate makes columns of numbers two wider than their titles; 80 columns have no room for that.
 tabulate_module.MIN_PADDING = 0
 WIDTH = 80
-"""What headings and notes are broken at."""
+"""Of a terminal, in characters."""
 GAP = 2
-"""Between two columns."""
+"""Between two columns, in characters."""
 MARKDOWN_STYLE = "github"
 
 Cell = str | int | float | bool | Decimal | datetime | None
 
 
 class Format(StrEnum):
-    """How a result is written to stdout."""
+    """The format of a result on stdout."""
 
     TABLE = "table"
     JSON = "json"
@@ -80,11 +80,11 @@ def render(report: Report, form: Format) -> str:
 
 
 def fitted(section: Section, least: Mapping[int, int]) -> Section:
-    """Return the section with its widest columns wrapped until it is no wider than a terminal.
+    """Wrap the widest columns of a section until it is no wider than a terminal.
 
     Args:
-        section: What may be too wide.
-        least: The columns that may be wrapped, with the width below which none of them is.
+        section: A table.
+        least: The columns that may be wrapped, with their least widths.
     """
     columns = zip(section.titles, *section.rows, strict=True)
     widths = [max(map(len, column)) for column in columns]
@@ -124,7 +124,7 @@ def _section(section: Section, style: str) -> str:
 
 
 def _wrapped(text: str, style: str) -> str:
-    """Break lines that are wider than a terminal; Markdown is left to whoever shows it."""
+    """Break lines that are wider than a terminal; Markdown is broken where it is shown."""
     if style == MARKDOWN_STYLE:
         return text
     lines = (
@@ -153,7 +153,7 @@ def _plain_cell(value: Cell) -> object:
 
 
 def _plain(value: object) -> object:
-    """Turn what JSON has no word for into text; money stays exact."""
+    """Return what JSON cannot represent as text; money stays exact."""
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value)
