@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.core.cost import exact
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import stage
 from dlcloud.core.instance import Market, Price
@@ -137,13 +138,13 @@ def _prices(preflight: "Preflight") -> Verdict:
             key=lambda p: (p.hourly_usd, p.zone),
         )
         if spot:
-            zones = ", ".join(f"{p.zone} {p.hourly_usd.normalize():f}" for p in spot)
+            zones = ", ".join(f"{p.zone} {exact(p.hourly_usd)}" for p in spot)
             lines.append(f"{name} spot: {zones} USD/h ({spot[0].as_of:%Y-%m-%d}, {spot[0].source})")
     return (True, "\n".join(lines)) if lines else (None, "no price is known")
 
 
 def _price(price: Price) -> str:
-    usd = f"{price.hourly_usd.normalize():f}"
+    usd = exact(price.hourly_usd)
     return f"{price.instance_type} {price.market}: {usd} USD/h ({price.as_of:%Y-%m-%d}, {price.source})"
 
 

@@ -72,7 +72,7 @@ def command(
         )
         if dry_run:
             up.show(up.plan())
-        elif not up.is_detached():
+        elif not up.resume_detached():
             up.run(up.plan(), yes=yes)
 
 
@@ -117,8 +117,8 @@ class Up:
         clusters = self.context.clusters
         return None if cluster is None else clusters.controller_instance_id(cluster.cluster_id)
 
-    def is_detached(self) -> bool:
-        """True if an earlier `up --detach` left the cluster to its coordinator, which is looked after."""
+    def resume_detached(self) -> bool:
+        """Look after the cluster that an earlier `up --detach` left to its coordinator; False if none did."""
         cluster = self._earlier_cluster
         if not self.detach or cluster is None or self._controller_id is None:
             return False
