@@ -5,6 +5,7 @@ The instance needs a POSIX shell, find, and GNU or BSD tar.
 
 import gzip
 import io
+import os
 import secrets
 import shlex
 import shutil
@@ -12,12 +13,13 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from dlcloud.core.errors import RecipeError, RemoteCommandError, StoreError
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
 from dlcloud.ssh.tree import Entry, list_entries, matches
+from dlcloud.system.files import replace_file
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 # level 1 gains on any line below 700 Mbit/s. On loopback nothing is compressed: there it only costs.
 _GZIP_LEVEL = 1
 _BLOCK = 1 << 16
+_FILE_MODE = 0o644
 
 
 class Shell(Protocol):
@@ -146,17 +149,21 @@ def _unpack(shell: Shell, process: RemoteProcess, names: set[str], target: Path)
 def _write_one(
     archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, paths: dict[str, Path], shell: Shell
 ) -> Path:
-    """Write one member; a hard link, which tar sends as a link, becomes a copy."""
+    """Write one member, whole or not at all; a hard link, which tar sends as a link, becomes a copy."""
     path = target / member.name
+    checked = tarfile.data_filter(member, str(target))  # refuses a path outside of the target
     if member.isreg():
-        archive.extract(member, target, filter="data")
-        return path
-    first = paths.get(member.linkname.removeprefix("./"))
-    if first is None:
+        content: IO[bytes] | None = archive.extractfile(member)
+    else:
+        first = paths.get(member.linkname.removeprefix("./"))
+        content = None if first is None else first.open("rb")
+    if content is None:
         raise _unrequested_error(shell, member.name)
-    tarfile.data_filter(member, str(target))  # refuses what would land outside
     path.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(first, path)
+    with content, replace_file(path, mode=checked.mode or _FILE_MODE) as draft:
+        with draft.open("wb") as file:
+            shutil.copyfileobj(content, file, _BLOCK)
+        os.utime(draft, (checked.mtime, checked.mtime))
     return path
 
 

@@ -31,7 +31,7 @@ def replace_file(path: Path, *, mode: int = PRIVATE, durable: bool = False) -> I
     Raises:
         OSError: The draft cannot be written; `path` is as it was.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".new", dir=path.parent)
     os.close(descriptor)
     draft = Path(name)
     try:

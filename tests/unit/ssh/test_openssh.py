@@ -132,3 +132,25 @@ def test_a_server_killed_while_output_flows_is_unreachable(connect, sshd, attemp
     with pytest.raises(UnreachableError, match="i-0abc"):
         collections.deque(connection.stream(FLOOD), maxlen=0)
     assert not connection.is_open
+
+
+def test_a_download_that_is_cut_off_leaves_no_half_file(connect, sshd, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "a").write_bytes(os.urandom(1000))
+    (source / "b").write_bytes(os.urandom(200_000_000))
+    (target / "b").write_bytes(b"old")
+    connection = connect()
+    threading.Thread(target=kill_when_larger, args=(sshd, target, 1_000_000), daemon=True).start()
+    with pytest.raises(UnreachableError):
+        connection.fetch_files(str(source), ["*"], target)
+    assert {path.name for path in target.iterdir()} == {"a", "b"}
+    assert (target / "a").read_bytes() == (source / "a").read_bytes()
+    assert (target / "b").read_bytes() == b"old"
+
+
+def kill_when_larger(sshd, folder, size):
+    while sum(path.stat().st_size for path in folder.iterdir()) < size:
+        time.sleep(0.001)
+    sshd.kill_sessions()
