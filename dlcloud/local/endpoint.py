@@ -35,29 +35,20 @@ _TOKENS_KEPT = 512
 log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False)
 class Endpoint:
-    """Answers every HTTP request to one site."""
+    """Answers every HTTP request to one site; `access_key` is its owner's."""
 
-    def __init__(
-        self,
-        *,
-        moto: Wsgi,
-        catalog: Catalog,
-        instances: Instances,
-        roles: InstanceRoles,
-        quotas: VcpuQuotas,
-        faults: FaultInjector,
-        pages: ControlPages,
-        access_key: AccessKey,
-    ) -> None:
-        self._moto = moto
-        self._catalog = catalog
-        self._instances = instances
-        self._roles = roles
-        self._quotas = quotas
-        self._faults = faults
-        self._pages = pages
-        self._access_key = access_key
+    moto: Wsgi
+    catalog: Catalog
+    instances: Instances
+    roles: InstanceRoles
+    quotas: VcpuQuotas
+    faults: FaultInjector
+    pages: ControlPages
+    access_key: AccessKey
+
+    def __post_init__(self) -> None:
         self._signatures = SignatureVerifier()
         self._tokens = _ClientTokens()
 
@@ -67,11 +58,11 @@ class Endpoint:
         if "HTTP_ORIGIN" in environ or not _names_loopback(environ.get("HTTP_HOST", "")):
             return json_reply(HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"})
         if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
-            return json_reply(*self._pages.answer(environ))
+            return json_reply(*self.pages.answer(environ))
         environ.pop(_POOL_ERROR_KEY, None)
         call = read_call(environ)
-        owner = self._access_key
-        secret = owner.secret if call.access_key == owner.key_id else self._roles.secret(call.access_key)
+        owner = self.access_key
+        secret = owner.secret if call.access_key == owner.key_id else self.roles.secret(call.access_key)
         refusal = self._signatures.refusal(call, environ, secret)
         if refusal is not None:
             return refusal.reply_to(call)
@@ -86,15 +77,15 @@ class Endpoint:
         return self._answer_call(call, environ)
 
     def _answer_call(self, call: Call, environ: dict[str, Any]) -> Reply:
-        if self._faults.latency_s > 0:
-            time.sleep(self._faults.latency_s)
-        fault = self._faults.count_call(call.action)
+        if self.faults.latency_s > 0:
+            time.sleep(self.faults.latency_s)
+        fault = self.faults.count_call(call.action)
         if fault is not None:
             if call.action != "CreateFleet" or fault.code not in POOL_ERRORS:
                 message = "The local cloud was asked to refuse this call."
                 return Refusal(status=fault.status, code=fault.code, message=message).reply_to(call)
             environ[_POOL_ERROR_KEY] = fault.code
-        refusal = self._roles.refusal(call)
+        refusal = self.roles.refusal(call)
         if refusal is not None:
             return refusal.reply_to(call)
         token = call.parameter("ClientToken") if call.service == "ec2" else ""
@@ -108,11 +99,11 @@ class Endpoint:
         try:
             request = json.loads(call.body or b"{}")
             if call.service == "pricing":
-                answer = answer_pricing(call.action, request, self._catalog)
+                answer = answer_pricing(call.action, request, self.catalog)
             elif call.service == "ec2-instance-connect":
-                answer = answer_instance_connect(call.action, request, self._instances)
+                answer = answer_instance_connect(call.action, request, self.instances)
             else:
-                answer = answer_quotas(call.action, request, self._quotas.limits())
+                answer = answer_quotas(call.action, request, self.quotas.limits())
         except ServiceError as error:
             return Refusal(code=error.code, message=error.message).reply_to(call)
         return json_reply(HTTPStatus.OK, answer)
@@ -125,7 +116,7 @@ class Endpoint:
             started.append((status, headers))
 
         try:
-            body = b"".join(self._moto(environ, start_response))
+            body = b"".join(self.moto(environ, start_response))
         except NotImplementedError as error:
             message = f"The local EC2 does not implement {call.service}:{call.action} as asked: {error}"
             return Refusal(code="UnsupportedOperation", message=message).reply_to(call)

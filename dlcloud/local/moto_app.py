@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2 import urls as ec2_urls
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import (
@@ -25,7 +26,6 @@ from dlcloud.local.responses import index_offerings
 from dlcloud.local.spot import SpotRequests
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-_ACCOUNT = "123456789012"
 _SERVICES: tuple[Literal["ec2", "iam", "ssm", "sts"], ...] = ("ec2", "iam", "ssm", "sts")
 _LAST_MODIFIED = datetime(2026, 9, 1, tzinfo=UTC)  # the date of the images
 # moto leaves two methods of CloudFormation out of it, which to a type checker makes it abstract.
@@ -45,7 +45,7 @@ def create_moto_app(instances: Instances, catalog: Catalog, quotas: VcpuQuotas) 
     responses = cast("type[LocalFleetResponses]", type("BoundResponses", (LocalFleetResponses,), bound))
     ec2_urls.url_paths["{0}/"] = responses.dispatch
     ssm_backends.backend = _SeededParameters
-    ec2_backends[_ACCOUNT]["us-east-1"].describe_images()
+    ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].describe_images()
     application = DomainDispatcherApplication(create_backend_app)
     for service in _SERVICES:
         application.app_instances[service] = create_backend_app(service)

@@ -1,8 +1,8 @@
-"""What an instance may do by its instance profile: its credentials, and the refusal of everything else.
+"""What the holder of a role may do: credentials of instances, and the refusal of everything else.
 
-A caller with other credentials is the owner of the account, who may do anything here. The requests to IAM
-that a call implies follow the Service Authorization Reference, "Actions, resources, and condition keys for
-Amazon EC2", as far as dlcloud goes; a resource that a call names is recognized by its id. Importing this
+A caller with the home's access key is the owner of the account, who may do anything here. The requests to
+IAM that a call implies follow the Service Authorization Reference, "Actions, resources, and condition keys
+for Amazon EC2", as far as dlcloud goes; a resource that a call names is recognized by its id. Importing this
 imports moto.
 """
 
@@ -11,15 +11,15 @@ import re
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from moto.core.exceptions import ServiceException
+from moto.core.models import DEFAULT_ACCOUNT_ID as ACCOUNT
 from moto.ec2.models import ec2_backends
 from moto.ec2.utils import convert_tag_spec
 from moto.iam.models import iam_backends
-from moto.sts.models import sts_backends
+from moto.sts.models import AssumedRole, sts_backends
 
 from dlcloud.local.call import Call, Refusal
 from dlcloud.local.policy import AccessRequest, is_allowed
@@ -55,28 +55,14 @@ _CREATED = {
 _IMPLIED = {"CreateSecurityGroup": ("vpc",), "RunInstances": ("subnet",)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Session:
-    """Temporary credentials of a role on one instance."""
-
-    account: str
-    role_arn: str
-    arn: str
-    access_key: str
-    secret_key: str
-    token: str
-    begun_at: datetime
-    ends_at: datetime
-
-
 class InstanceRoles:
-    """The sessions of all instances of one site. Methods may be called from any thread."""
+    """The sessions of roles, of instances and of AssumeRole. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self.session_s = SESSION_S
         self._lock = threading.Lock()
-        self._newest: dict[tuple[str, str], _Session] = {}
-        self._by_key: dict[str, _Session] = {}
+        # The newest session and its beginning, by instance and role.
+        self._newest: dict[tuple[str, str], tuple[AssumedRole, datetime]] = {}
 
     def documents(self, instance_id: str, profile: Any) -> dict[str, str]:  # noqa: ANN401 - moto's object
         """Return the metadata documents below `iam/` of an instance with a profile, or with None.
@@ -89,36 +75,37 @@ class InstanceRoles:
         info["LastUpdated"] = profile.create_date.strftime(_ISO)
         documents = {"iam/info": json.dumps(info)}
         for role in profile.roles:
-            session = self._session(instance_id, role)
+            session, begun_at = self._instance_session(instance_id, role)
             credentials = {
                 "Code": "Success",
-                "LastUpdated": session.begun_at.strftime(_ISO),
+                "LastUpdated": begun_at.strftime(_ISO),
                 "Type": "AWS-HMAC",
-                "AccessKeyId": session.access_key,
-                "SecretAccessKey": session.secret_key,
-                "Token": session.token,
-                "Expiration": session.ends_at.strftime(_ISO),
+                "AccessKeyId": session.access_key_id,
+                "SecretAccessKey": session.secret_access_key,
+                "Token": session.session_token,
+                "Expiration": _end(session).strftime(_ISO),
             }
             documents[f"iam/security-credentials/{role.name}"] = json.dumps(credentials)
         return documents
 
     def secret(self, access_key: str) -> str | None:
         """Return the secret of a session's access key; None for an unknown key."""
-        session = self._by_key.get(access_key)
-        return None if session is None else session.secret_key
+        session = _session(access_key)
+        return None if session is None else session.secret_access_key
 
     def refusal(self, call: Call) -> Refusal | None:
-        """Return why a call with an instance's credentials is refused; None if it may go on."""
-        session = self._by_key.get(call.access_key)
+        """Return why a call with the credentials of a role is refused; None if it may go on."""
+        session = _session(call.access_key)
         if session is None:
             return None
-        if datetime.now(UTC) >= session.ends_at:
+        if datetime.now(UTC) >= _end(session):
             return refuse(TOKEN_EXPIRED, call, "The security token is expired.")
         role = _role(session)
-        if role is None or not secrets.compare_digest(call.session_token.encode(), session.token.encode()):
+        token = session.session_token.encode()
+        if role is None or not secrets.compare_digest(call.session_token.encode(), token):
             return refuse(UNKNOWN_KEY, call, "The security token is not valid.")
         policies = [*role.policies.values(), *(policy.document for policy in role.managed_policies.values())]
-        for request in access_requests(call, session.account):
+        for request in access_requests(call, session.account_id):
             if not is_allowed(policies, request):
                 code = "AccessDeniedException" if call.is_json else "AccessDenied"
                 code = "UnauthorizedOperation" if call.service == "ec2" else code
@@ -129,42 +116,35 @@ class InstanceRoles:
                 return Refusal(status=403, code=code, message=message)
         return None
 
-    def _session(self, instance_id: str, role: Any) -> _Session:  # noqa: ANN401 - moto's object
-        """Return the instance's session, a new one when half of its time has passed."""
+    def _instance_session(self, instance_id: str, role: Any) -> tuple[AssumedRole, datetime]:  # noqa: ANN401
+        """Return the session of an instance and its beginning; a new one when half of its time has passed."""
         now = datetime.now(UTC)
         with self._lock:
-            session = self._newest.get((instance_id, role.arn))
-            if session is None or session.ends_at - now < (session.ends_at - session.begun_at) / 2:
-                session = self._begin_session(instance_id, role, now)
-            return session
-
-    def _begin_session(self, instance_id: str, role: Any, now: datetime) -> _Session:  # noqa: ANN401
-        assumed = sts_backends[role.account_id][_PARTITION].assume_role(
-            region_name="us-east-1",
-            role_session_name=instance_id,
-            role_arn=role.arn,
-            policy="",
-            duration=int(self.session_s),
-            external_id="",
-        )
-        session = _Session(
-            account=role.account_id,
-            role_arn=role.arn,
-            arn=assumed.arn,
-            access_key=assumed.access_key_id,
-            secret_key=assumed.secret_access_key,
-            token=assumed.session_token,
-            begun_at=now,
-            # Whole seconds, as in the metadata.
-            ends_at=(now + timedelta(seconds=self.session_s)).replace(microsecond=0),
-        )
-        self._newest[instance_id, role.arn] = session
-        self._by_key[session.access_key] = session
-        return session
+            newest = self._newest.get((instance_id, role.arn))
+            if newest is None or _end(newest[0]) - now < (_end(newest[0]) - newest[1]) / 2:
+                session = sts_backends[role.account_id][_PARTITION].assume_role(
+                    region_name="us-east-1",
+                    role_session_name=instance_id,
+                    role_arn=role.arn,
+                    policy="",
+                    duration=int(self.session_s),
+                    external_id="",
+                )
+                newest = self._newest[instance_id, role.arn] = (session, now)
+            return newest
 
 
-def _role(session: _Session) -> Any | None:  # noqa: ANN401 - moto's object
-    roles = iam_backends[session.account][_PARTITION].roles.values()
+def _session(access_key: str) -> AssumedRole | None:
+    return sts_backends[ACCOUNT][_PARTITION].get_assumed_role_from_access_key(access_key)
+
+
+def _end(session: AssumedRole) -> datetime:
+    """Return when a session expires, in whole seconds as in the metadata."""
+    return session.expiration.replace(microsecond=0, tzinfo=UTC)
+
+
+def _role(session: AssumedRole) -> Any | None:  # noqa: ANN401 - moto's object
+    roles = iam_backends[session.account_id][_PARTITION].roles.values()
     return next((role for role in list(roles) if role.arn == session.role_arn), None)
 
 

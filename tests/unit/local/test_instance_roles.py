@@ -239,8 +239,19 @@ def test_a_controller_cannot_reach_beyond_what_is_listed(rig, coordinator):
     assert refusal(ec2.stop_instances, InstanceIds=[coordinator.instance_id]) == "UnauthorizedOperation"
     ssm = client(rig, "ssm", credentials(rig, coordinator))
     assert refusal(ssm.get_parameters, Names=["/mine"]) == "AccessDeniedException"
+    forged = client(rig, "ec2", credentials(rig, coordinator), secret_key="wrong")
+    assert refusal(forged.describe_instances) == "AuthFailure"
     sts = client(rig, "sts", credentials(rig, coordinator))
     assert refusal(sts.assume_role, RoleArn="arn:aws:iam::1:role/x", RoleSessionName="me") == "AccessDenied"
+
+
+def test_a_role_assumed_by_the_owner_has_its_policies(rig, owner):
+    owner.put_control_role("assumed", tags("assumed"))
+    arn = rig.client("iam").get_role(RoleName="dlcloud-assumed")["Role"]["Arn"]
+    session = rig.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+    session["Token"] = session["SessionToken"]
+    assert client(rig, "ec2", session).describe_instances()["Reservations"] is not None
+    assert refusal(client(rig, "ec2", session).create_vpc, CidrBlock="10.9.0.0/16") == "UnauthorizedOperation"
 
 
 def test_short_credentials_are_renewed_and_end(rig, owner):
