@@ -7,7 +7,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ import asyncssh
 
 from dlcloud.local.addresses import Listeners
 from dlcloud.local.cloudinit import WrittenFile, read_user_data
+from dlcloud.local.console import read_console
 from dlcloud.local.metadata import MetadataService
 from dlcloud.local.processes import instance_environment, run_logged, shell_path
 from dlcloud.local.shims import write_shims
@@ -41,8 +42,7 @@ class Identity:
     region: str
     zone: str
     account_id: str
-    hostname: str
-    lifecycle: str
+    architecture: str
     launched_at: datetime
     user_data: bytes
     public_key: str | None
@@ -66,7 +66,7 @@ class LocalInstance:
         cache: The folder that all instances share as `~/.cache`.
         listeners: Its bound sockets.
         interpreter: The Python of its programs.
-        tags: Returns its tags, which can change.
+        properties: Returns its metadata documents by path, as they are now.
         iam: Returns its role's metadata documents by path.
         power: Carries out an order of its shutdown program.
         minute_s: Length of a minute of its timers; less than 60 rehearses long waits.
@@ -77,7 +77,7 @@ class LocalInstance:
     cache: Path
     listeners: Listeners
     interpreter: str
-    tags: Callable[[], Mapping[str, str]]
+    properties: Callable[[], Mapping[str, str]]
     iam: Callable[[], Mapping[str, str]]
     power: Callable[[str], None]
     minute_s: float = 60.0
@@ -89,6 +89,8 @@ class LocalInstance:
         self._metadata = MetadataService(documents=self._documents, power=self.power, secret=self._secret)
         self._ssh: SshServer | None = None
         self._last_stage: asyncio.Task[None] | None = None
+        self._booted_at: datetime | None = None
+        self._console = ""
         self._writing: asyncio.Future[object] | None = None
 
     @property
@@ -116,7 +118,17 @@ class LocalInstance:
             interpreter=self.interpreter,
         )
         await self._ssh.open(self.listeners.ssh)
+        self._booted_at = datetime.now(UTC)
         self._last_stage = asyncio.create_task(self._run_last_stage())
+
+    def console(self) -> str:
+        """Return the console output; that of a removed instance is kept."""
+        if self.root.exists():
+            hostname = self.properties().get("local-hostname", "")
+            self._console = (
+                read_console(self.root, hostname=hostname, booted_at=self._booted_at) or self._console
+            )
+        return self._console
 
     async def boot_again(self, listeners: Listeners) -> None:
         """Boot after a stop, on new sockets: the services and the boot commands, nothing else."""
@@ -157,6 +169,7 @@ class LocalInstance:
 
     def remove(self) -> None:
         """Remove the folder; the shared cache behind its link stays."""
+        self.console()
         shutil.rmtree(self.root, ignore_errors=True)
         if self.root.exists():
             log.warning("the folder of %s could not be removed", self.identity.instance_id)
@@ -232,28 +245,13 @@ class LocalInstance:
 
     def _documents(self) -> dict[str, str]:
         """Return the documents of the metadata service by path."""
-        identity = self.identity
-        values = {
-            "instance-id": identity.instance_id,
-            "instance-type": identity.instance_type,
-            "instance-life-cycle": identity.lifecycle,
-            "ami-id": identity.image_id,
-            "hostname": identity.hostname,
-            "local-hostname": identity.hostname,
-            "local-ipv4": self.listeners.host,
-            "public-ipv4": self.listeners.host,
-            "placement/availability-zone": identity.zone,
-            "placement/region": identity.region,
-            **{f"tags/instance/{name}": value for name, value in self.tags().items()},
-            **self.iam(),
-            **self._notice_documents(),
-        }
+        values = {**self.properties(), **self.iam(), **self._notice_documents()}
         documents = {f"latest/meta-data/{name}": value for name, value in values.items()}
         documents["latest/dynamic/instance-identity/document"] = json.dumps(
             self._identity_document(), indent=2
         )
-        if identity.user_data:
-            documents["latest/user-data"] = identity.user_data.decode(errors="replace")
+        if self.identity.user_data:
+            documents["latest/user-data"] = self.identity.user_data.decode(errors="replace")
         return documents
 
     def _notice_documents(self) -> dict[str, str]:
@@ -267,11 +265,13 @@ class LocalInstance:
             documents["events/recommendations/rebalance"] = json.dumps(notice)
         return documents
 
-    def _identity_document(self) -> dict[str, str]:
+    def _identity_document(self) -> dict[str, str | None]:
         identity = self.identity
+        absent = ("billingProducts", "devpayProductCodes", "kernelId", "marketplaceProductCodes", "ramdiskId")
         return {
+            **dict.fromkeys(absent),
             "accountId": identity.account_id,
-            "architecture": "x86_64",
+            "architecture": identity.architecture,
             "availabilityZone": identity.zone,
             "imageId": identity.image_id,
             "instanceId": identity.instance_id,

@@ -145,6 +145,11 @@ class Instances:
         if state is not InstanceState.RUNNING or not entry.instance.admit_key(public_key, seconds=seconds):
             raise NotRunningError(f"{instance_id} is {state}, not running")
 
+    def console(self, instance_id: str) -> str:
+        """Return the console output of an instance; empty if it is forgotten."""
+        entry = self._entries.get(instance_id)
+        return "" if entry is None else entry.instance.console()
+
     def shrink_to_capacity(self, instance_type: str, zone: str | None, count: int, grace_s: float) -> None:
         """Interrupt the youngest spot instances of a type beyond a limit."""
         records = [
@@ -221,7 +226,7 @@ class Instances:
             cache=self._paths.cache,
             listeners=listeners,
             interpreter=self._interpreter,
-            tags=record.tags,
+            properties=record.metadata_documents,
             iam=lambda: self._iam(instance_id, record.profile()),
             minute_s=self.minute_s,
             power=lambda order: self._schedule_power(instance_id, order),

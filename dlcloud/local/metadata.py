@@ -167,4 +167,5 @@ def _find(documents: Mapping[str, str], path: str) -> str | None:
         return documents[name]
     below = [path[len(name) + 1 :] for path in documents if path.startswith(f"{name}/")]
     entries = {f"{path.partition('/')[0]}/" if "/" in path else path for path in below}
-    return "\n".join(sorted(entries)) if entries else None
+    folders = {entry.removesuffix("/") for entry in entries if entry.endswith("/")}
+    return "\n".join(sorted(entries - folders)) if entries else None

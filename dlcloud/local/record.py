@@ -10,6 +10,7 @@ from typing import Any
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.local.capacity import Pool
 from dlcloud.local.instance import Identity
+from dlcloud.local.metadata_documents import metadata_documents
 
 SSH_PORT_TAG = "dlcloud:ssh-port"
 # Source: EC2 API reference, InstanceState.
@@ -98,8 +99,9 @@ class InstanceRecord:
         """True if the instance terminates when it shuts itself down; else it stops."""
         return bool(self._instance.instance_initiated_shutdown_behavior == "terminate")
 
-    def tags(self) -> dict[str, str]:
-        return {tag["key"]: tag["value"] for tag in self._instance.get_tags()}
+    def metadata_documents(self) -> dict[str, str]:
+        """Return the instance's metadata documents by path, as they are now."""
+        return metadata_documents(self._instance, self._public_key())
 
     def profile(self) -> Any | None:  # noqa: ANN401 - moto's object
         """Return the instance profile that the instance has now, if any."""
@@ -117,8 +119,7 @@ class InstanceRecord:
             region=instance.region_name,
             zone=instance.availability_zone,
             account_id=instance.owner_id,
-            hostname=instance.private_dns_name,
-            lifecycle=instance.lifecycle or "on-demand",
+            architecture=instance.architecture or "x86_64",
             launched_at=self.launched_at,
             # moto keeps user data in base64, as a type of its own.
             user_data=b"" if instance.user_data is None else base64.b64decode(str(instance.user_data)),

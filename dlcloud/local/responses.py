@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any, ClassVar, cast
 
 from moto.core.responses import ActionResult, EmptyResult
+from moto.core.types import Base64EncodedString
 from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.ec2.utils import filter_iam_instance_profiles
@@ -155,6 +156,20 @@ class LocalResponses(DescribingResponses):
         """Accept a reboot, which changes nothing on a local instance."""
         self._named_instances()
         return EmptyResult()
+
+    def get_console_output(self) -> ActionResult:
+        """Return the log of the instance's boot."""
+        self.error_on_dryrun()
+        instance_id = str(self.params["InstanceId"])
+        check_instance_ids([instance_id])
+        self.ec2_backend.get_instance(instance_id)
+        return ActionResult(
+            {
+                "InstanceId": instance_id,
+                "Timestamp": datetime.now(UTC),
+                "Output": Base64EncodedString.from_raw_string(self.instances.console(instance_id)),
+            }
+        )
 
     def associate_iam_instance_profile(self) -> ActionResult:
         """Give an instance a profile; refuse an unknown profile and an instance that does not run."""

@@ -202,7 +202,6 @@ def test_metadata_agrees_with_describe_instances(rig, instance, path, expected):
 
 def test_more_metadata(rig, instance):
     assert rig.metadata_v2(instance, "latest/meta-data/placement/region") == (200, "us-east-1")
-    assert rig.metadata_v2(instance, "latest/meta-data/tags/instance/dlcloud:ssh-port")[0] == 200
     assert rig.metadata_v2(instance, "latest/meta-data/iam/info")[0] == 404
     assert rig.metadata_v2(instance, "latest/meta-data/spot/instance-action")[0] == 404
     assert rig.metadata_v2(instance, "latest/meta-data/events/recommendations/rebalance")[0] == 404
