@@ -136,6 +136,6 @@ def test_a_percentile_interval_encloses_the_percentile():
     assert few.high == 3.0
 
 
-def test_no_values_have_no_median():
+def test_no_values_have_no_percentile():
     with pytest.raises(ValueError, match="no values"):
-        statistics.median([])
+        statistics.percentile([], 0.5)

@@ -27,12 +27,12 @@ from dlcloud.benchmarks.tensorflow_cpu.knobs import (
     knobs_of,
     stock_configuration,
 )
-from dlcloud.benchmarks.tensorflow_cpu.machine import Machine, inspect_machine
+from dlcloud.benchmarks.tensorflow_cpu.machine import TrainingMachine, inspect_machine
 from dlcloud.benchmarks.tensorflow_cpu.search import Progress, Search, compare_losses
 from dlcloud.benchmarks.tensorflow_cpu.sizes import SIZES
 
 ENTRY = catalog.BENCHMARKS["tensorflow"]
-BIG = Machine(
+BIG = TrainingMachine(
     cores=[0, 1, 2, 3, 4, 5, 6, 7],
     logical=16,
     flags=["avx512f", "avx512_bf16"],
@@ -86,7 +86,7 @@ class Laboratory:
     """Searches on variants whose speed is the product of what each knob's value earns."""
 
     earns: dict
-    machine: Machine = BIG
+    machine: TrainingMachine = BIG
     diverging: tuple = ()
     at_once: int = 8
     knobs: tuple = NAMES

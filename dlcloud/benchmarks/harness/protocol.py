@@ -241,7 +241,7 @@ class CaseRun:
         sample = {
             "case": self.case.name,
             "setting": result.name,
-            "metric": result.variant.metric.value,
+            "metric": result.variant.metric,
             "unit": result.variant.unit,
             "items": measured.items,
             "seconds": round(measured.seconds, 6),

@@ -38,14 +38,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 SCHEMA = 1
 
 
-class Metric(Enum):
+class Metric(StrEnum):
     """A measured quantity; the value is its name in the records."""
 
     THROUGHPUT = "throughput"
@@ -62,7 +62,7 @@ class Metric(Enum):
         return self is Metric.THROUGHPUT
 
 
-class RecordKind(Enum):
+class RecordKind(StrEnum):
     """The kind of a record."""
 
     START = "start"
@@ -190,17 +190,17 @@ class Recorder:
 
     def result(self, result: Result) -> None:
         self.results.append(result)
-        metrics = {metric.value: _fields(measured) for metric, measured in result.metrics.items()}
+        metrics = {metric: _fields(measured) for metric, measured in result.metrics.items()}
         self._write(RecordKind.RESULT, {**_fields(result), "metrics": metrics})
 
     def comparison(self, comparison: Comparison) -> None:
         self.comparisons.append(comparison)
-        self._write(RecordKind.COMPARISON, {**_fields(comparison), "metric": comparison.metric.value})
+        self._write(RecordKind.COMPARISON, _fields(comparison))
 
     def overall_comparison(self, comparison: Comparison) -> None:
         """Record a comparison with the best of several baselines."""
         self.overall.append(comparison)
-        self._write(RecordKind.OVERALL, {**_fields(comparison), "metric": comparison.metric.value})
+        self._write(RecordKind.OVERALL, _fields(comparison))
 
     def failure(self, failure: Failure) -> None:
         self.failures.append(failure)
@@ -219,7 +219,7 @@ class Recorder:
         if self.output is None:
             return
         time = self.now().isoformat(timespec="milliseconds")
-        record = {"schema": SCHEMA, "record": kind.value, "time": time, **values}
+        record = {"schema": SCHEMA, "record": kind, "time": time, **values}
         self.output.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
         self.output.flush()
 

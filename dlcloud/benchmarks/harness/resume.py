@@ -123,7 +123,7 @@ def _split_by_start(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str,
     began: dict[str, Any] | None = None
     since: list[dict[str, Any]] = []
     for record in _records(path):
-        if record.get("record") == RecordKind.START.value:
+        if record.get("record") == RecordKind.START:
             if began is not None:
                 yield began, since
             began, since = record, []
@@ -150,7 +150,7 @@ def _complete_cases(records: Iterable[Mapping[str, Any]]) -> Iterator[MeasuredCa
     """Yield the cases of which every setting was measured."""
     since: list[Mapping[str, Any]] = []
     for record in records:
-        if record.get("record") != RecordKind.CASE.value:
+        if record.get("record") != RecordKind.CASE:
             since.append(record)
             continue
         earlier = _read_case(record, since) if record.get("complete") else None
@@ -169,9 +169,9 @@ def _read_case(end: Mapping[str, Any], since: Iterable[Mapping[str, Any]]) -> Me
         case = MeasuredCase(
             case=end["case"],
             settings=tuple(end["settings"]),
-            results=tuple(map(_read_result, by_kind.get(RecordKind.RESULT.value, ()))),
-            comparisons=tuple(map(_read_comparison, by_kind.get(RecordKind.COMPARISON.value, ()))),
-            overall=tuple(map(_read_comparison, by_kind.get(RecordKind.OVERALL.value, ()))),
+            results=tuple(map(_read_result, by_kind.get(RecordKind.RESULT, ()))),
+            comparisons=tuple(map(_read_comparison, by_kind.get(RecordKind.COMPARISON, ()))),
+            overall=tuple(map(_read_comparison, by_kind.get(RecordKind.OVERALL, ()))),
             seconds=float(end["seconds"]),
             host=str(end.get("host", "")),
         )

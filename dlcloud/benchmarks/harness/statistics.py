@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from statistics import NormalDist
+from statistics import NormalDist, median
 
 CONFIDENCE = 0.95
 """Share of intervals that hold the true value."""
@@ -69,15 +69,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the middle value.
-
-    Raises:
-        ValueError: There are no values.
-    """
-    return percentile(values, 0.5)
 
 
 def bootstrap(

@@ -29,7 +29,7 @@ def _row(result: Result, comparisons: _BySetting, overall: _BySetting) -> dict[s
     comparison = comparisons.get((result.case, result.setting))
     row = {"case": result.case, "setting": result.setting}
     for metric, measured in result.metrics.items():
-        row[f"{metric.value.replace('_', ' ')} ({measured.unit})"] = _value(metric, measured)
+        row[f"{metric.replace('_', ' ')} ({measured.unit})"] = _value(metric, measured)
     if "model_bytes" in result.facts:
         row["model (MiB)"] = f"{result.facts['model_bytes'] / MIB:.2f}"
     if "cosine_similarity" in result.facts:

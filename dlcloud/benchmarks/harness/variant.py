@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol, Self
 
-from . import statistics, usage
+from . import usage
 from .records import Measurement, Metric
 
 PIECE_BYTES = 1 << 16
@@ -76,7 +77,7 @@ class Slice:
     @classmethod
     def of_parts(cls, parts: tuple[float, ...], *, seconds: float, settled: bool) -> Self:
         """Return the slice of a variant that reports several values of its own."""
-        return cls(value=statistics.median(parts), items=1, seconds=seconds, parts=parts, settled=settled)
+        return cls(value=median(parts), items=1, seconds=seconds, parts=parts, settled=settled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from . import statistics
@@ -149,7 +150,7 @@ def _record_overall(case: Case, results: Sequence[VariantResult], session: Sessi
 
 
 def _merit(result: VariantResult) -> float:
-    middle = statistics.median(result.values)
+    middle = median(result.values)
     return middle if result.variant.metric.higher_is_better else -middle
 
 
@@ -195,7 +196,7 @@ def _latency(result: VariantResult, generator: random.Random) -> dict[Metric, Me
     if not slices:
         return {}
     together = [value for latencies in slices for value in latencies]
-    middle = statistics.bootstrap([statistics.median(latencies) for latencies in slices], generator)
+    middle = statistics.bootstrap([median(latencies) for latencies in slices], generator)
     tail = statistics.percentile_interval(together, 0.99)
     return {
         Metric.LATENCY_P50: _measurement(middle, "ms", len(together)),

@@ -20,7 +20,7 @@ from .knobs import (
     environment_of,
     stock_configuration,
 )
-from .machine import Machine
+from .machine import TrainingMachine
 from .search import Progress, Search, SearchResult, compare_losses, count_cases
 from .sizes import SIZES
 
@@ -47,7 +47,7 @@ class Experiments:
     """
 
     arguments: argparse.Namespace
-    machine: Machine
+    machine: TrainingMachine
     knobs: Sequence[Knob]
     search_limits: Limits
     session: Session

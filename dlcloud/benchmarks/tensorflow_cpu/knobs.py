@@ -5,11 +5,11 @@ The first value of each knob is stock TensorFlow's; the order of the knobs is th
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from ..harness.hardware import BF16_FLAGS, HEAP_VARIABLES, NO_BF16, NOT_GLIBC
-from .machine import ALLOCATORS, Machine
+from .machine import ALLOCATORS, TrainingMachine
 
 FEWEST_TO_SPARE = 4
 """Physical cores from which on leaving one to the system is worth trying."""
@@ -19,7 +19,7 @@ FEWEST_TO_SPARE = 4
 FP16_CAPABILITY, TF32_CAPABILITY = 7.0, 8.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KnobValue:
     """One position of a knob.
 
@@ -32,13 +32,14 @@ class KnobValue:
     """
 
     name: str
+    _: KW_ONLY
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     requires: Mapping[str, str] = field(default_factory=dict)
     unsupported: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Knob:
     """Something that can be set; its first value is stock TensorFlow's."""
 
@@ -53,7 +54,7 @@ Configuration = Mapping[str, KnobValue]
 """A value of each knob."""
 
 
-def knobs_of(device: str, machine: Machine) -> tuple[Knob, ...]:
+def knobs_of(device: str, machine: TrainingMachine) -> tuple[Knob, ...]:
     return _gpu_knobs(machine) if device == "gpu" else _cpu_knobs(machine)
 
 
@@ -65,7 +66,7 @@ def stock_configuration(knobs: Sequence[Knob]) -> Configuration:
     return {knob.name: knob.values[0] for knob in knobs}
 
 
-def article_configuration(knobs: Sequence[Knob], machine: Machine) -> Configuration:
+def article_configuration(knobs: Sequence[Knob], machine: TrainingMachine) -> Configuration:
     """Return an article's settings: Intel's and Amazon's best-known methods of 2018.
 
     The OpenMP variables are the value of a knob of their own.
@@ -80,13 +81,13 @@ def article_configuration(knobs: Sequence[Knob], machine: Machine) -> Configurat
         **stock_configuration(knobs),
         "onednn": by_name["onednn", "on"],
         "layout": by_name["layout", "NCHW"],
-        "intra": KnobValue(name=str(cores), arguments={"intra": cores}),
-        "inter": KnobValue(name="1", arguments={"inter": 1}),
-        "openmp": KnobValue(name="article", environment=_openmp_variables(cores)),
+        "intra": KnobValue(str(cores), arguments={"intra": cores}),
+        "inter": KnobValue("1", arguments={"inter": 1}),
+        "openmp": KnobValue("article", environment=_openmp_variables(cores)),
     }
 
 
-def article_facts(machine: Machine, openmp_runtime: object) -> dict[str, object]:
+def article_facts(machine: TrainingMachine, openmp_runtime: object) -> dict[str, object]:
     """Return what the article's settings were on this machine, and which were ignored.
 
     Args:
@@ -134,52 +135,52 @@ def describe(configuration: Configuration, knobs: Sequence[Knob]) -> str:
     return " ".join(changed) or "as stock"
 
 
-def _cpu_knobs(machine: Machine) -> tuple[Knob, ...]:
+def _cpu_knobs(machine: TrainingMachine) -> tuple[Knob, ...]:
     cores = len(machine.cores)
     one_per_core = KnobValue(
-        name="one-per-core",
+        "one-per-core",
         arguments={"cpus": list(machine.cores)},
         unsupported=None if machine.threads_per_core > 1 else "no core has hyper-threads here",
     )
     # TensorFlow's own choice, one thread a core, and one core left to the system.
     intra = (
-        KnobValue(name="default"),
+        KnobValue("default"),
         KnobValue(
-            name="physical",
+            "physical",
             arguments={"intra": cores},
             unsupported=f"TensorFlow takes {cores} by itself" if cores == machine.logical else None,
         ),
         KnobValue(
-            name="one-spared",
+            "one-spared",
             arguments={"intra": max(1, cores - 1)},
             unsupported=None if cores >= FEWEST_TO_SPARE else f"{cores} cores leave none to spare",
         ),
     )
     same = "TensorFlow takes 2 by itself" if machine.logical == 2 else None  # noqa: PLR2004 - two is two
     inter = (
-        KnobValue(name="default"),
-        KnobValue(name="1", arguments={"inter": 1}),
-        KnobValue(name="2", arguments={"inter": 2}, unsupported=same),
+        KnobValue("default"),
+        KnobValue("1", arguments={"inter": 1}),
+        KnobValue("2", arguments={"inter": 2}, unsupported=same),
     )
     return (
         Knob(
-            name="onednn",
-            values=(
-                KnobValue(name="off", environment={"TF_ENABLE_ONEDNN_OPTS": "0"}),
-                KnobValue(name="on", environment={"TF_ENABLE_ONEDNN_OPTS": "1"}),
+            "onednn",
+            (
+                KnobValue("off", environment={"TF_ENABLE_ONEDNN_OPTS": "0"}),
+                KnobValue("on", environment={"TF_ENABLE_ONEDNN_OPTS": "1"}),
             ),
         ),
-        Knob(name="precision", values=_cpu_precisions(machine)),
-        Knob(name="allocator", values=_allocators(machine)),
-        Knob(name="cpus", values=(KnobValue(name="all"), one_per_core)),
-        Knob(name="intra", values=intra),
-        Knob(name="inter", values=inter),
-        Knob(name="layout", values=(_layout("NHWC"), _layout("NCHW", {"onednn": "on"}))),
+        Knob("precision", _cpu_precisions(machine)),
+        Knob("allocator", _allocators(machine)),
+        Knob("cpus", (KnobValue("all"), one_per_core)),
+        Knob("intra", intra),
+        Knob("inter", inter),
+        Knob("layout", (_layout("NHWC"), _layout("NCHW", {"onednn": "on"}))),
         _xla(),
     )
 
 
-def _cpu_precisions(machine: Machine) -> tuple[KnobValue, ...]:
+def _cpu_precisions(machine: TrainingMachine) -> tuple[KnobValue, ...]:
     has_bf16 = BF16_FLAGS & set(machine.flags)
     unsupported = None if has_bf16 else NO_BF16
     # Without oneDNN bf16 is imitated, and ten times as slow as fp32.
@@ -191,47 +192,45 @@ def _cpu_precisions(machine: Machine) -> tuple[KnobValue, ...]:
 def _precision(
     name: str, unsupported: str | None = None, requires: Mapping[str, str] | None = None
 ) -> KnobValue:
-    return KnobValue(
-        name=name, arguments={"precision": name}, unsupported=unsupported, requires=requires or {}
-    )
+    return KnobValue(name, arguments={"precision": name}, unsupported=unsupported, requires=requires or {})
 
 
-def _allocators(machine: Machine) -> tuple[KnobValue, ...]:
+def _allocators(machine: TrainingMachine) -> tuple[KnobValue, ...]:
     installed = machine.allocators
     preloaded = [
         KnobValue(
-            name=name,
+            name,
             environment={"LD_PRELOAD": installed.get(name, "")},
             unsupported=None if name in installed else f"{name} is not installed",
         )
         for name in ALLOCATORS
     ]
     not_glibc = None if machine.glibc else NOT_GLIBC
-    heap = KnobValue(name="glibc-heap", environment=HEAP_VARIABLES, unsupported=not_glibc)
-    return (KnobValue(name="glibc"), heap, *preloaded)
+    heap = KnobValue("glibc-heap", environment=HEAP_VARIABLES, unsupported=not_glibc)
+    return (KnobValue("glibc"), heap, *preloaded)
 
 
 def _layout(name: str, requires: Mapping[str, str] | None = None) -> KnobValue:
-    return KnobValue(name=name, arguments={"layout": name}, requires=requires or {})
+    return KnobValue(name, arguments={"layout": name}, requires=requires or {})
 
 
 def _xla() -> Knob:
-    return Knob(name="xla", values=(KnobValue(name="off"), KnobValue(name="on", arguments={"xla": True})))
+    return Knob("xla", (KnobValue("off"), KnobValue("on", arguments={"xla": True})))
 
 
-def _gpu_knobs(machine: Machine) -> tuple[Knob, ...]:
+def _gpu_knobs(machine: TrainingMachine) -> tuple[Knob, ...]:
     capability = machine.compute_capability
     gpu = f"{machine.gpu} (compute capability {capability})"
     fp16 = None if capability >= FP16_CAPABILITY else f"{gpu} has no tensor cores"
     tf32 = None if capability >= TF32_CAPABILITY else f"{gpu} has no tensor cores for TF32 and bf16"
     unsupported = {"tf32": tf32, "fp16-policy": fp16, "fp16-rewrite": fp16, "bf16-policy": tf32}
     precisions = (_precision("fp32"), *(_precision(name, reason) for name, reason in unsupported.items()))
-    asynchronous = KnobValue(name="async", environment={"TF_GPU_ALLOCATOR": "cuda_malloc_async"})
-    private = KnobValue(name="private", environment={"TF_GPU_THREAD_MODE": "gpu_private"})
+    asynchronous = KnobValue("async", environment={"TF_GPU_ALLOCATOR": "cuda_malloc_async"})
+    private = KnobValue("private", environment={"TF_GPU_THREAD_MODE": "gpu_private"})
     return (
-        Knob(name="precision", values=precisions),
-        Knob(name="layout", values=(_layout("NHWC"), _layout("NCHW"))),
+        Knob("precision", precisions),
+        Knob("layout", (_layout("NHWC"), _layout("NCHW"))),
         _xla(),
-        Knob(name="allocator", values=(KnobValue(name="bfc"), asynchronous)),
-        Knob(name="host-threads", values=(KnobValue(name="shared"), private)),
+        Knob("allocator", (KnobValue("bfc"), asynchronous)),
+        Knob("host-threads", (KnobValue("shared"), private)),
     )

@@ -20,7 +20,7 @@ KEPT_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class TrainingMachine:
     """A machine that trains.
 
     Attributes:
@@ -51,10 +51,10 @@ class Machine:
         return int(KEPT_SHARE * self.free_gib / process_gib)
 
 
-def inspect_machine(device: str) -> Machine:
+def inspect_machine(device: str) -> TrainingMachine:
     """Return this machine as it matters to training on `cpu` or `gpu`."""
     name, memory_gib, capability = _gpu() if device == "gpu" else (None, 0.0, 0.0)
-    return Machine(
+    return TrainingMachine(
         cores=hardware.one_cpu_per_core(),
         logical=len(hardware.usable_cpus()),
         flags=hardware.cpu_flags(),
