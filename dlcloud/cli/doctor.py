@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.cost import exact
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import stage
@@ -62,7 +63,7 @@ def _read_target(target: str, cloud: str | None, region: str | None) -> "Recipe"
 
     family, dot, _ = target.partition(".")
     if dot and "/" not in target and not target.endswith((".yaml", ".yml")) and family:
-        text = TYPE_RECIPE.format(cloud=cloud or "aws", region=region or "us-east-1", type=target)
+        text = TYPE_RECIPE.format(cloud=cloud or "aws", region=region or DEFAULT_REGION, type=target)
         return read_recipe(text, target)
     text, path = recipe_text(target)
     recipe = read_recipe(text, str(path or target))

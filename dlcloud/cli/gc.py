@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
-from dlcloud.core.cluster import CONTROLLER_TAG, NAME_TAG, Leftover
+from dlcloud.core.cluster import CONTROLLER_TAG, DEFAULT_REGION, REGIONS_AT_ONCE, Leftover, cluster_name
 from dlcloud.core.cost import price_of
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, PartialError
 from dlcloud.core.events import Notice, Warned, stage
@@ -20,9 +20,6 @@ from dlcloud.system.parallel import fan_out
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
-
-DEFAULT_REGION = "us-east-1"
-REGIONS_AT_ONCE = 8
 
 
 @click.command("gc")
@@ -113,8 +110,8 @@ class Collector:
             if item.instance and CONTROLLER_TAG in item.instance.tags and item.cluster_id not in self.clusters
         }
         for cluster_id, instance in controllers.items():
-            name = instance.tags.get(NAME_TAG, "").removeprefix("dlcloud ")
-            message = f"{name or cluster_id} ({cluster_id}) is left alone: its own instance controls it"
+            name = cluster_name(instance.tags) or cluster_id
+            message = f"{name} ({cluster_id}) is left alone: its own instance controls it"
             self.context.emit(Notice(message=message, instance_id=instance.instance_id))
         return set(controllers)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import collect_options, output_option, verbose_option
+from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import InstanceType, Market, Price
 from dlcloud.core.successors import KnownType, successors
@@ -71,7 +72,7 @@ class Filter:
     "--cpu-flag", "cpu_flags", multiple=True, help="With this in its instruction set: avx512_vnni, amx."
 )
 @click.option("--max-usd", type=float, default=None, help="At most so much an hour, on demand.")
-@click.option("--region", default="us-east-1", show_default=True, help="Whose prices.")
+@click.option("--region", default=DEFAULT_REGION, show_default=True, help="Whose prices.")
 @click.option("--live", is_flag=True, help="Ask AWS for prices, spot too, instead of the bundled table.")
 @click.option(
     "--cloud", type=click.Choice(["aws", "local"]), default="aws", show_default=True, help="Whom --live asks."

@@ -1,7 +1,7 @@
 """A cluster: the instances of one recipe, their state and their tags."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -9,6 +9,12 @@ from enum import StrEnum
 
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Instance
+
+DEFAULT_REGION = "us-east-1"
+"""The region of recipes that name none, and the one that is asked which others the account has."""
+
+REGIONS_AT_ONCE = 8
+"""So many regions are listed at a time."""
 
 MANAGED_TAG = "dlcloud:managed"
 CLUSTER_TAG = "dlcloud:cluster"
@@ -19,6 +25,8 @@ CONTROLLER_TAG = "dlcloud:controller"
 """On the instance that controls its own cluster; its value is the login user."""
 HOST_KEY_TAG = "dlcloud:host-key"
 """The SHA256 fingerprint of an instance's host key, set by the launcher that verified it."""
+
+_NAME_PREFIX = "dlcloud "
 
 
 class ClusterState(StrEnum):
@@ -51,7 +59,7 @@ class Cluster:
     @property
     def tags(self) -> dict[str, str]:
         """The tags of every resource of this cluster, set at its creation."""
-        return {MANAGED_TAG: "true", CLUSTER_TAG: self.cluster_id, NAME_TAG: f"dlcloud {self.name}"}
+        return {MANAGED_TAG: "true", CLUSTER_TAG: self.cluster_id, NAME_TAG: f"{_NAME_PREFIX}{self.name}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +119,11 @@ def select_members(cluster: Cluster, members: Sequence[Member], instance: str) -
         ids = ", ".join(member.instance.instance_id for member in running) or "none"
         raise RecipeError(f"{cluster.name} has no instance {instance}".rstrip(), f"its instances: {ids}")
     return selected
+
+
+def cluster_name(tags: Mapping[str, str]) -> str:
+    """Return the name of the cluster that something with these tags belongs to; empty without one."""
+    return tags.get(NAME_TAG, "").removeprefix(_NAME_PREFIX)
 
 
 def client_token(cluster: Cluster, *request: str | int) -> str:

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.document import read_model
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Market
@@ -285,7 +286,7 @@ class Recipe(_Part):
     cloud: Literal["aws", "local"] = Field(
         default="aws", description="local rehearses on this machine: no account, no bill, same code."
     )
-    region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] = "us-east-1"
+    region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] = DEFAULT_REGION
     instances: Instances
     setup: Setup = Setup()
     workload: Workload

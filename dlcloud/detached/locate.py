@@ -4,10 +4,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, HOST_KEY_TAG, MANAGED_TAG, NAME_TAG
+from dlcloud.core.cluster import (
+    CLUSTER_TAG,
+    CONTROLLER_TAG,
+    HOST_KEY_TAG,
+    MANAGED_TAG,
+    NAME_TAG,
+    cluster_name,
+)
 from dlcloud.core.instance import Instance
-
-_NAME_PREFIX = "dlcloud "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +51,7 @@ def find_detached(instances: Iterable[Instance], *, cloud: str, region: str) -> 
     return [
         DetachedCluster(
             cluster_id=instance.tags.get(CLUSTER_TAG, ""),
-            name=instance.tags.get(NAME_TAG, "").removeprefix(_NAME_PREFIX),
+            name=cluster_name(instance.tags),
             cloud=cloud,
             region=region,
             instance=instance,

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcloud.core.cluster import Cluster, ClusterState
+from dlcloud.core.cluster import DEFAULT_REGION, REGIONS_AT_ONCE, Cluster, ClusterState
 from dlcloud.core.errors import CloudError, RecipeError, UnreachableError
 from dlcloud.core.events import Emit, Notice, Warned, stage
 from dlcloud.core.protocols import Clock, Cloud
@@ -25,8 +25,6 @@ from dlcloud.store.database import Database
 from dlcloud.store.home import Store
 from dlcloud.system.parallel import fan_out
 
-DEFAULT_REGION = "us-east-1"
-REGIONS_AT_ONCE = 8
 LOGIN_WAIT_S = 20.0
 STORE = "store.sqlite"
 # A copy, whole: the files of a store that is in use are not.

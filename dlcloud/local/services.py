@@ -8,12 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.instance import InstanceType, Market, Price
 from dlcloud.core.quota import CODES
 from dlcloud.local.capacity import DEFAULT_VCPUS
 from dlcloud.local.instances import Instances, NotRunningError
 
-_DEFAULT_REGION = "us-east-1"
 _CENT_OF_A_CENT = Decimal("0.0001")
 _CONNECT_KEY_S = 60.0
 
@@ -30,7 +30,7 @@ class ServiceError(Exception):
 def on_demand_price(catalog: Catalog, instance_type: str, region: str) -> Price | None:
     """Return the hourly price; a region that the catalog has no prices of is quoted at Virginia's."""
     return catalog.on_demand_price(instance_type, region) or catalog.on_demand_price(
-        instance_type, _DEFAULT_REGION
+        instance_type, DEFAULT_REGION
     )
 
 
@@ -55,7 +55,7 @@ def answer_pricing(action: str, request: Mapping[str, Any], catalog: Catalog) ->
     if action != "GetProducts" or request.get("ServiceCode") != "AmazonEC2":
         raise ServiceError("NotFoundException", "The local price list knows GetProducts of AmazonEC2.")
     filters = {term["Field"]: term["Value"] for term in request.get("Filters", [])}
-    region = filters.get("regionCode", _DEFAULT_REGION)
+    region = filters.get("regionCode", DEFAULT_REGION)
     name = filters.get("instanceType")
     types = list(catalog) if name is None else [catalog.hardware(name)]
     products = [_product(hardware, region, catalog) for hardware in types if hardware]
