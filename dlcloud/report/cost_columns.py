@@ -1,7 +1,7 @@
 """The columns of the cost report, each stated once: for its tables, and for JSON, CSV and Parquet."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -48,12 +48,11 @@ class Column:
 
 def record_of(row: ResultRow) -> dict[str, Cell]:
     """Return a row for programs: flat, exact, with the same keys in every format."""
-    ended = {column.key: column.value(row) for column in _END}
     return {
-        **{column.key: column.value(row) for column in RECORD[: -len(_END)] if column.key},
+        **{column.key: column.value(row) for column in RECORD},
         **{name: metric.value for name, metric in row.result.metrics.items() if name != "throughput"},
         **{f"fact_{name}": value for name, value in row.result.facts.items()},
-        **ended,
+        **{column.key: column.value(row) for column in _END},
     }
 
 
@@ -61,14 +60,7 @@ def table_of(
     rows: Sequence[ResultRow], columns: Sequence[Column], heading: str, notes: Sequence[str]
 ) -> Section:
     """Return a table of some columns, wrapped to the width of a terminal where they allow it."""
-    mark = cells.REHEARSED if rows[0].rehearsal else ""
-    section = Section(
-        heading=heading,
-        titles=[column.title + (mark if column.marked else "") for column in columns],
-        rows=[[column.cell(row) for column in columns] for row in rows],
-        notes=notes,
-        numeric=frozenset(place for place, column in enumerate(columns) if column.is_numeric),
-    )
+    section = _section(rows, columns, heading, notes)
     return fitted(
         section, {place: column.least for place, column in enumerate(columns) if column.least is not None}
     )
@@ -79,14 +71,21 @@ def wide_table_of(rows: Sequence[ResultRow], heading: str, notes: Sequence[str])
     columns = [
         column for column in WIDE if column.title and any(column.value(row) not in {None, ""} for row in rows)
     ]
+    section = _section(rows, columns, heading, notes)
+    texts = [[_wide_cell(row, column) for column in columns] for row in rows]
+    return replace(section, rows=texts, wide=True)
+
+
+def _section(
+    rows: Sequence[ResultRow], columns: Sequence[Column], heading: str, notes: Sequence[str]
+) -> Section:
     mark = cells.REHEARSED if rows[0].rehearsal else ""
     return Section(
         heading=heading,
         titles=[column.title + (mark if column.marked else "") for column in columns],
-        rows=[[_wide_cell(row, column) for column in columns] for row in rows],
+        rows=[[column.cell(row) for column in columns] for row in rows],
         notes=notes,
         numeric=frozenset(place for place, column in enumerate(columns) if column.is_numeric),
-        wide=True,
     )
 
 
@@ -301,9 +300,8 @@ RECORD = (
     *_PRICES,
     *_COST,
     *_QUALITY,
-    *_END,
 )
-"""The order of keys; a result's further metrics and facts come before the last ones."""
+"""The order of keys; further metrics and facts follow, then those of `_END`."""
 
 WIDE = (
     TYPE,
