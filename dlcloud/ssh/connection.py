@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paramiko import Transport
-
 from dlcloud.core.errors import RemoteCommandError, UnreachableError
 from dlcloud.core.remote import Completed, Endpoint
 from dlcloud.ssh import copy
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
+from dlcloud.ssh.transports import Transports
 
-# sshd allows 10 sessions per connection (MaxSessions); it may still count two that have just ended.
+# Commands at once. sshd allows 10 sessions per transport, and may still count two that have just ended.
 _CHANNELS = 8
 _STDERR_TAIL = 1 << 14
 _SHOWN_STDERR = 2000
@@ -22,18 +21,18 @@ _SHOWN_COMMAND = 80
 
 
 class SshConnection:
-    """One logged-in transport; implements `core.remote.Connection`, which documents the methods."""
+    """A logged-in session; implements `core.remote.Connection`, which documents the methods."""
 
-    def __init__(self, *, endpoint: Endpoint, transport: Transport) -> None:
+    def __init__(self, *, endpoint: Endpoint, transports: Transports) -> None:
         self.endpoint = endpoint
-        self._transport = transport
+        self._transports = transports
         self._channels = threading.BoundedSemaphore(_CHANNELS)
         self._compress = not is_loopback(endpoint.host)
 
     @property
     def is_open(self) -> bool:
         """True until the session is known to have ended; the instance is not asked."""
-        return self._transport.is_active()
+        return self._transports.is_active()
 
     def run(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> Completed:
         with self._process(command, stdin=stdin, timeout_s=timeout_s) as process:
@@ -69,7 +68,7 @@ class SshConnection:
         return copy.fetch_files(self, folder, patterns, target, compress=self._compress)
 
     def close(self) -> None:
-        self._transport.close()
+        self._transports.close()
 
     def feed(self, command: str, feed: Feed) -> None:
         """Run a command on input that is produced while it is sent.
@@ -118,7 +117,7 @@ class SshConnection:
             left = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started))
             process = RemoteProcess(
                 endpoint=self.endpoint,
-                transport=self._transport,
+                transports=self._transports,
                 command=command,
                 stdin=stdin,
                 timeout_s=left,

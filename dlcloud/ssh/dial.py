@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paramiko import AuthenticationException, Ed25519Key, SSHException
+from paramiko import AuthenticationException, Ed25519Key, SSHException, Transport
 
 from dlcloud.core.errors import HostKeyError, UnreachableError
 from dlcloud.core.protocols import Clock
@@ -15,6 +15,7 @@ from dlcloud.ssh.connection import SshConnection, is_loopback
 from dlcloud.ssh.handshake import exchange_keys, log_in, read_key
 from dlcloud.ssh.host_keys import PROOF_COMMAND, KnownHosts, fingerprint, is_proof
 from dlcloud.ssh.process import explain, label
+from dlcloud.ssh.transports import Transports
 
 log = logging.getLogger(__name__)
 
@@ -118,18 +119,35 @@ class Dialer:
                 raise UnreachableError(f"{failed}{wait.duration()}") from cause
 
     def _attempt(self, endpoint: Endpoint, wait: "_Wait") -> SshConnection:
-        transport, host_key = exchange_keys(endpoint, connect_timeout_s=self._connect_timeout_s)
+        transport, host_key, secret = self._log_in(endpoint)
+        transports = Transports(transport, lambda: self._reconnect(endpoint))
+        connection = SshConnection(endpoint=endpoint, transports=transports)
         try:
-            secret = self._secret_to_prove(endpoint, host_key)
-            log_in(transport, endpoint.user, self._login_key())
-            connection = SshConnection(endpoint=endpoint, transport=transport)
             if secret is not None:
                 self._prove(connection, host_key, secret, wait)
                 self._pins.pin(endpoint.instance_id, host_key)
         except BaseException:
-            transport.close()
+            connection.close()
             raise
         return connection
+
+    def _log_in(self, endpoint: Endpoint) -> tuple[Transport, str, str | None]:
+        """Return a logged-in transport, its host key, and the secret that must still prove it, or None."""
+        transport, host_key = exchange_keys(endpoint, connect_timeout_s=self._connect_timeout_s)
+        try:
+            secret = self._secret_to_prove(endpoint, host_key)
+            log_in(transport, endpoint.user, self._login_key())
+        except BaseException:
+            transport.close()
+            raise
+        return transport, host_key, secret
+
+    def _reconnect(self, endpoint: Endpoint) -> Transport:
+        transport, _, secret = self._log_in(endpoint)
+        if secret is not None:
+            transport.close()
+            raise SSHException("the host key is not proven yet")
+        return transport
 
     def _secret_to_prove(self, endpoint: Endpoint, host_key: str) -> str | None:
         """Return None for the pinned host key, else the secret by which the instance must prove its key."""

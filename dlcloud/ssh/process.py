@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from paramiko import Channel, SSHException, Transport
+from paramiko import Channel, ChannelException, SSHException, Transport
 
 from dlcloud.core.errors import UnreachableError
 from dlcloud.core.remote import Endpoint
+from dlcloud.ssh.transports import Transports
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class RemoteProcess:
 
     Args:
         endpoint: The instance, for messages.
-        transport: The logged-in session.
+        transports: The logged-in transports.
         command: A shell command.
         stdin: All of its input, or a function that writes it.
         timeout_s: Seconds from now until the command must have ended.
@@ -65,7 +66,7 @@ class RemoteProcess:
         self,
         *,
         endpoint: Endpoint,
-        transport: Transport,
+        transports: Transports,
         command: str,
         stdin: bytes | Feed = b"",
         timeout_s: float | None = None,
@@ -73,7 +74,6 @@ class RemoteProcess:
         on_stderr: Write | None = None,
     ) -> None:
         self._endpoint = endpoint
-        self._transport = transport
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._stderr_limit = stderr_limit
@@ -82,7 +82,7 @@ class RemoteProcess:
         self._feed_error: Exception | None = None
         self.stderr = bytearray()
         self._arrival = _Arrival()
-        self._channel = self._start(command)
+        self._transport, self._channel = self._start(transports, command)
         self._send_stdin(stdin)
 
     @property
@@ -135,16 +135,16 @@ class RemoteProcess:
         if self._feeder is not None:
             self._feeder.join()
 
-    def _start(self, command: str) -> Channel:
+    def _start(self, transports: Transports, command: str) -> tuple[Transport, Channel]:
         try:
-            patience_s = min(self._remaining() or _OPEN_TIMEOUT_S, _OPEN_TIMEOUT_S)
-            channel = self._transport.open_session(timeout=patience_s)
+            timeout_s = min(self._remaining() or _OPEN_TIMEOUT_S, _OPEN_TIMEOUT_S)
+            transport, channel = transports.open_session(timeout_s)
             channel.in_buffer.set_event(self._arrival)
             channel.in_stderr_buffer.set_event(self._arrival)
             channel.exec_command(command)
         except (SSHException, OSError, EOFError) as e:
             raise self._broken(e) from e
-        return channel
+        return transport, channel
 
     def _send_stdin(self, stdin: bytes | Feed) -> None:
         """Send input: a little at once, more in a thread, as the command may write meanwhile."""
@@ -219,6 +219,8 @@ def explain(cause: BaseException | None) -> str:
         return "it was closed"
     if isinstance(cause, EOFError):
         return "the server hung up"
+    if isinstance(cause, ChannelException):
+        return "the server refused a session"
     if isinstance(cause, TimeoutError):
         return "no answer in time"
     if isinstance(cause, OSError) and cause.strerror:

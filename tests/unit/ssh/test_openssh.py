@@ -17,6 +17,7 @@ import pytest
 from dlcloud.core.errors import UnreachableError
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh import host_keys, keys
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 pytestmark = pytest.mark.skipif(SSHD is None, reason="there is no sshd (apt-get install openssh-server)")
@@ -154,3 +155,24 @@ def kill_when_larger(sshd, folder, size):
     while sum(path.stat().st_size for path in folder.iterdir()) < size:
         time.sleep(0.001)
     sshd.kill_sessions()
+
+
+def test_abandoned_commands_do_not_use_up_the_sessions(connect):
+    connection = connect()
+    for _ in range(12):  # sshd counts them until their programs end, and allows 10
+        with pytest.raises(UnreachableError, match="had not ended"):
+            connection.run("sleep 8", timeout_s=0.05)
+    assert connection.check("echo on", timeout_s=4) == b"on\n"
+    assert connection.is_open
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_commands_run_in_parallel_with_few_sessions(connect, sessions):
+    connection = connect(f"MaxSessions {sessions}")
+    together = "touch {0}; while [ $(ls | wc -l) -lt 4 ]; do sleep 0.02; done; echo {0}"
+    folder = connection.check("mktemp -d").decode().strip()
+    outcomes = fan_out(
+        lambda number: connection.check(f"cd {folder} && {together.format(number)}", timeout_s=10), range(4)
+    )
+    assert all_or_raise(outcomes) == [b"%d\n" % number for number in range(4)]
+    assert connection.check("echo on") == b"on\n"
