@@ -119,7 +119,7 @@ def test_without_java_a_failure_says_how_to_get_it(alone, engine_python, tmp_pat
     assert failure["message"] == "there is no java: sudo apt-get install -qy openjdk-17-jre-headless"
 
 
-def test_a_python_that_is_not_there_is_named(tmp_path, monkeypatch):
+def test_a_missing_python_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     requirements = tmp_path / "some.txt"
     requirements.write_text("six==1.17.0\n")
@@ -127,7 +127,7 @@ def test_a_python_that_is_not_there_is_named(tmp_path, monkeypatch):
         environment.build_environment(requirements, version="3.2", report=lambda _told: None)
 
 
-def test_an_environment_is_built_once_and_anew_where_it_was_torn(tmp_path, monkeypatch):
+def test_an_environment_is_built_once_and_rebuilt_if_incomplete(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     requirements = tmp_path / "none.txt"
     requirements.write_text("# nothing\n")

@@ -108,7 +108,7 @@ def test_each_engine_has_its_own_baseline(run):
     assert same["cosine_similarity_worst"] > 0.99999
 
 
-def test_held_to_older_instructions_it_runs_by_them(run):
+def test_an_isa_cap_selects_older_kernels(run):
     done, records = run("--engine", "openvino", "onnxruntime", "--isa", "native", "avx2", "--batch", "1")
     assert done.returncode == 0, done.stderr
     results = {(record["case"], record["setting"]): record["facts"] for record in of_kind(records, "result")}
@@ -133,12 +133,12 @@ def test_held_to_older_instructions_it_runs_by_them(run):
         (Isa.AVX2, ["avx2"]),
     ],
 )
-def test_what_a_cap_leaves_of_a_processor(isa, left):
+def test_an_isa_cap_hides_newer_cpu_flags(isa, left):
     flags = ["avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "avx512_bf16"]
     assert isa.visible_flags(flags) == left
 
 
-def test_a_cap_above_what_the_processor_has_is_told():
+def test_an_isa_cap_above_the_processor_is_unsupported():
     reason = ENGINES["openvino"].explain_unsupported(InferencePrecision.INT8, Isa.AVX512_CORE, ["avx2"])
     assert reason == "this processor has no avx512bw"
 
@@ -156,7 +156,7 @@ def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python
     assert "layers are computed in {'f32': 9}, not in i8 or u8" in done.stderr
 
 
-def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
+def test_bf16_is_skipped_with_a_reason_if_the_processor_lacks_it():
     recorder = Recorder(output=StringIO(), messages=StringIO())
     flags = ["avx512f", "avx512_vnni"]
     possible = engine_models.select_cpu_precisions("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, flags)
@@ -169,7 +169,7 @@ def test_bf16_is_skipped_and_told_where_the_processor_lacks_it():
     assert not recorder.failures
 
 
-def test_only_the_precisions_that_are_asked_for_are_run_and_spoken_of():
+def test_only_requested_precisions_run_beside_the_baseline():
     only = engine_models.restrict_precisions(ENGINES["pytorch"], ["int8"])
     assert only.precisions == (InferencePrecision.FP32, InferencePrecision.INT8)
     assert only.gpu_precisions == (InferencePrecision.FP32, InferencePrecision.INT8)
@@ -177,7 +177,7 @@ def test_only_the_precisions_that_are_asked_for_are_run_and_spoken_of():
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
-def test_bf16_runs_where_the_processor_has_it(flag):
+def test_bf16_runs_if_the_processor_has_it(flag):
     recorder = Recorder(output=None, messages=StringIO())
     assert InferencePrecision.BF16 in engine_models.select_cpu_precisions(
         "tiny", ENGINES["openvino"], Isa.NATIVE, recorder, [flag]
@@ -207,7 +207,7 @@ def test_without_openvino_one_line_names_its_requirements(alone):
         (["--engine", "onnxruntime", "--network", "tiny", "digits"], "quantization.txt"),
     ],
 )
-def test_the_requirements_suit_the_engines_that_are_asked_for(arguments, name):
+def test_the_requirements_suit_the_requested_engines(arguments, name):
     assert ENTRY.requirements_for(arguments).name == name
 
 

@@ -149,7 +149,7 @@ def test_concurrent_requests_build_a_model_once(tmp_path):
     assert paths[0].read_bytes() == b"model"
 
 
-def test_what_a_killed_builder_left_is_removed(tmp_path):
+def test_remains_of_a_killed_builder_are_removed(tmp_path):
     left = tmp_path / ".building-a.onnx-x1" / "a.onnx"
     left.parent.mkdir()
     left.write_bytes(b"half")
@@ -170,7 +170,7 @@ def test_a_build_that_fails_leaves_nothing_and_is_tried_again(tmp_path):
     assert cache.get("a.onnx", lambda path: path.write_bytes(b"whole")).read_bytes() == b"whole"
 
 
-def test_agreement_tells_equal_opposite_and_merely_shifted_answers_apart():
+def test_agreement_distinguishes_equal_opposite_and_shifted_answers():
     rows = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [2.0, 5.0, 2.0]]
     assert compare_logits(rows, rows)["cosine_similarity"] == 1.0
     opposite = [[-value for value in row] for row in rows]

@@ -76,7 +76,7 @@ def test_the_users_own_model_is_judged_by_their_own_data(made, openvino_python):
         ("folder", {}, "folder is no TensorFlow SavedModel: it holds no saved_model.pb"),
     ],
 )
-def test_a_model_that_is_not_there_is_told_at_once(alone, name, content, message):
+def test_a_missing_model_ends_the_program_in_one_line(alone, name, content, message):
     if content is not None:
         (alone / name).mkdir()
     done = run(sys.executable, alone, "--model", name)
@@ -91,7 +91,7 @@ def test_a_model_that_is_not_there_is_told_at_once(alone, name, content, message
         (["--model", "m.onnx", "--input-shape", "3,x"], "argument --input-shape"),
     ],
 )
-def test_arguments_that_cannot_be_are_told(arguments, message, capsys):
+def test_contradictory_arguments_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         parse(arguments)
     assert message in capsys.readouterr().err
@@ -116,7 +116,7 @@ def test_the_requirements_suit_the_format(model, name):
     assert entry.requirements_for(["--model", model]).name == name
 
 
-def test_a_description_tells_title_format_and_batch(tmp_path):
+def test_a_description_holds_title_format_and_batch(tmp_path):
     path = tmp_path / f"x{formats.DESCRIPTION_SUFFIX}"
     path.write_text(json.dumps({"source": "folder/my.pt2", "batch": 4}))
     assert formats.read_title(str(path)) == "my.pt2"

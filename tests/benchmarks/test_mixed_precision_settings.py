@@ -52,7 +52,7 @@ def test_a_setting_has_one_name_however_it_is_written(text, name):
         ("fp32+heap+heap", "repeats an optimization"),
     ],
 )
-def test_a_setting_that_there_is_not_is_refused(text, says, capsys):
+def test_an_unknown_setting_is_refused(text, says, capsys):
     with pytest.raises(SystemExit) as caught:
         program.parse(["--setting", text])
     assert caught.value.code == 2
@@ -183,13 +183,13 @@ def test_the_kernels_of_onednn_are_counted_by_the_types_they_compute_in():
         ("void conv2d_c1_k1_nchw_hw_packed_kernel<float, float, float, 3>", False),
     ],
 )
-def test_a_kernels_name_tells_whether_it_runs_on_tensor_cores(name, tensor_cores):
+def test_a_kernels_name_shows_whether_it_uses_tensor_cores(name, tensor_cores):
     assert uses_tensor_cores(name) is tensor_cores
     assert count_cuda_kernels([name], TrainingPrecision.FP32).total == 1
     assert count_cuda_kernels([name], TrainingPrecision.FP32).in_precision == (not tensor_cores)
 
 
-def test_kernels_that_only_move_or_add_are_no_proof_of_anything():
+def test_kernels_that_only_move_or_add_are_not_counted():
     others = [
         "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>",
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>",
@@ -280,7 +280,7 @@ def test_the_sign_test_is_exact(wins, losses, p):
     json.dumps(sign_test(wins, losses))
 
 
-def test_the_environment_of_quantization_on_pytorch_serves_here_too():
+def test_the_environment_of_quantization_on_pytorch_suffices():
     folder = catalog.BENCHMARKS["mixed_precision"].requirements_path.parent
     ours, theirs = (
         {line for line in (folder / name).read_text().splitlines() if not line.startswith("#")}

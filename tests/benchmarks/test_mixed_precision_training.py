@@ -82,13 +82,13 @@ def script(python, folder, text, **environment):
     return done.stdout.splitlines()
 
 
-def test_bf16_that_the_library_only_imitates_is_seen_through(alone, training_python):
+def test_imitated_bf16_is_refuted(alone, training_python):
     fp32, bf16 = script(training_python, alone, IMITATED, ONEDNN_MAX_CPU_ISA="AVX512_CORE")
     assert fp32 == "fp32 proven"
     assert bf16.startswith("bf16 not one of ")
 
 
-def test_the_digits_are_learned_alike(run):
+def test_the_digits_are_learned_equally_well(run):
     _, records = run("--network", "digits", "--setting", "bf16", "--epochs", "3")
     results = by_setting(records)
     fp32 = results["fp32"]["facts"]
