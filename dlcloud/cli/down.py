@@ -76,9 +76,7 @@ class Down:
         click.echo(render(_report(done, trainings), Format(self.output)))
         if failed:
             message = f"{len(failed)} of {len(targets)} clusters are not down"
-            partial = PartialError(message, "dlcloud down --all")
-            partial.result_shown = True
-            raise partial
+            raise PartialError(message, "dlcloud down --all", result_shown=True)
 
     def _find(self, name: str) -> Cluster | DetachedCluster:
         """Return a cluster of this home, or a detached one of another."""

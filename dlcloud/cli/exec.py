@@ -107,9 +107,7 @@ def _raise_for(outcomes: "Sequence[Outcome[Member, Completed]]") -> None:
     lines = [f"{outcome.item.instance.instance_id}: {_reason(outcome)}" for outcome in failed]
     kind = RemoteCommandError if len(failed) == len(outcomes) else PartialError
     summary = f"the command failed on {len(failed)} of {len(outcomes)} instance(s)"
-    error = kind("\n".join([summary, *lines]))
-    error.result_shown = True
-    raise error
+    raise kind("\n".join([summary, *lines]), result_shown=True)
 
 
 def _reason(outcome: "Outcome[Member, Completed]") -> str:

@@ -78,9 +78,8 @@ class Collector:
         if leftovers and not dry_run:
             failed += self._remove(leftovers, yes=yes)
         if failed:
-            partial = PartialError("\n".join(error.message for error in failed), "dlcloud gc")
-            partial.result_shown = True
-            raise partial
+            message = "\n".join(error.message for error in failed)
+            raise PartialError(message, "dlcloud gc", result_shown=True)
 
     def _find(self) -> tuple[list[Leftover], list[DlcloudError]]:
         """List all regions at once; what the store knows to be up is not left over."""

@@ -260,6 +260,4 @@ class Resizer:
         lines = [f"{name} has {len(usable)} of {self.size} instance(s)"]
         lines += [f"  {instance_id}: {error.message}" for instance_id, error in failed.items()]
         lines += refused.message.splitlines()[1:]
-        partial = PartialError("\n".join(lines), f"dlcloud resize {name} {self.size}")
-        partial.result_shown = True
-        raise partial
+        raise PartialError("\n".join(lines), f"dlcloud resize {name} {self.size}", result_shown=True)

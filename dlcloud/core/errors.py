@@ -26,16 +26,16 @@ class DlcloudError(Exception):
     Args:
         message: One sentence or several lines, without a final full stop where it is one clause.
         hint: What the user can type or change next; may be empty.
+        result_shown: A result has been printed: then no second document follows on stdout.
     """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, result_shown: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.result_shown = False
-        """Whether a result has been printed: then no second document follows on stdout."""
+        self.result_shown = result_shown
 
 
 class RecipeError(DlcloudError):

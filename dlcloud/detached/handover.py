@@ -75,12 +75,8 @@ class HandOver:
     ) -> None:
         """Hand over, and return once the instance is in charge.
 
-        Args:
-            member: The instance, on-demand.
-            recipe: The cluster's.
-            recipe_folder: Its paths are relative to this.
-            cidr: The network that may reach the instances.
-            variables: Of the environment of the instance's dlcloud.
+        The paths of the recipe are relative to `recipe_folder`; `cidr` is the network that may reach the
+        instances, and `variables` are of the environment of the instance's dlcloud.
 
         Raises:
             InstanceError: The instance could not be prepared, or its controller did not come up.

@@ -137,11 +137,7 @@ class DetachedClusters:
     ) -> int | None:
         """Run a command of dlcloud on the instance that controls a cluster, relaying its output.
 
-        Args:
-            name: The cluster that the command is about; empty for the only one.
-            arguments: Of the command.
-            out: Takes its standard output.
-            err: Takes its standard error.
+        `name` is the cluster that the command is about, as typed; empty for the only one.
 
         Returns:
             Its exit status; None where the cluster is controlled from here, or is not found.

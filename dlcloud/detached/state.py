@@ -24,12 +24,9 @@ _LONGEST_RECIPE = 1_000_000
 
 
 def copy_cluster(source: Database, target: Database, cluster: Cluster) -> None:
-    """Copy all rows of a cluster; byte positions of records stay, so that runs are followed on.
+    """Copy all rows of a cluster to an empty store, with `cluster` as the target is to have it.
 
-    Args:
-        source: A store with the cluster.
-        target: An empty store.
-        cluster: As the target is to have it.
+    Byte positions of records stay, so that runs are followed on.
     """
     with target.transaction():
         Clusters(target).add(cluster)
@@ -49,14 +46,9 @@ def copy_cluster(source: Database, target: Database, cluster: Cluster) -> None:
 def import_cluster(
     fetched: Database, home: Database, cluster_id: str, *, controller_instance_id: str, now: datetime
 ) -> Cluster:
-    """Store what another store knows of a cluster; runs that go on there count as lost. Once or often.
+    """Store what a copy of the controller's store knows of a cluster, once or often.
 
-    Args:
-        fetched: A copy of the store of the instance that controlled the cluster; it is changed.
-        home: Our own store.
-        cluster_id: The cluster's.
-        controller_instance_id: That instance.
-        now: The time of the import.
+    Runs that go on there count as lost; the copy is changed.
 
     Returns:
         The cluster, as our own store knows it.

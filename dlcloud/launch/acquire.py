@@ -55,11 +55,7 @@ class RecipeFile:
 def acquire_cluster(file: RecipeFile, *, name: str, store: Store, clock: Clock) -> ClusterLock:
     """Acquire the cluster that an `up` of this recipe works on.
 
-    Args:
-        file: The recipe.
-        name: The cluster's name if the user gave one; else one is derived from the recipe's.
-        store: Where clusters are remembered, and locks and keys lie.
-        clock: For the date of a new cluster.
+    Without a name of the user's, one is derived from the recipe's.
 
     Raises:
         StoreError: Another command manages the cluster of that name.

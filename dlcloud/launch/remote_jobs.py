@@ -47,11 +47,7 @@ class RemoteJobs:
     def new_run(self, member: Member, workload: str, *, image_id: str, setup_at: datetime) -> Run:
         """Return a run that is about to start; it is not stored yet.
 
-        Args:
-            member: The instance, with its price.
-            workload: The name that the run is stored under.
-            image_id: The image that the instance booted, for the record.
-            setup_at: When its set-up began.
+        `workload` is its name in the store; the set-up of the instance began at `setup_at`.
         """
         cluster, instance = self.managed.cluster, member.instance
         return Run(
@@ -84,10 +80,7 @@ class RemoteJobs:
         An instance that goes down ends what runs there a moment before it stops answering, so a command of
         ours that fails is tried again, too, a few times.
 
-        Args:
-            member: The instance.
-            run: As it was started.
-            handle: Takes the new records, once each.
+        `handle` takes the new records, without repetitions.
 
         Returns:
             The run as it ended, which is not stored yet.

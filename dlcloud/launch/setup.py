@@ -33,13 +33,8 @@ def prepare(
 ) -> str:
     """Set one instance up: the recipe's commands, then the environment.
 
-    Args:
-        connection: To the instance.
-        setup: The recipe's.
-        requirements: Pinned packages, a line each; the environment is keyed by their digest, and reused.
-        clock: Times the stages.
-        emit: Takes their events.
-        minimum_python: A version (`3.11.4`), where the image's own may be too old.
+    `requirements` are pinned packages, a line each; the environment is keyed by their digest, and reused.
+    `minimum_python` is a version (`3.11.4`), where the image's own may be too old.
 
     Returns:
         The path of the environment's Python interpreter on the instance.
