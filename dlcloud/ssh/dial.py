@@ -23,6 +23,9 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 _PAUSE_GROWTH = 1.5
 _PROOF_ANSWER_S = 15.0
+ANSWER_S = 15.0
+"""Seconds for an answer of the server; more, up to the longest, if the dial waits longer."""
+LONGEST_ANSWER_S = 60.0
 OTHER_KEY_HINT = "another machine may answer at this address, or intercept the connection"
 
 
@@ -119,7 +122,8 @@ class Dialer:
                 raise UnreachableError(f"{failed}{wait.duration()}") from cause
 
     def _attempt(self, endpoint: Endpoint, wait: "_Wait") -> SshConnection:
-        transport, host_key, secret = self._log_in(endpoint)
+        answer_timeout_s = max(ANSWER_S, min(wait.left_s(), LONGEST_ANSWER_S))
+        transport, host_key, secret = self._log_in(endpoint, answer_timeout_s)
         transports = Transports(transport, lambda: self._reconnect(endpoint))
         connection = SshConnection(endpoint=endpoint, transports=transports)
         try:
@@ -131,9 +135,11 @@ class Dialer:
             raise
         return connection
 
-    def _log_in(self, endpoint: Endpoint) -> tuple[Transport, str, str | None]:
+    def _log_in(self, endpoint: Endpoint, answer_timeout_s: float) -> tuple[Transport, str, str | None]:
         """Return a logged-in transport, its host key, and the secret that must still prove it, or None."""
-        transport, host_key = exchange_keys(endpoint, connect_timeout_s=self._connect_timeout_s)
+        transport, host_key = exchange_keys(
+            endpoint, connect_timeout_s=self._connect_timeout_s, answer_timeout_s=answer_timeout_s
+        )
         try:
             secret = self._secret_to_prove(endpoint, host_key)
             log_in(transport, endpoint.user, self._login_key())
@@ -143,7 +149,7 @@ class Dialer:
         return transport, host_key, secret
 
     def _reconnect(self, endpoint: Endpoint) -> Transport:
-        transport, _, secret = self._log_in(endpoint)
+        transport, _, secret = self._log_in(endpoint, ANSWER_S)
         if secret is not None:
             transport.close()
             raise SSHException("the host key is not proven yet")
@@ -211,12 +217,15 @@ class _Wait:
 
     def pause(self) -> bool:
         """Wait a little; return False, without waiting, after the deadline."""
-        left = self._started + self._wait_s - self._clock.monotonic()
-        if left <= 0:
+        left_s = self.left_s()
+        if left_s <= 0:
             return False
-        self._clock.sleep(min(self._next_s, left))
+        self._clock.sleep(min(self._next_s, left_s))
         self._next_s = min(self._next_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
         return True
+
+    def left_s(self) -> float:
+        return self._started + self._wait_s - self._clock.monotonic()
 
     def duration(self) -> str:
         """Return how long it took, if a wait was asked for."""

@@ -15,7 +15,6 @@ KEEPALIVE_S = 15
 # Sealed in one go, GCM carries 1.5 times what paramiko's own first choice, CTR with a separate HMAC, does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 _UNANSWERED_MS = 60_000
-_ANSWER_S = 15.0
 _LOG_NAME = "dlcloud.ssh.transport"
 
 
@@ -31,8 +30,15 @@ def read_key(path: Path) -> Ed25519Key:
         raise StoreError(f"cannot read the login key {path}: {e}") from e
 
 
-def exchange_keys(endpoint: Endpoint, *, connect_timeout_s: float) -> tuple[Transport, str]:
+def exchange_keys(
+    endpoint: Endpoint, *, connect_timeout_s: float, answer_timeout_s: float
+) -> tuple[Transport, str]:
     """Connect and exchange keys, without a login.
+
+    Args:
+        endpoint: The instance.
+        connect_timeout_s: Seconds for the TCP connection.
+        answer_timeout_s: Seconds for the banner, and for each later step, the login included.
 
     Returns:
         The transport, and the host key in base64, which is not proven yet.
@@ -51,8 +57,8 @@ def exchange_keys(endpoint: Endpoint, *, connect_timeout_s: float) -> tuple[Tran
         options = transport.get_security_options()
         options.key_types = (KEY_TYPE,)
         options.ciphers = _CIPHERS
-        transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = _ANSWER_S
-        transport.start_client(timeout=2 * _ANSWER_S)
+        transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = answer_timeout_s
+        transport.start_client(timeout=2 * answer_timeout_s)
         key = transport.get_remote_server_key().get_base64()
     except BaseException as e:
         if transport is not None:

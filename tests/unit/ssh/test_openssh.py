@@ -16,7 +16,7 @@ import pytest
 
 from dlcloud.core.errors import UnreachableError
 from dlcloud.core.remote import Endpoint
-from dlcloud.ssh import host_keys, keys
+from dlcloud.ssh import dial, host_keys, keys
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
@@ -176,3 +176,37 @@ def test_commands_run_in_parallel_with_few_sessions(connect, sessions):
     )
     assert all_or_raise(outcomes) == [b"%d\n" % number for number in range(4)]
     assert connection.check("echo on") == b"on\n"
+
+
+def test_a_banner_may_take_as_long_as_the_dial_waits(sshd, make_dialer, monkeypatch):
+    monkeypatch.setattr(dial, "ANSWER_S", 0.3)
+    sshd.start()
+    with slow_proxy(sshd.port, banner_after_s=1.0) as port:
+        dialer = make_dialer(fingerprint=sshd.fingerprint)
+        assert dialer.dial(sshd.endpoint(port), wait_s=10).check("echo on") == b"on\n"
+
+
+@contextlib.contextmanager
+def slow_proxy(target, *, banner_after_s):
+    """Listen on a port; the bytes of a server arrive so many seconds after a connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", target))
+                threading.Thread(target=pump, args=(client, server, 0.0), daemon=True).start()
+                threading.Thread(target=pump, args=(server, client, banner_after_s), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.close()
+
+
+def pump(source, sink, delay_s):
+    time.sleep(delay_s)
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    sink.close()
