@@ -1,8 +1,8 @@
 """Mixed-precision training beside FP32 on this machine's CPU: the bundled benchmark, run as on an instance.
 
 Prints each network's training time in the best setting as a share of FP32 eager in PyTorch's own layout, with
-its interval, beside the goal; then how the digits are learned; with `--only knobs`, the gain of each knob.
-`--only resnet50 digits` runs a part; six minutes for all but the knobs on two quiet cores.
+its interval, beside the goal; then how the digits are learned; with `--only optimizations`, the gain of each.
+`--only resnet50 digits` runs a part; six minutes for all but the optimizations on two quiet cores.
 """
 
 import argparse
@@ -23,7 +23,7 @@ GOALS = {
 }
 """Most per cent of FP32's time; images a step; the setting."""
 
-KNOBS = {
+OPTIMIZATIONS = {
     "resnet50": ("fp32+channels_last", "fp32+channels_last+heap", "bf16", "bf16+channels_last", PLAIN_BEST,
                  "bf16+channels_last+compile+heap"),
     "mobilenet": ("fp32+channels_last+depthwise+heap", "bf16", "bf16+channels_last",
@@ -36,7 +36,9 @@ MOST_DROP_POINTS = 0.5
 def main() -> None:
     """Build the pinned environment, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--only", nargs="+", choices=(*GOALS, "digits", "knobs"), default=[*GOALS, "digits"])
+    parser.add_argument(
+        "--only", nargs="+", choices=(*GOALS, "digits", "optimizations"), default=[*GOALS, "digits"]
+    )
     chosen = parser.parse_args().only
     python = environment()
     for network in (name for name in GOALS if name in chosen):
@@ -46,8 +48,8 @@ def main() -> None:
         kernels(records)
     if "digits" in chosen:
         learning(run(python, "--network", "digits", "--max-seconds", "5", "--setting", *DIGITS))
-    for network in KNOBS if "knobs" in chosen else ():
-        shares(run(python, "--network", network, "--batch", "8", "--setting", *KNOBS[network]), None)
+    for network in OPTIMIZATIONS if "optimizations" in chosen else ():
+        shares(run(python, "--network", network, "--batch", "8", "--setting", *OPTIMIZATIONS[network]), None)
 
 
 def run(python: str, *arguments: str) -> list[dict]:

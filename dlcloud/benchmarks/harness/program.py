@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,6 +32,12 @@ def limits_from(arguments: argparse.Namespace) -> Limits:
         slice_s=arguments.slice_seconds,
         warm_up_s=arguments.warm_up_seconds,
     )
+
+
+def explain_missing_module(modules: Iterable[str], requirements: Path) -> str | None:
+    """Return which module is not installed, and what to install; None if all are installed."""
+    missing = next((name for name in modules if find_spec(name) is None), None)
+    return None if missing is None else f"{missing} is not installed: pip install -r {requirements}"
 
 
 def run(

@@ -3,7 +3,6 @@
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 from ..harness import program
 from .arguments import ENGINES, ENTRY, parse
@@ -20,9 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return program.FAILED
     modules = [module for engine in arguments.engine for module in ENGINES[engine]]
     modules += ["sklearn"] if DIGITS in arguments.network else []
-    missing = next((module for module in modules if find_spec(module) is None), None)
-    if missing is not None:
-        sys.stderr.write(f"{missing} is not installed: pip install -r {ENTRY.requirements_path}\n")
+    if (reason := program.explain_missing_module(modules, ENTRY.requirements_path)) is not None:
+        sys.stderr.write(f"{reason}\n")
         return program.FAILED
     with tempfile.TemporaryDirectory(prefix="dlcloud-compiled-") as compiled:
         comparison = TrainingComparison(arguments=arguments, capabilities=capabilities, compiled=compiled)

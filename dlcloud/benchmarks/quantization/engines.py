@@ -1,6 +1,5 @@
 """List the inference engines and the settings that each runs in; imports no engine."""
 
-import importlib.util
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -99,10 +98,6 @@ class Engine:
     programs: Mapping[str, str] = field(default_factory=dict)
     formats: frozenset[Format] = frozenset()
     gpu_precisions: tuple[InferencePrecision, ...] = ()
-
-    def missing_module(self) -> str | None:
-        """Return the first module that is not installed; None if it can run."""
-        return next((name for name in self.modules if importlib.util.find_spec(name) is None), None)
 
     def explain_missing_program(self) -> str | None:
         """Return which program is not on the machine and how to get it; None if all are there."""

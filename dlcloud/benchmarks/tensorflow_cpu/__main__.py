@@ -1,7 +1,6 @@
 """Compare settings of training with TensorFlow: `python3 -m benchmarks.tensorflow_cpu`."""
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,15 +17,14 @@ PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
-    if importlib.util.find_spec("tensorflow") is None:
-        requirements = ENTRY.requirements_for(["--device", arguments.device])
-        sys.stderr.write(f"tensorflow is not installed: pip install -r {requirements}\n")
+    requirements = ENTRY.requirements_for(["--device", arguments.device])
+    if (reason := program.explain_missing_module(["tensorflow"], requirements)) is not None:
+        sys.stderr.write(f"{reason}\n")
         return program.FAILED
-    limits = program.limits_from(arguments)
     return program.run_work(
         ENTRY,
         arguments,
-        limits=limits,
+        limits=program.limits_from(arguments),
         packages=PACKAGES,
         work=lambda session: _work(arguments, session),
     )
