@@ -7,8 +7,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_SSH_PORT = 2222
-_METADATA_PORT = 1338
+# sshd's own port where this process may bind it, as root may; else any user may bind the next.
+_SSH_PORTS = (22, 2222)
+_METADATA_PORTS = (1338,)
 _LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 512
 
@@ -41,7 +42,7 @@ class AddressPool:
         self._many = many
         # The ports that all instances share: the usual ones, or free ones where those are taken.
         host = next(self._hosts)
-        self._ports = (_free_port(host, _SSH_PORT), _free_port(host, _METADATA_PORT)) if many else (0, 0)
+        self._ports = (_free_port(host, _SSH_PORTS), _free_port(host, _METADATA_PORTS)) if many else (0, 0)
 
     def take(self) -> Listeners:
         """Bind the next free address.
@@ -89,8 +90,8 @@ def has_many_addresses() -> bool:
     return True
 
 
-def _free_port(host: str, preferred: int) -> int:
-    for port in (preferred, 0):
+def _free_port(host: str, preferred: tuple[int, ...]) -> int:
+    for port in (*preferred, 0):
         try:
             with _bind(host, port) as probe:
                 return int(probe.getsockname()[1])

@@ -112,7 +112,6 @@ class LocalInstance:
         await self._write(self._write_files)
         self._ssh = SshServer(
             host_key=host_key,
-            authorized=self._authorized_keys(),
             env=self._env,
             home=self.root / "home",
             interpreter=self.interpreter,

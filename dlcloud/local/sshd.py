@@ -1,4 +1,8 @@
-"""The SSH server of one instance: commands, shells and SFTP as real processes and files of this machine."""
+"""The SSH server of one instance: commands, shells and SFTP as real processes and files of this machine.
+
+As sshd: `authorized_keys` is read at every login, a connection has 10 sessions (MaxSessions), and a shell
+without a terminal reads its commands from the client's input.
+"""
 
 import asyncio
 import contextlib
@@ -10,9 +14,10 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 
@@ -22,6 +27,9 @@ from dlcloud.local.processes import UMASK, shell_path
 _LOGIN_S = 60.0
 _KEEPALIVE_S = 30.0
 _BACKLOG = 128
+_SFTP_VERSION = 3
+MAX_SESSIONS = 10
+"""Sessions of a connection, as sshd's MaxSessions."""
 _CHUNK = 65536
 # Makes the terminal on its standard input the controlling one, then becomes the given program.
 _TAKE_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -31,36 +39,36 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class SshServer:
-    """Accepts the authorized keys, under any user name.
+    """Accepts the keys of `~/.ssh/authorized_keys`, under any user name.
 
     Args:
         host_key: The instance's ed25519 key.
-        authorized: Public keys, one OpenSSH line each; other lines are ignored.
         env: The environment of every session.
         home: The working folder of sessions and SFTP.
         interpreter: A Python that gives a shell its terminal.
     """
 
     host_key: asyncssh.SSHKey
-    authorized: tuple[str, ...]
     env: Mapping[str, str]
     home: Path
     interpreter: str
-    _keys: frozenset[bytes] = frozenset()
     _admitted: dict[bytes, float] = field(default_factory=dict)
     _acceptor: asyncssh.SSHAcceptor | None = None
     _connections: set[asyncssh.SSHServerConnection] = field(default_factory=set)
 
     async def open(self, listener: socket.socket) -> None:
         """Answer on a bound socket from now on."""
-        self._keys = _public_data(self.authorized)
         self._acceptor = await asyncssh.create_server(
-            lambda: _Login(self._is_authorized, self._connections),
+            lambda: _Login(
+                admits=self._admits,
+                authorized_keys=self.home / ".ssh/authorized_keys",
+                connections=self._connections,
+                run=self._run,
+                sftp=lambda channel: _HomeSftp(channel, self.home),
+            ),
             sock=listener,
             backlog=_BACKLOG,
             server_host_keys=[self.host_key],
-            process_factory=self._run,
-            sftp_factory=lambda channel: _HomeSftp(channel, self.home),
             encoding=None,
             line_editor=False,
             login_timeout=_LOGIN_S,
@@ -101,23 +109,44 @@ class SshServer:
             await self._acceptor.wait_closed()
             self._acceptor = None
 
-    def _is_authorized(self, key: asyncssh.SSHKey) -> bool:
-        data = key.public_data
-        return data in self._keys or self._admitted.get(data, 0.0) > time.monotonic()
+    def _admits(self, key: asyncssh.SSHKey) -> bool:
+        return self._admitted.get(key.public_data, 0.0) > time.monotonic()
 
     async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
         await _run_session(process, env=self.env, home=self.home, interpreter=self.interpreter)
 
 
+_Run = Callable[["asyncssh.SSHServerProcess[bytes]"], Coroutine[Any, Any, None]]
+_Sftp = Callable[[Any], asyncssh.SFTPServer]  # of a channel
+
+
 class _Login(asyncssh.SSHServer):
-    """One connection: public keys only, the exact ones."""
+    """One connection: public keys only, and a limit of sessions.
+
+    Args:
+        admits: True for a key that is accepted beside those of the file.
+        authorized_keys: The file of authorized keys, in OpenSSH's form with its options.
+        connections: Gets the connection while it is open.
+        run: Runs a session's command or shell.
+        sftp: Returns the SFTP server of a session.
+    """
 
     def __init__(
-        self, is_authorized: Callable[[asyncssh.SSHKey], bool], connections: set[asyncssh.SSHServerConnection]
+        self,
+        *,
+        admits: Callable[[asyncssh.SSHKey], bool],
+        authorized_keys: Path,
+        connections: set[asyncssh.SSHServerConnection],
+        run: _Run,
+        sftp: _Sftp,
     ) -> None:
-        self._is_authorized = is_authorized
+        self._admits = admits
+        self._authorized_keys = authorized_keys
         self._connections = connections
         self._connection: asyncssh.SSHServerConnection | None = None
+        self._run = run
+        self._sftp = sftp
+        self._sessions: set[_Session] = set()
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
@@ -131,19 +160,60 @@ class _Login(asyncssh.SSHServer):
         if self._connection is not None:
             self._connections.discard(self._connection)
 
+    def begin_auth(self, username: str) -> bool:
+        """Read the authorized keys, which may have changed since the last login."""
+        if self._connection is not None:
+            try:
+                self._connection.set_authorized_keys(str(self._authorized_keys))
+            except (OSError, ValueError) as error:
+                log.info("no authorized keys for user %s: %s", username, error)
+        return True
+
     def public_key_auth_supported(self) -> bool:
         return True
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        is_authorized = self._is_authorized(key)
-        if not is_authorized:
+        """Accept a key that is not in the file."""
+        admits = self._admits(key)
+        if not admits:
             log.info("refused an unknown key of user %s", username)
-        return is_authorized
+        return admits
+
+    def session_requested(self) -> "tuple[asyncssh.SSHServerChannel[bytes], _Session] | bool":
+        """Open a session, unless the connection has as many as sshd allows."""
+        if self._connection is None or len(self._sessions) >= MAX_SESSIONS:
+            log.info("refused a session beyond %d", MAX_SESSIONS)
+            return False
+        session = _Session(self._run, self._sftp, self._sessions.discard)
+        self._sessions.add(session)
+        return self._connection.create_server_channel(), session
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         """Allow forwarding, as sshd does: a logged-in user may run any program anyway."""
         log.debug("forwarding from %s:%d to %s:%d", orig_host, orig_port, dest_host, dest_port)
         return True
+
+
+class _Session(asyncssh.SSHServerProcess[bytes]):
+    """A session, which counts until its program has ended, or its channel where it has none."""
+
+    def __init__(self, run: _Run, sftp: _Sftp, on_end: "Callable[[_Session], None]") -> None:
+        super().__init__(self._run_program, sftp, _SFTP_VERSION, allow_scp=False)
+        self._run = run
+        self._on_end = on_end
+        self._has_program = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self._has_program:
+            self._on_end(self)
+
+    async def _run_program(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
+        self._has_program = True
+        try:
+            await self._run(process)
+        finally:
+            self._on_end(self)
 
 
 class _HomeSftp(asyncssh.SFTPServer):
@@ -157,17 +227,6 @@ class _HomeSftp(asyncssh.SFTPServer):
         return os.path.normpath(os.path.join(self._home, path))  # noqa: PTH118 - bytes, which Path cannot hold
 
 
-def _public_data(lines: tuple[str, ...]) -> frozenset[bytes]:
-    """Return the keys in the form that a login offers them."""
-    keys = set()
-    for line in lines:
-        try:
-            keys.add(asyncssh.import_public_key(line).public_data)
-        except asyncssh.KeyImportError:
-            log.warning("a line of the authorized keys is no public key")
-    return frozenset(keys)
-
-
 async def _run_session(
     process: "asyncssh.SSHServerProcess[bytes]", *, env: Mapping[str, str], home: Path, interpreter: str
 ) -> None:
@@ -176,7 +235,7 @@ async def _run_session(
     The process outlives a dropped connection, as under sshd; it is never signalled by one.
     """
     shell = shell_path()
-    argv = [shell, "-c", process.command] if process.command is not None else [shell, "-i"]
+    argv = [shell, "-c", process.command] if process.command is not None else [shell, "-l"]
     try:
         if process.term_type is None:
             status = await _with_pipes(process, argv, env=env, home=home)
