@@ -51,8 +51,10 @@ def _filled(home):
 def test_runs_types_settings_and_days_are_told_apart(dlcloud, words, verdicts):
     done = dlcloud("compare", *words, "-o", "json")
     assert done.status == 0, done.stderr
-    told = json.loads(done.stdout)["result"]["records"]
-    assert [(each["setting_a"], round(each["ratio"], 4), each["verdict"]) for each in told] == verdicts
+    compared = json.loads(done.stdout)["result"]["records"]
+    assert [
+        (record["setting_a"], round(record["ratio"], 4), record["verdict"]) for record in compared
+    ] == verdicts
 
 
 def test_software_and_hardware_that_differ_are_listed(dlcloud):
@@ -63,7 +65,7 @@ def test_software_and_hardware_that_differ_are_listed(dlcloud):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["c5.large", "p3.2xlarge"], "nothing stored is called p3.2xlarge"),
         (["c5.large", "date:yesterday"], "is not a date like"),
@@ -73,17 +75,17 @@ def test_software_and_hardware_that_differ_are_listed(dlcloud):
         (["c5.large,int8", "c7i.large"], "measured nothing in common"),
     ],
 )
-def test_what_means_nothing_is_refused_in_words(dlcloud, words, told):
+def test_what_means_nothing_is_refused_in_words(dlcloud, words, message):
     done = dlcloud("compare", *words)
     assert done.status == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert "hint: " in done.stderr
     assert done.stdout == ""
 
 
 def test_the_report_takes_filters_and_says_what_there_is(dlcloud):
     done = dlcloud("cost-report", "--type", "c7i", "--since", "2026-09-03", "-o", "json")
-    assert [each["run"] for each in json.loads(done.stdout)["result"]["records"]] == ["three-1"]
+    assert [record["run"] for record in json.loads(done.stdout)["result"]["records"]] == ["three-1"]
     every = dlcloud("cost-report", "--all", "-o", "json")
     assert len(json.loads(every.stdout)["result"]["records"]) == 4
     assert "types: c5.large, c7i.large" in dlcloud("cost-report", "--type", "p3").stdout
@@ -96,17 +98,17 @@ def test_without_credentials_the_bill_is_missing_and_the_report_is_not(dlcloud, 
     database = Database(home / "store.sqlite")
     Clusters(database).add(cluster())
     database.close()
-    nobody = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(home)}
-    done = dlcloud("cost-report", "--billed", "-o", "json", **nobody)
+    without_credentials = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(home)}
+    done = dlcloud("cost-report", "--billed", "-o", "json", **without_credentials)
     assert done.status == 0, done.stderr
-    told = json.loads(done.stdout)["result"]
-    assert "AWS's side is not known" in told["billed"]["unanswered"]
-    assert "credentials" in told["billed"]["unanswered"]
-    assert len(told["records"]) == 3
+    document = json.loads(done.stdout)["result"]
+    assert "AWS's side is not known" in document["billed"]["unanswered"]
+    assert "credentials" in document["billed"]["unanswered"]
+    assert len(document["records"]) == 3
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--plot", "report.jpg"], "which format?"),
         (["--html", "no/such/folder/page.html"], "cannot be written"),
@@ -114,8 +116,8 @@ def test_without_credentials_the_bill_is_missing_and_the_report_is_not(dlcloud, 
         (["--html", "page.html", "--timeline", "home/store.sqlite"], "no step of a training is in it"),
     ],
 )
-def test_pictures_that_cannot_be_drawn_are_refused_in_words(dlcloud, home, words, told):
+def test_pictures_that_cannot_be_drawn_are_refused_in_words(dlcloud, home, words, message):
     done = dlcloud("cost-report", *words)
     assert done.status == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert not list(home.parent.glob("*page*"))

@@ -48,9 +48,9 @@ def test_a_winner_is_named_only_where_the_interval_excludes_1(first, second, ver
 
 def test_the_interval_is_that_of_the_log_ratio():
     # ln(10/9.5) and ln(21/20) add as squares: 2 * exp(sqrt(0.0512933**2 + 0.0487902**2)) = 2.14672.
-    told = ratio_of(metric(9.5, 10, 10.5), metric(19, 20, 21))
-    assert told.value == 2
-    assert math.isclose(told.high, 2.14672, rel_tol=1e-5)
+    ratio = ratio_of(metric(9.5, 10, 10.5), metric(19, 20, 21))
+    assert ratio.value == 2
+    assert math.isclose(ratio.high, 2.14672, rel_tol=1e-5)
 
 
 bounds = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100), st.floats(0.1, 100)).map(sorted)
@@ -68,9 +68,9 @@ def test_the_other_way_round_it_is_the_inverse(first, second):
 @given(bounds)
 def test_against_a_certain_figure_the_interval_is_that_of_the_other(first):
     assume(first[0] < first[2])
-    told = ratio_of(metric(1, 1, 1), metric(*first))
-    assert math.isclose(told.low, first[0])
-    assert math.isclose(told.high, first[2])
+    ratio = ratio_of(metric(1, 1, 1), metric(*first))
+    assert math.isclose(ratio.low, first[0])
+    assert math.isclose(ratio.high, first[2])
 
 
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says():
@@ -82,8 +82,8 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says():
             values = [generator.lognormvariate(math.log(centre), 0.1) for _ in range(12)]
             drawn = bootstrap(values, generator, resamples=200)
             sides.append(metric(drawn.low, median(values), drawn.high, 12))
-        told = ratio_of(*sides)
-        held += told.low <= 1.5 <= told.high
+        ratio = ratio_of(*sides)
+        held += ratio.low <= 1.5 <= ratio.high
     assert held >= 190
 
 
@@ -116,12 +116,11 @@ def test_two_types_that_were_rehearsed_on_one_machine_are_not_judged():
     assert pair.ratio.verdict == UNDECIDED
 
 
-def test_differences_are_told_by_name_and_of_lists_what_only_one_side_has():
+def test_differences_are_named_and_of_lists_what_only_one_side_has():
     first = {"hardware": {"cpu_model": "Xeon", "cpu_flags": ["avx2"], "cores": 2}, "image": "ami-1", "old": 1}
     second = {"hardware": {"cpu_model": "EPYC", "cpu_flags": ["avx2", "amx"], "cores": 2}, "image": "ami-2"}
-    found = differences(first, second, ignored=frozenset({"image"}))
-    told = [(each.name, each.first, each.second) for each in found]
-    assert told == [
+    differing = differences(first, second, ignored=frozenset({"image"}))
+    assert [(part.name, part.first, part.second) for part in differing] == [
         ("hardware.cpu_model", "Xeon", "EPYC"),
         ("hardware.cpu_flags", "", "only here: amx"),
         ("old", "1", ""),

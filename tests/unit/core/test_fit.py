@@ -40,13 +40,13 @@ def test_what_a_machine_lacks_is_said_for_benchmarks_and_for_settings():
     small = Machine(name="t", flags=frozenset(), memory_gib=16.0, gpus=0)
     fits = fit(ALL, small)
     assert fits.benchmarks == ("plain", "int8")
-    assert [(each.benchmark, each.setting, each.reason) for each in fits.left_out] == [
+    assert [(part.benchmark, part.setting, part.reason) for part in fits.left_out] == [
         ("gpu", "", "t has no NVIDIA GPU"),
         ("large", "", "t has 16 GiB of memory, 32 are needed"),
         ("mixed", "", "t has no AVX512_BF16 or AMX"),
         ("int8", "bf16", "t has no avx512_bf16 or amx_bf16"),
     ]
-    assert [each.reason for each in fits.advice] == [
+    assert [part.reason for part in fits.advice] == [
         "t has no AMX: slower",
         "t has no VNNI: half the gain",
     ]
@@ -71,7 +71,7 @@ def test_types_of_the_articles_and_successors_promise_their_features():
 
 
 def test_every_word_of_the_table_of_types_is_understood():
-    assert {isa for known in Catalog() for isa in known.cpu_isa} <= FLAGS_OF_ISA.keys()
+    assert {isa for hardware in Catalog() for isa in hardware.cpu_isa} <= FLAGS_OF_ISA.keys()
 
 
 def test_an_instance_shows_what_it_has():

@@ -32,7 +32,7 @@ def line(low, value, high, setting="fp32", *, usd="1", kind="c5.large", spot=Non
 
 
 def settings(lines):
-    return [each.result.setting for each in lines]
+    return [row.result.setting for row in lines]
 
 
 SLOW_CHEAP = line(9, 10, 11, "a", usd="1", spot="0.9", latency=5)
@@ -124,9 +124,9 @@ def test_a_single_line_needs_no_winner():
 
 def test_lines_are_grouped_by_what_they_share_and_rehearsals_apart():
     lines = [line(1, 2, 3, "a"), line(1, 2, 3, "b", case="resnet"), line(1, 2, 3, "c", cloud="local")]
-    assert [settings(each) for each in group_rows(lines, Group.CASE)] == [["a"], ["b"], ["c"]]
-    assert [settings(each) for each in group_rows(lines, Group.BENCHMARK)] == [["a", "b"], ["c"]]
-    assert [settings(each) for each in group_rows(lines, Group.RUN)] == [["a"], ["b"], ["c"]]
+    assert [settings(row) for row in group_rows(lines, Group.CASE)] == [["a"], ["b"], ["c"]]
+    assert [settings(row) for row in group_rows(lines, Group.BENCHMARK)] == [["a", "b"], ["c"]]
+    assert [settings(row) for row in group_rows(lines, Group.RUN)] == [["a"], ["b"], ["c"]]
 
 
 def test_types_stand_side_by_side_where_there_are_several():
@@ -143,4 +143,4 @@ def test_a_named_winner_beats_every_other_at_either_end_of_its_interval(drawn, b
     (best,) = best_of(lines, by, Market.ON_DEMAND)
     if best.row is not None:
         worst = best.row.throughput.low
-        assert all(worst > each.throughput.high for each in lines if each is not best.row)
+        assert all(worst > row.throughput.high for row in lines if row is not best.row)

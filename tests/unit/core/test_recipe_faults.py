@@ -1,4 +1,4 @@
-"""What is wrong with a recipe is told at once, where it stands, and as nothing but a RecipeError."""
+"""Every fault of a recipe is reported at once, with its line, and as a RecipeError."""
 
 import contextlib
 
@@ -36,9 +36,9 @@ def faults(text):
 
 
 def only_fault(text):
-    told = faults(text)
-    assert len(told) == 1, told
-    return told[0]
+    messages = faults(text)
+    assert len(messages) == 1, messages
+    return messages[0]
 
 
 def changed(old, new):
@@ -51,17 +51,17 @@ def with_workload(*lines):
 
 
 def test_five_faults_are_five_lines_in_the_order_of_their_lines():
-    told = faults(FIVE)
-    assert [line.split(": ")[0] + " " + line.split(": ")[1] for line in told] == [
+    messages = faults(FIVE)
+    assert [line.split(": ")[0] + " " + line.split(": ")[1] for line in messages] == [
         "r.yaml:1 name",
         "r.yaml:3 instances.types[0]",
         "r.yaml:4 instances.count",
         "r.yaml:5 instances.markt",
         "r.yaml:8 workload.repeats",
     ]
-    assert told[3].endswith("unknown key")
-    assert "'Bad Name'" in told[0]
-    assert "'many'" in told[4]
+    assert messages[3].endswith("unknown key")
+    assert "'Bad Name'" in messages[0]
+    assert "'many'" in messages[4]
 
 
 def test_a_fault_is_a_usage_error_with_a_hint():
@@ -72,7 +72,7 @@ def test_a_fault_is_a_usage_error_with_a_hint():
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "- a\n- b\n", "just words\n", "42"])
-def test_what_is_no_mapping_is_told_so(text):
+def test_a_recipe_that_is_no_mapping_is_refused(text):
     assert only_fault(text).startswith("r.yaml:1: a recipe is a mapping")
 
 
@@ -98,13 +98,13 @@ def test_a_key_written_twice_is_refused_with_both_lines():
 
 
 def test_an_alias_is_refused_where_it_is_used():
-    told = only_fault("name: &n good\ninstances:\n  types: [*n]\nworkload: {command: x}\n")
-    assert told.startswith("r.yaml:3: aliases (*n)")
+    fault = only_fault("name: &n good\ninstances:\n  types: [*n]\nworkload: {command: x}\n")
+    assert fault.startswith("r.yaml:3: aliases (*n)")
 
 
 def test_a_tab_is_refused_with_its_line():
-    told = only_fault("name: good\ninstances:\n\ttypes: [c7i.xlarge]\n")
-    assert told.startswith("r.yaml:3: not YAML:")
+    fault = only_fault("name: good\ninstances:\n\ttypes: [c7i.xlarge]\n")
+    assert fault.startswith("r.yaml:3: not YAML:")
 
 
 def test_a_second_document_is_refused():
@@ -174,9 +174,9 @@ def test_what_yaml_cannot_hold_is_a_fault(escape):
     ],
 )
 def test_every_field_refuses_what_it_cannot_mean(old, new, where, says):
-    told = only_fault(changed(old, new))
-    assert told.startswith(f"r.yaml:{where}: ")
-    assert says in told
+    fault = only_fault(changed(old, new))
+    assert fault.startswith(f"r.yaml:{where}: ")
+    assert says in fault
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,14 @@ def test_every_field_refuses_what_it_cannot_mean(old, new, where, says):
     ],
 )
 def test_a_workload_is_one_thing_and_complete(lines, says):
-    told = only_fault(with_workload(*lines))
-    assert says in told
-    assert told.startswith(("r.yaml:4: workload", f"r.yaml:{4 + len(lines)}: workload."))
+    fault = only_fault(with_workload(*lines))
+    assert says in fault
+    assert fault.startswith(("r.yaml:4: workload", f"r.yaml:{4 + len(lines)}: workload."))
 
 
 def test_the_zones_must_lie_in_the_region():
-    told = only_fault(changed("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  zones: [eu-west-1a]"))
-    assert "zone eu-west-1a is not in region us-east-1" in told
+    fault = only_fault(changed("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  zones: [eu-west-1a]"))
+    assert "zone eu-west-1a is not in region us-east-1" in fault
 
 
 PIECES = (
@@ -225,8 +225,8 @@ def test_any_text_gives_a_recipe_or_a_recipe_error_that_can_be_printed(text):
     try:
         assert isinstance(read_recipe(text, "r.yaml"), Recipe)
     except RecipeError as error:
-        told = error.message.splitlines()
-        assert told
+        messages = error.message.splitlines()
+        assert messages
         error.message.encode("utf-8")
 
 

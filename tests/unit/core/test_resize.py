@@ -28,7 +28,7 @@ def member(number, market=ON_DEMAND, **other):
 
 
 def ended(decision):
-    return [each.instance.instance_id for each in decision.end]
+    return [member.instance.instance_id for member in decision.end]
 
 
 def test_the_newest_end_first_and_the_oldest_on_demand_one_never():
@@ -88,9 +88,11 @@ def test_a_size_within_them_is_not_and_a_plain_count_is_only_a_beginning(text, s
 
 
 def test_what_is_committed_ends_at_the_end_or_at_the_timer():
-    known = {"i-0001": 120}
+    life_minutes = {"i-0001": 120}
     gone = member(2, ended_at=THEN + timedelta(minutes=32))
-    total = committed_usd([member(1), gone, member(3)], life_minutes=known, longest_minutes=60, disk_gib=0)
+    total = committed_usd(
+        [member(1), gone, member(3)], life_minutes=life_minutes, longest_minutes=60, disk_gib=0
+    )
     assert total == Decimal("0.6") * (2 + Decimal("0.5") + 1)
     unknown = replace(gone, hourly_usd=None)
     assert committed_usd([unknown], life_minutes={}, longest_minutes=60, disk_gib=0) is None
@@ -132,8 +134,8 @@ def test_what_cannot_be_known_to_be_held_is_refused():
 
 def limited(used):
     usage = [Usage(instance_type="c7i.xlarge", market=ON_DEMAND, vcpus=used)]
-    seen = replace(observed(), quotas=quotas({"L-1216C47A": 16}, usage))
-    return replace(seen, hardware={name: hardware(name) for name in ("c7i.xlarge", "c6i.xlarge")})
+    facts = replace(observed(), quotas=quotas({"L-1216C47A": 16}, usage))
+    return replace(facts, hardware={name: hardware(name) for name in ("c7i.xlarge", "c6i.xlarge")})
 
 
 def test_the_quota_need_only_hold_what_is_missing():

@@ -74,7 +74,7 @@ def test_the_bills_of_all_runs_of_an_instance_are_the_bill_of_the_instance(steps
         time += idle + setup + length
     there = period(ended=None if up else time + tail)
     now = at(time + tail)
-    bills = [cost_of_run(each, runs, there, now) for each in runs]
+    bills = [cost_of_run(one_run, runs, there, now) for one_run in runs]
     seconds = billed_seconds(THEN, at(time + tail))
     assert sum(bill.seconds for bill in bills) == seconds
     whole = instance_usd(Decimal("0.1785"), seconds) + volume_usd(50, seconds)

@@ -20,10 +20,10 @@ def test_nothing_on_the_front_is_beaten_and_all_else_is(drawn):
     lines = [
         line(speed, speed, speed, str(number), usd=repr(usd)) for number, (speed, usd) in enumerate(drawn)
     ]
-    front = {each.result.setting for each in pareto_front(lines, Market.ON_DEMAND)}
+    front = {row.result.setting for row in pareto_front(lines, Market.ON_DEMAND)}
     points = {
-        each.result.setting: (each.throughput.value, float(each.usd_per_million(Market.ON_DEMAND)))
-        for each in lines
+        row.result.setting: (row.throughput.value, float(row.usd_per_million(Market.ON_DEMAND)))
+        for row in lines
     }
     for name, (speed, usd) in points.items():
         beaten = any(

@@ -51,7 +51,7 @@ def test_cost_and_speed_up_are_drawn_with_their_intervals():
     first, second = pareto.spec["data"]["values"]
     assert (first["throughput"], first["throughput_low"], first["throughput_high"]) == (10.0, 9.8, 10.25)
     assert round(second["usd"], 6) == 1.434703
-    assert [each["front"] for each in (first, second)] == [False, True]
+    assert [value["front"] for value in (first, second)] == [False, True]
     (bar,) = speed_ups.spec["data"]["values"]
     assert (bar["ratio"], bar["low"], bar["high"], bar["verdict"]) == (3.456, 3.3, 3.61, "faster")
     assert speed_ups.rows == [["int8 over fp32", "3.46x (3.30–3.61)", "faster"]]
@@ -105,10 +105,10 @@ def built(report, drawn=(), bundle=""):
 
 def test_nothing_in_the_results_can_break_out_of_the_page():
     evil = '</script><script>alert(1)</script><img src=x onerror="alert(1)">@CHARTS@'
-    told = lines(
+    rows = lines(
         result(evil, case=evil), compared=[comparison(case=evil)], of=run(workload=evil), quoted=quote()
     )
-    text = built(cost_report(told), cost_charts(told, Market.ON_DEMAND), bundle="'</script>'")
+    text = built(cost_report(rows), cost_charts(rows, Market.ON_DEMAND), bundle="'</script>'")
     assert text.count("<script") == 2
     assert text.count("</script>") == 2
     assert "<img" not in text
@@ -119,6 +119,6 @@ def test_nothing_in_the_results_can_break_out_of_the_page():
 
 
 def test_the_page_asks_for_nothing_from_elsewhere():
-    told = built(cost_report(lines()), charts())
-    addresses = set(re.findall(r"https?://[^\"'\s<]+", told))
+    text = built(cost_report(lines()), charts())
+    addresses = set(re.findall(r"https?://[^\"'\s<]+", text))
     assert addresses <= {themed({})["$schema"]}

@@ -63,8 +63,8 @@ def rows(*args, **kwargs):
 
 
 def test_the_golden_table():
-    told = table(compared=[comparison()], quoted=quote(), bill=BILL, peak=0.4)
-    assert told == GOLDEN
+    text = table(compared=[comparison()], quoted=quote(), bill=BILL, peak=0.4)
+    assert text == GOLDEN
 
 
 def test_the_dollars_are_right():
@@ -88,45 +88,47 @@ def test_text_keeps_within_80_columns(details):
     }
     of = run(cloud="local", price_source="bundled table")
     wide = Hardware(cpu_model="Intel(R) Xeon(R) Platinum 8488C Processor @ 2.40GHz", physical_cores=48)
-    told = table(
+    text = table(
         result(case="resnet50 batch 64", baseline=True, metrics=metrics, facts=facts),
         result("int8", case="resnet50 batch 64", metrics=metrics, facts=facts, warnings=("long " * 30,)),
         of=of, compared=[comparison(case="resnet50 batch 64", ratio=13.456, low=12.3, high=14.61)],
         hardware=wide, details=details,
     )  # fmt: skip
-    assert max(len(line) for line in told.splitlines()) <= 80
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_a_rehearsal_is_marked_in_every_format():
     of = run(cloud="local")
     report = cost_report(lines(of=of, compared=[comparison()]), View(details=True))
     for form in (Format.TABLE, Format.MARKDOWN):
-        told = " ".join(render(report, form).split())
-        assert "(rehearsal, measured on Xeon 8488C, 2 cores)" in told
-        assert "images/s*" in told
-        assert "USD/M*" in told
-        assert "4.96*" in told
-        assert "1.43*" in told
-        assert "* rehearsal: the price is of c7i.xlarge, the speed is of this machine's Xeon 8488C" in told
-    assert [each["rehearsal"] for each in csv.DictReader(io.StringIO(render(report, Format.CSV)))] == [
+        text = " ".join(render(report, form).split())
+        assert "(rehearsal, measured on Xeon 8488C, 2 cores)" in text
+        assert "images/s*" in text
+        assert "USD/M*" in text
+        assert "4.96*" in text
+        assert "1.43*" in text
+        assert "* rehearsal: the price is of c7i.xlarge, the speed is of this machine's Xeon 8488C" in text
+    assert [record["rehearsal"] for record in csv.DictReader(io.StringIO(render(report, Format.CSV)))] == [
         "true"
     ] * 2
-    told = json.loads(render(report, Format.JSON))["result"]["records"]
-    assert [(each["rehearsal"], each["measured_on"]) for each in told] == [(True, "Xeon 8488C, 2 cores")] * 2
+    marked = json.loads(render(report, Format.JSON))["result"]["records"]
+    assert [(record["rehearsal"], record["measured_on"]) for record in marked] == [
+        (True, "Xeon 8488C, 2 cores")
+    ] * 2
 
 
 def test_what_ran_on_aws_is_not_marked():
-    told = table()
-    assert "*" not in told
-    assert "rehears" not in told
-    assert [each["rehearsal"] for each in records()] == [False, False]
+    text = table()
+    assert "*" not in text
+    assert "rehears" not in text
+    assert [record["rehearsal"] for record in records()] == [False, False]
 
 
 def test_an_unknown_price_is_said_and_is_no_number():
     of = run(hourly_usd=None, price_as_of=None, price_source="")
     assert "unknown" in table(of=of).partition("what an hour costs")[2]
     assert [row["USD/M"] for row in rows(of=of)] == ["unknown", "unknown"]
-    assert [each["usd_per_million"] for each in records(of=of)] == [None, None]
+    assert [record["usd_per_million"] for record in records(of=of)] == [None, None]
 
 
 def test_a_single_sample_has_no_interval():
@@ -139,8 +141,8 @@ def test_a_single_sample_has_no_interval():
 
 @pytest.mark.parametrize("verdict", ["no difference seen", "", "undecided"])
 def test_no_winner_is_named_where_none_was_seen(verdict):
-    told = rows(compared=[comparison(ratio=1.02, low=0.97, high=1.08, verdict=verdict)])
-    assert told[1]["speed-up"] == "≈ 1.02x (0.97–1.08)"
+    shown = rows(compared=[comparison(ratio=1.02, low=0.97, high=1.08, verdict=verdict)])
+    assert shown[1]["speed-up"] == "≈ 1.02x (0.97–1.08)"
 
 
 @pytest.mark.parametrize(
@@ -187,9 +189,9 @@ BESIDE_BEST = [
 def test_settings_show_ratios_to_their_own_and_to_the_best_baseline():
     shown = rows(*ENGINES, overall=BESIDE_BEST, quoted=quote())
     assert [row["over best"] for row in shown] == ["best", "3.46x", "≈ 0.98x", "3.01x"]
-    told = table(*ENGINES, overall=BESIDE_BEST, quoted=quote())
-    assert "over best: beside openvino fp32, the best baseline of the case" in told
-    assert max(len(line) for line in told.splitlines()) <= 80
+    text = table(*ENGINES, overall=BESIDE_BEST, quoted=quote())
+    assert "over best: beside openvino fp32, the best baseline of the case" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_json_and_wide_table_hold_the_interval_over_the_best_baseline():
@@ -207,9 +209,9 @@ def test_without_a_choice_of_baselines_there_is_no_such_column():
 
 def test_what_did_not_settle_is_marked_with_its_warning_once():
     shaky = result(stable=False, warnings=("another program took 9 % of the processor",) * 2)
-    told = table(shaky)
-    assert "fp32 ~" in told
-    assert told.count("another program took 9 %") == 1
+    text = table(shaky)
+    assert "fp32 ~" in text
+    assert text.count("another program took 9 %") == 1
 
 
 def test_wall_time_stands_in_for_a_throughput():
@@ -226,9 +228,9 @@ def test_a_price_that_is_not_zero_is_never_shown_as_zero():
     cheap = replace(BILL, instance_usd=Decimal("0.0000411"), volume_usd=Decimal("0.0000021"))
     (row,) = rows(fast, quoted=quote())
     assert (row["USD/M"], row["spot"]) == ("0.0000110", "0.00000441")
-    told = table(fast, quoted=quote(), bill=cheap)
-    assert "0.0000432" in told
-    assert max(len(line) for line in told.splitlines()) <= 80
+    text = table(fast, quoted=quote(), bill=cheap)
+    assert "0.0000432" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_a_result_that_measured_nothing_has_empty_cells():

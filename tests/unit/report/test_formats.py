@@ -19,10 +19,10 @@ def report(*records, sections=(), **extra):
 
 
 def test_csv_has_every_key_of_any_record_once_and_else_empty_cells():
-    told = render(
+    text = render(
         report({"a": 1, "b": None}, {"b": True, "c": Decimal("0.10")}, {"a": AT, "c": 'x,"y"\nz'}), Format.CSV
     )
-    assert list(csv.reader(io.StringIO(told))) == [
+    assert list(csv.reader(io.StringIO(text))) == [
         ["a", "b", "c"],
         ["1", "", ""],
         ["", "true", "0.10"],
@@ -31,10 +31,10 @@ def test_csv_has_every_key_of_any_record_once_and_else_empty_cells():
 
 
 def test_json_is_a_versioned_envelope_with_exact_money():
-    told = json.loads(
+    document = json.loads(
         render(report({"usd": Decimal("0.10"), "at": AT, "none": None, "yes": True}, more=[1]), Format.JSON)
     )
-    assert told == {
+    assert document == {
         "schema": 1,
         "command": "test",
         "result": {
@@ -68,10 +68,10 @@ def test_a_table_has_its_heading_above_and_its_notes_below():
 
 
 def test_markdown_is_a_table_of_github():
-    told = render(report(sections=[SECTION, SECTION]), Format.MARKDOWN).splitlines()
-    assert told[2].split("|")[1:3] == [" name ", "  n "]
-    assert set(told[3]) <= set("|:-")
-    assert sum(line == "a heading" for line in told) == 2
+    lines = render(report(sections=[SECTION, SECTION]), Format.MARKDOWN).splitlines()
+    assert lines[2].split("|")[1:3] == [" name ", "  n "]
+    assert set(lines[3]) <= set("|:-")
+    assert sum(line == "a heading" for line in lines) == 2
 
 
 def test_a_table_without_rows_keeps_its_titles():
@@ -90,12 +90,12 @@ def shown(made, form=Format.TABLE):
 
 
 def test_a_plan_shows_its_pools_its_money_and_its_reasons():
-    told = shown(plan())
-    lines = told.splitlines()
+    text = shown(plan())
+    lines = text.splitlines()
     assert lines[0] == "plan of sample on aws"
     first = next(line for line in lines if line.lstrip().startswith("1 "))
     assert " ".join(first.split()) == "1 c7i.xlarge on-demand any 0.1785 2026-07-20, bundled table"
-    flat = " ".join(told.split())
+    flat = " ".join(text.split())
     for words in (
         "2 instance(s) for quantization",
         "SSH from 203.0.113.7/32 only; account 123456789012, us-east-1",
@@ -111,28 +111,28 @@ def test_a_plan_that_is_a_rehearsal_says_so_in_every_format():
     rehearsal = plan("cloud: local\n" + RECIPE)
     for form in (Format.TABLE, Format.MARKDOWN):
         assert "nothing is billed" in shown(rehearsal, form)
-    assert {each["rehearsal"] for each in csv.DictReader(io.StringIO(shown(rehearsal, Format.CSV)))} == {
+    assert {record["rehearsal"] for record in csv.DictReader(io.StringIO(shown(rehearsal, Format.CSV)))} == {
         "true"
     }
-    told = json.loads(shown(rehearsal, Format.JSON))["result"]
-    assert told["plan"]["rehearsal"]
-    assert all(each["rehearsal"] for each in told["records"])
+    document = json.loads(shown(rehearsal, Format.JSON))["result"]
+    assert document["plan"]["rehearsal"]
+    assert all(record["rehearsal"] for record in document["records"])
     assert "rehears" not in shown(plan())
 
 
 def test_a_plan_of_unknown_price_says_so():
     made = make_plan(recipe(), observed(price()))
-    told = shown(made)
-    assert "cost unknown; instances end themselves after 240 minutes" in " ".join(told.split())
-    assert "unknown" in next(line for line in told.splitlines() if "c6i.xlarge" in line)
+    text = shown(made)
+    assert "cost unknown; instances end themselves after 240 minutes" in " ".join(text.split())
+    assert "unknown" in next(line for line in text.splitlines() if "c6i.xlarge" in line)
     whole = json.loads(shown(made, Format.JSON))["result"]
     assert whole["plan"]["worst_case_usd"] is None
     assert whole["plan"]["reasons"]
-    assert [each["hourly_usd"] for each in whole["records"]] == ["0.1785", None]
+    assert [record["hourly_usd"] for record in whole["records"]] == ["0.1785", None]
 
 
 def test_a_plan_for_a_range_that_is_kept_says_so():
     text = RECIPE.replace("count: 2", "count: {min: 1, max: 4}") + "keep: {instances: yes}\n"
-    told = " ".join(shown(plan(text)).split())
-    assert "1 to 4 instance(s)" in told
-    assert "dlcloud down ends it" in told
+    flat = " ".join(shown(plan(text)).split())
+    assert "1 to 4 instance(s)" in flat
+    assert "dlcloud down ends it" in flat

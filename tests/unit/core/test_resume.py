@@ -20,7 +20,7 @@ def before(minutes, state=LOST, **other):
 
 
 def chosen(*runs):
-    return [each.run_id for each in resumable_runs([*runs, NEW], NEW)]
+    return [candidate.run_id for candidate in resumable_runs([*runs, NEW], NEW)]
 
 
 def test_interrupted_runs_of_the_same_kind_are_chosen_oldest_first():
@@ -55,9 +55,9 @@ END = ("case", {"case": "a", "settings": ["fp32"], "complete": True, "seconds": 
 
 def test_a_finished_case_has_its_start_but_no_samples_or_progress():
     best = ("overall", {"case": "a", "ratio": 2.0})
-    told = lines(START, ("progress", {}), ("sample", {}), RESULT, best, END, ("result", {"case": "b"}))
-    (case,) = finished_cases(told)
-    assert (case.name, case.start, case.lines) == ("a", told[0], (told[3], told[4], told[5]))
+    records = lines(START, ("progress", {}), ("sample", {}), RESULT, best, END, ("result", {"case": "b"}))
+    (case,) = finished_cases(records)
+    assert (case.name, case.start, case.lines) == ("a", records[0], (records[3], records[4], records[5]))
 
 
 def test_a_case_that_failed_or_was_cut_off_is_not_finished():

@@ -19,27 +19,27 @@ def ask(text, market, *prices, missing=4, on_demand=0, **other):
 
 
 def test_one_on_demand_type_is_one_request_without_a_zone():
-    wanted = ask(ONE, Market.ON_DEMAND, missing=2)
-    assert wanted.single
-    assert wanted.pools == (("c7i.xlarge", ""),)
-    assert (wanted.spot_count, wanted.on_demand_count) == (0, 2)
+    attempt = ask(ONE, Market.ON_DEMAND, missing=2)
+    assert attempt.single
+    assert attempt.pools == (("c7i.xlarge", ""),)
+    assert (attempt.spot_count, attempt.on_demand_count) == (0, 2)
 
 
 def test_what_it_gave_in_part_is_completed_zone_by_zone():
-    wanted = ask(ONE, Market.ON_DEMAND, missing=1, spread=True)
-    assert not wanted.single
-    assert wanted.pools == (("c7i.xlarge", "us-east-1a"), ("c7i.xlarge", "us-east-1b"))
+    attempt = ask(ONE, Market.ON_DEMAND, missing=1, spread=True)
+    assert not attempt.single
+    assert attempt.pools == (("c7i.xlarge", "us-east-1a"), ("c7i.xlarge", "us-east-1b"))
 
 
 def test_several_types_are_asked_at_once_in_every_zone_the_first_first():
-    wanted = ask(RECIPE, Market.ON_DEMAND)
-    assert [name for name, _ in wanted.pools] == ["c7i.xlarge"] * 2 + ["c6i.xlarge"] * 2
+    attempt = ask(RECIPE, Market.ON_DEMAND)
+    assert [name for name, _ in attempt.pools] == ["c7i.xlarge"] * 2 + ["c6i.xlarge"] * 2
 
 
 def test_spot_is_asked_in_every_zone():
-    wanted = ask(SPOT, Market.SPOT, *PRICES)
-    assert not wanted.single
-    assert (wanted.spot_count, wanted.on_demand_count) == (4, 0)
+    attempt = ask(SPOT, Market.SPOT, *PRICES)
+    assert not attempt.single
+    assert (attempt.spot_count, attempt.on_demand_count) == (4, 0)
 
 
 def test_a_base_is_on_demand_and_counts_what_is_there():
@@ -61,12 +61,12 @@ def test_spot_may_cost_no_more_than_the_budget_was_computed_with():
 def test_more_pools_than_a_fleet_takes_are_asked_without_zones():
     zones = tuple(f"us-east-1{letter}{number}" for letter in "abc" for number in range(60))
     made = make_plan(recipe(), observed(zones=zones))
-    wanted = next_attempt(made, Market.ON_DEMAND, missing=1, on_demand=0, attempt=0)
+    attempt = next_attempt(made, Market.ON_DEMAND, missing=1, on_demand=0, attempt=0)
     assert len(zones) * 2 > MOST_POOLS
-    assert wanted.pools == (("c7i.xlarge", ""), ("c6i.xlarge", ""))
+    assert attempt.pools == (("c7i.xlarge", ""), ("c6i.xlarge", ""))
 
 
 def test_a_request_comes_back_from_its_text_as_it_was():
-    wanted = ask(SPOT + "budget: {max_usd: 9}\n", Market.SPOT, *PRICES)
-    assert LaunchAttempt.from_text(wanted.to_text()) == wanted
-    assert replace(wanted, attempt=1).to_text() != wanted.to_text()
+    attempt = ask(SPOT + "budget: {max_usd: 9}\n", Market.SPOT, *PRICES)
+    assert LaunchAttempt.from_text(attempt.to_text()) == attempt
+    assert replace(attempt, attempt=1).to_text() != attempt.to_text()

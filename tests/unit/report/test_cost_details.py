@@ -22,8 +22,8 @@ def lines(billed, *members, **other):
     return reconcile([cluster(**other)], {"c0ffee": members or [member()]}, billed, HOUR)
 
 
-def shown(told, unanswered=""):
-    section = billed_section(told, unanswered)
+def shown(clusters, unanswered=""):
+    section = billed_section(clusters, unanswered)
     return " ".join(
         render(Report(command="", records=[], sections=[section], empty=""), Format.TABLE).split()
     )
@@ -38,10 +38,10 @@ def test_an_estimate_is_of_all_instances_and_their_volumes():
 
 
 def test_the_bill_stands_beside_the_estimate():
-    told = lines({"c0ffee": BilledCost(usd=Decimal("0.52"), estimated=True)})
-    assert "sample-1a2b us-east-1 0.505 0.520 ~ +0.0145" in shown(told)
-    assert "has not closed the month" in shown(told)
-    (record,) = billed_records(told, "")["clusters"]
+    reconciled = lines({"c0ffee": BilledCost(usd=Decimal("0.52"), estimated=True)})
+    assert "sample-1a2b us-east-1 0.505 0.520 ~ +0.0145" in shown(reconciled)
+    assert "has not closed the month" in shown(reconciled)
+    (record,) = billed_records(reconciled, "")["clusters"]
     assert record["difference_usd"] == Decimal("0.014521")
 
 
@@ -50,9 +50,9 @@ def test_where_nothing_is_billed_yet_it_says_what_to_do():
 
 
 def test_where_aws_does_not_answer_it_says_why():
-    told = shown(lines({}), "AWS's side is not known: denied")
-    assert "AWS's side is not known: denied" in told
-    assert "cost allocation tag" not in told
+    text = shown(lines({}), "AWS's side is not known: denied")
+    assert "AWS's side is not known: denied" in text
+    assert "cost allocation tag" not in text
 
 
 def test_what_was_rehearsed_is_not_billed():
@@ -62,5 +62,5 @@ def test_what_was_rehearsed_is_not_billed():
 def test_it_keeps_within_80_columns():
     long = replace(lines({})[0], cluster=cluster("a-cluster-of-a-name-that-is-very-long-1a2b3c4d5e6f"))
     section = billed_section([long], "")
-    told = render(Report(command="", records=[], sections=[section], empty=""), Format.TABLE)
-    assert max(map(len, told.splitlines())) <= 80
+    text = render(Report(command="", records=[], sections=[section], empty=""), Format.TABLE)
+    assert max(map(len, text.splitlines())) <= 80
