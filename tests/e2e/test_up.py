@@ -41,6 +41,18 @@ def test_a_bundled_benchmark_runs_on_the_instance_with_marked_figures(user):
         assert mark in user.run("cost-report", "--output", form).stdout
 
 
+def test_a_command_runs_with_the_packages_of_its_recipe(user):
+    recipe = user.home / "own.yaml"
+    recipe.write_text(
+        "name: own\ncloud: local\ninstances: {types: [c7i.xlarge]}\n"
+        "setup: {requirements: pyyaml==6.0.2}\n"
+        "workload:\n  command: python3 -c 'import yaml; print(yaml.__version__)'\n"
+        "  throughput: '6.0.([0-9]+)'\n  repeats: 1\n"
+    )
+    done = user.run("up", str(recipe))
+    assert re.search(r"(?m)^as it is.* 2 .*", done.stdout), done.stdout + done.stderr
+
+
 def test_the_dry_run_creates_nothing_and_shows_the_plan_of_the_real_one(user):
     recipe = user.recipe(count=2)
     plan = user.run("up", recipe, "--dry-run").stdout

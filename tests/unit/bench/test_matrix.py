@@ -1,4 +1,4 @@
-"""A bench: what each type's recipe is, what makes two orders the same, and how it ends."""
+"""A bench: the recipe of each type, when two matrices are the same, and how it ends."""
 
 import pytest
 
@@ -14,34 +14,34 @@ from tests.fakes.samples import RECIPE, recipe, run
 TYPES = ("c5.18xlarge", "g4dn.xlarge")
 
 
-def order(*benchmarks, tiny=False, **options):
+def matrix(*benchmarks, tiny=False, **options):
     return matrix_of_benchmarks(TYPES, benchmarks, options, tiny=tiny)
 
 
 def test_each_type_has_a_cluster_of_its_own_and_each_work_its_name():
-    asked = order("quantization", instances={"market": "spot"}, cloud="local", budget={"max_hours": "2"})
-    one = asked.recipe_of_type("g4dn.xlarge")
+    bench = matrix("quantization", instances={"market": "spot"}, cloud="local", budget={"max_hours": "2"})
+    one = bench.recipe_of_type("g4dn.xlarge")
     assert (one.name, one.cloud, one.budget.max_hours) == ("bench-g4dn-xlarge", "local", 2.0)
     assert (one.instances.types, one.instances.count, one.instances.market) == (["g4dn.xlarge"], 1, "spot")
-    work = asked.recipe_of_job("g4dn.xlarge", asked.jobs[0])
-    assert work.name == "bench"
-    assert work.workload.parameters == BENCHMARKS["quantization"].sweep
+    recipe = bench.recipe_of_job("g4dn.xlarge", bench.jobs[0])
+    assert recipe.name == "bench"
+    assert recipe.workload.parameters == BENCHMARKS["quantization"].sweep
 
 
 def test_a_long_name_still_makes_a_recipe():
-    asked = matrix_of_recipe(
+    bench = matrix_of_recipe(
         ["u7i-12tb.224xlarge"], recipe(RECIPE.replace("name: sample", "name: " + "s" * 31)), {}
     )
-    assert len(asked.recipe_of_type("u7i-12tb.224xlarge").name) <= 31
+    assert len(bench.recipe_of_type("u7i-12tb.224xlarge").name) <= 31
 
 
 def test_without_names_everything_that_can_run_by_itself_runs():
-    assert [work.name for work in order().jobs] == sweepable_benchmarks()
+    assert [job.name for job in matrix().jobs] == sweepable_benchmarks()
     assert "command" not in sweepable_benchmarks()
 
 
 def test_the_tiny_form_changes_what_it_names_and_nothing_else():
-    parameters = order("quantization", tiny=True).jobs[0].workload.parameters
+    parameters = matrix("quantization", tiny=True).jobs[0].workload.parameters
     assert parameters == {**BENCHMARKS["quantization"].sweep, **BENCHMARKS["quantization"].tiny}
 
 
@@ -66,26 +66,26 @@ def test_a_name_that_is_no_type_is_refused():
 
 def test_a_recipe_brings_its_workload_and_keeps_what_no_option_names():
     own = recipe(RECIPE.replace("  count: 2\n", "  count: 2\n  disk_gib: 99\n  market: spot\n"))
-    asked = matrix_of_recipe(TYPES, own, {"instances": {"market": None}, "budget": {"max_hours": "1"}})
-    assert (asked.base.instances.disk_gib, asked.base.instances.market) == (99, "spot")
-    assert asked.base.instances.maximum == 1
-    assert asked.base.budget.max_hours == 1.0
-    assert asked.jobs[0].workload == own.workload
+    bench = matrix_of_recipe(TYPES, own, {"instances": {"market": None}, "budget": {"max_hours": "1"}})
+    assert (bench.base.instances.disk_gib, bench.base.instances.market) == (99, "spot")
+    assert bench.base.instances.maximum == 1
+    assert bench.base.budget.max_hours == 1.0
+    assert bench.jobs[0].workload == own.workload
 
 
-def test_the_same_order_has_the_same_digest_and_another_has_another():
-    assert order("quantization").digest == order("quantization").digest
-    others = [order("quantization", tiny=True), order("quantization", cloud="local")]
-    assert len({order("quantization").digest, *(left.digest for left in others)}) == 3
+def test_equal_matrices_have_equal_digests_and_others_have_others():
+    assert matrix("quantization").digest == matrix("quantization").digest
+    others = [matrix("quantization", tiny=True), matrix("quantization", cloud="local")]
+    assert len({matrix("quantization").digest, *(left.digest for left in others)}) == 3
 
 
 def test_fit_is_judged_by_type_then_instance_and_unknown_types_do_all():
-    works = order("quantization").jobs
-    assert fits(works, None).benchmarks == ("quantization",)
-    skylake = fits(works, Catalog().hardware("c5.18xlarge"))
+    jobs = matrix("quantization").jobs
+    assert fits(jobs, None).benchmarks == ("quantization",)
+    skylake = fits(jobs, Catalog().hardware("c5.18xlarge"))
     assert [left.setting for left in skylake.left_out] == ["bf16"]
     small = Machine(name="i-1", flags=frozenset(), memory_gib=1.0, gpus=0)
-    assert fits(works, small).benchmarks == ()
+    assert fits(jobs, small).benchmarks == ()
     own = matrix_of_recipe(TYPES, recipe(), {}).jobs
     assert fits(own, small).left_out == fits(own, small).left_out
 
