@@ -29,18 +29,19 @@ rehearsal:
 """
 
 
-def steps_of(user: User):
-    """Return the steps that are stored, without repetitions."""
+def steps_of(user: User, workload: str):
+    """Return the stored steps of a training, without repetitions."""
     store = sqlite3.connect(user.home / ".dlcloud" / "store.sqlite")
+    select = "SELECT line FROM records JOIN runs USING (run_id) WHERE kind = 'step' AND workload = ?"
     with contextlib.closing(store):
-        lines = [line for (line,) in store.execute("SELECT line FROM records WHERE kind = 'step'")]
+        lines = [line for (line,) in store.execute(select, (workload,))]
     return {record["step"]: record for record in map(json.loads, lines)}
 
 
-def begun(user: User):
+def begun(user: User, workload: str):
     """Tell whether it trains; a store that is only being made tells nothing yet."""
     with contextlib.suppress(sqlite3.OperationalError):
-        return (user.home / ".dlcloud" / "store.sqlite").exists() and len(steps_of(user)) > 5
+        return (user.home / ".dlcloud" / "store.sqlite").exists() and len(steps_of(user, workload)) > 5
     return False
 
 
@@ -62,7 +63,7 @@ def test_a_training_outlives_the_end_of_its_coordinator(user: User):
     assert up.returncode == 0, progress
     result = json.loads(output)["result"]
     (training,) = result["records"]
-    assert sorted(steps_of(user)) == list(range(1, training["steps"] + 1))
+    assert sorted(steps_of(user, "lost")) == list(range(1, training["steps"] + 1))
     assert training["steps"] == 90
     assert training["steps_redone"] <= 3
     assert "coordinates the others from now on" in progress
@@ -88,15 +89,15 @@ def test_a_training_goes_on_below_the_count_of_its_recipe(user: User):
     recipe.write_text(FIXED)
     python_with(PACKAGE / "requirements" / "elastic.txt")
     up = user.begin("up", str(recipe))
-    wait_until(lambda: begun(user) or up.poll() is not None, seconds=120)
-    assert {record["world_size"] for record in steps_of(user).values()} == {2}
+    wait_until(lambda: begun(user, "smaller") or up.poll() is not None, seconds=120)
+    assert {record["world_size"] for record in steps_of(user, "smaller").values()} == {2}
     name = user.json("status")["result"]["records"][0]["cluster"]
     preview = user.run("resize", name, "1", "--dry-run").stdout
     assert "the training goes on with 1 or more workers" in preview
     user.run("resize", name, "1")
     _, progress = up.communicate(timeout=200)
     assert up.returncode == 0, progress
-    assert sorted(steps_of(user)) == list(range(1, 181))
+    assert sorted(steps_of(user, "smaller")) == list(range(1, 181))
     assert "Timeout expired" not in progress
     assert user.alive() == []
 
@@ -107,14 +108,14 @@ def test_a_training_outlives_an_interruption_and_the_end_of_its_launcher(user: U
     recipe.write_text(RECIPE)
     python_with(PACKAGE / "requirements" / "elastic.txt")  # the instances find it built
     first = user.begin("up", str(recipe))
-    wait_until(lambda: begun(user) or first.poll() is not None, seconds=120)
+    wait_until(lambda: begun(user, "elastic") or first.poll() is not None, seconds=120)
     first.send_signal(signal.SIGKILL)
     first.wait()
     (up,) = user.json("status")["result"]["records"][:1]
     document = user.json("up", str(recipe))
     (training,) = document["result"]["records"]
     assert document["result"]["cluster"] == up["cluster"]
-    steps = steps_of(user)
+    steps = steps_of(user, "elastic")
     assert sorted(steps) == list(range(1, training["steps"] + 1))
     epoch = itertools.takewhile(lambda step: step <= 15, sorted(steps))
     assert sum(steps[step]["samples"] for step in epoch) == 1437
