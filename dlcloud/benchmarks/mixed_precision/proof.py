@@ -103,12 +103,6 @@ def prove_settings(
     """Run each setting briefly in a process of its own and keep those that compute in their precision.
 
     A setting whose kernels do not is skipped, with the kernels that ran; one that cannot run is a failure.
-
-    Args:
-        case: What the settings are of.
-        settings: What to prove.
-        make: Makes the variant that proves a setting.
-        recorder: Records all that is left out.
     """
     proven = []
     for setting in settings:

@@ -262,12 +262,9 @@ def available_mib(capabilities: DeviceCapabilities) -> float:
 def default_settings(
     capabilities: DeviceCapabilities, engine: str, *, depthwise: bool
 ) -> list[TrainingSetting]:
-    """Return the settings that tell most on a machine, the baseline first.
+    """Return the settings that show most on a machine, the baseline first.
 
-    Args:
-        capabilities: Of the machine.
-        engine: pytorch or keras.
-        depthwise: Whether the network has depthwise convolutions.
+    Networks with `depthwise` convolutions have optimizations of their own.
     """
     names = (GPU_DEFAULTS if capabilities.gpu else CPU_DEFAULTS)[engine]
     settings = [TrainingSetting.parse(name) for name in names]

@@ -16,8 +16,7 @@ from pathlib import Path
 class ModelCache:
     """A folder of models, each a file or a folder; a name stands for one content.
 
-    Args:
-        folder: Created by the first build.
+    `fcntl` locks it: filelock would be one more package in the environment of each engine.
     """
 
     folder: Path

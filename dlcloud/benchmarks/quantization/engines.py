@@ -107,13 +107,7 @@ class Engine:
     def explain_unsupported(
         self, precision: InferencePrecision, isa: Isa, flags: Collection[str]
     ) -> str | None:
-        """Return why the engine cannot run in a precision here; None if it can.
-
-        Args:
-            precision: In which it is to run.
-            isa: The instruction set that it is held to.
-            flags: The processor's.
-        """
+        """Return why a processor with these flags, held to `isa`, cannot run it; None if it can."""
         if isa is not Isa.NATIVE and isa not in self.isa_variables:
             return f"{self.name} chooses its instructions itself and cannot be held to {isa.value}"
         if precision in self.compiled and not any(map(shutil.which, COMPILERS)):
