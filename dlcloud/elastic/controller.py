@@ -155,16 +155,16 @@ class Controller:
         first = coordinator(members)
         if first is None:
             raise InstanceError(f"{self.cluster.name} has no on-demand instance to coordinate the others")
+        self._workers = self.make_workers(lambda: self._failover.coordinator, self._inbox.put)
         self._failover = CoordinatorFailover(
             registry=self.registry,
             following=self._following,
-            inform=lambda member: self._workers.write_control(member, workers=self.target()),
+            inform=self._workers.write_control,
             end=self.end,
             post=self._inbox.put,
             clock=self.clock,
             emit=self.emit,
         )
-        self._workers = self.make_workers(lambda: self._failover.coordinator, self._inbox.put)
         for member in members:
             self._add(member)
         self._failover.begin(first, minimum_workers(self.recipe.instances.minimum, self.target()))
@@ -343,7 +343,7 @@ class Controller:
         is_arriving = self.registry.state(name) is WorkerState.ARRIVING
         self.registry.mark_leaving(name)
         try:
-            self._workers.drain(self.registry.member(name), "resize", workers=target)
+            self._workers.drain(self.registry.member(name), "resize")
         except DlcloudError as error:
             self.emit(Warned(message=error.message, instance_id=name))
             is_arriving = True

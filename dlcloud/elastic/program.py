@@ -95,12 +95,11 @@ class Program:
         return f"PYTHONPATH=.. exec {shlex.quote(python)} {shlex.join(words)}\n"
 
 
-def control_file(coordinator: Coordinator, *, worker: str, workers: int, drain: str | None = None) -> bytes:
+def control_file(coordinator: Coordinator, *, worker: str, drain: str | None = None) -> bytes:
     """Return the control file of an instance; `trainer/control.py` documents it."""
     values = {
         "generation": coordinator.generation,
         "minimum": coordinator.minimum,
-        "workers": workers,
         "drain": drain,
         "coordinator": f"{coordinator.host}:{PORT}",
         "coordinates": worker == coordinator.instance_id,

@@ -85,12 +85,12 @@ class Workers:
         """Return the error of a run that failed, with the end of its log."""
         return self._jobs.error_of(run, self.recipe.name)
 
-    def drain(self, member: Member, cause: str, *, workers: int) -> None:
+    def drain(self, member: Member, cause: str) -> None:
         """Ask the worker on an instance to leave after its step; raises as `write_control` does."""
         self._drains[member.instance.instance_id] = cause
-        self.write_control(member, workers=workers)
+        self.write_control(member)
 
-    def write_control(self, member: Member, *, workers: int) -> bool:
+    def write_control(self, member: Member) -> bool:
         """Write the control file of an instance; False where no agent is there yet.
 
         Raises:
@@ -100,13 +100,12 @@ class Workers:
         if run is None:
             return False
         with self._locks[member.instance.instance_id]:  # the newest content must be written last
-            self._send_control(self._jobs.connect(member), member, run, workers=workers)
+            self._send_control(self._jobs.connect(member), member, run)
         return True
 
-    def _send_control(self, connection: Connection, member: Member, run: Run, *, workers: int) -> None:
+    def _send_control(self, connection: Connection, member: Member, run: Run) -> None:
         name = member.instance.instance_id
-        drain = self._drains.get(name)
-        content = control_file(self.coordinator(), worker=name, workers=workers, drain=drain)
+        content = control_file(self.coordinator(), worker=name, drain=self._drains.get(name))
         connection.send_bytes(content, f"{folder_of(run)}/{CONTROL}")
 
     def _serve(self, member: Member) -> None:
@@ -139,7 +138,7 @@ class Workers:
         connection.send_tree(PACKAGE, f"{folder}/trainer")
         if program.files is not None:
             connection.send_tree(program.files, f"{folder}/work")
-        self._send_control(connection, member, run, workers=recipe.instances.maximum)
+        self._send_control(connection, member, run)
         command = program.agent(python, worker=member.instance.instance_id, coordinator=self.coordinator())
         connection.send_bytes(command.encode(), f"{folder}/command")
         launcher.store.runs.add(run)

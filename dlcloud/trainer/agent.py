@@ -75,7 +75,6 @@ class Agent:
     make_lighthouse: Callable[[Control], Child] | None = None
     poll_s: float = POLL_S
     clock: Callable[[], float] = time.monotonic
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], None] = time.sleep
     _statuses: "queue.Queue[SpotStatus | MetadataError]" = field(default_factory=queue.Queue, init=False)
     _notices: NoticeTracker = field(default_factory=NoticeTracker, init=False)
@@ -166,7 +165,7 @@ class Agent:
         """Let the workers leave before the deadline of a notice, and kill those that have not left."""
         deadline = self._notices.deadline
         if deadline is not None:
-            left = deadline - self.now()
+            left = deadline - datetime.now(UTC)
             if left <= timedelta(seconds=self.options.margin_s):
                 self._drain("interruption notice")
             has_workers = not all(worker.has_ended for worker in self.workers)

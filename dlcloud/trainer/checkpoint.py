@@ -25,8 +25,8 @@ KEPT = 2
 """The newest one, and one in case a disk loses it."""
 
 
-def write(folder: Path, step: int, state: State, *, kept: int = KEPT) -> Path:
-    """Write a checkpoint and remove all but the newest `kept`; a crash at any moment leaves the former ones.
+def write(folder: Path, step: int, state: State) -> Path:
+    """Write a checkpoint and remove the old ones; a crash at any moment leaves the former ones.
 
     Raises:
         OSError: The disk is full, or fails.
@@ -46,7 +46,7 @@ def write(folder: Path, step: int, state: State, *, kept: int = KEPT) -> Path:
     finally:
         unfinished.unlink(missing_ok=True)
     _sync_folder(folder)
-    for old in _newest_first(folder)[kept:]:
+    for old in _newest_first(folder)[KEPT:]:
         old.unlink(missing_ok=True)
     return path
 

@@ -1,11 +1,10 @@
 """The control file of an instance: written by the controller over SSH, whole, by renaming; read at each step.
 
-    {"generation": 3, "minimum": 2, "workers": 4, "drain": null,
-     "coordinator": "10.0.0.7:29510", "coordinates": false, "step": 812, "least": 811}
+    {"generation": 3, "minimum": 2, "drain": null, "coordinator": "10.0.0.7:29510", "coordinates": false,
+     "step": 812, "least": 811}
 
 generation  grows with every change of coordinator; a file with a lower one than was read before is ignored
 minimum     workers that every step needs; below it the workers wait, on a checkpoint, for others
-workers     workers that the controller wants at present, or null; for the records only
 drain       why this instance is to leave after its step, or null
 coordinator HOST:PORT of the lighthouse, the ledger has the next port; null: as the agent was started
 coordinates true if that is this instance: its agent runs lighthouse and ledger from now on
@@ -16,7 +15,7 @@ A missing file means the defaults of `Control`.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ class Control:
 
     generation: int = 0
     minimum: int = 1
-    workers: int | None = None
     drain: str | None = None
     coordinator: str | None = None
     coordinates: bool = False
@@ -51,11 +49,9 @@ def parse(text: str) -> Control:
         raise ControlError(f"not JSON: {error}") from error
     if not isinstance(values, dict):
         raise ControlError("not a JSON object")
-    workers = values.get("workers")
     return Control(
         generation=_whole(values, "generation", 0, least=0),
         minimum=_whole(values, "minimum", 1, least=1),
-        workers=None if workers is None else _whole(values, "workers", 0, least=0),
         drain=_text(values, "drain"),
         coordinator=_address(values),
         coordinates=values.get("coordinates") is True,
@@ -123,10 +119,3 @@ class ControlFile:
         self.fault = None
         if control.generation >= self._control.generation:
             self._control = control
-
-
-def write(path: Path, control: Control) -> None:
-    """Write a control file, whole or not at all."""
-    unfinished = path.with_name(path.name + ".new")
-    unfinished.write_text(json.dumps(asdict(control)) + "\n")
-    unfinished.rename(path)

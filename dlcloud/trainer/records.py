@@ -65,14 +65,12 @@ class Records:
         run: The run's name.
         worker: Name of the writer.
         log: Receives a line for each event.
-        now: Returns the time, aware and in UTC.
     """
 
     path: Path | None
     run: str
     worker: str
     log: Callable[[str], None] = lambda _line: None
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _file: int = -1
 
     def __enter__(self) -> Self:
@@ -104,7 +102,7 @@ class Records:
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self._file < 0:
             return
-        time = self.now().isoformat(timespec="milliseconds")
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
         head = {"schema": SCHEMA, "record": kind, "time": time, "run": self.run, "worker": self.worker}
         os.write(self._file, (json.dumps({**head, **values}, separators=(",", ":")) + "\n").encode())
 

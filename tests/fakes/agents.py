@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import threading
 from pathlib import Path
 
-from tests.fakes.training import LIMIT_S, RUN, free_pair, read_records
+from tests.fakes.training import LIMIT_S, RUN, free_pair, read_records, write_control_file
 
 
 class Agents:
@@ -52,9 +51,7 @@ class Agents:
         """Tell an agent, as the controller does, that its instance coordinates from now on."""
         self.port = free_pair()
         control = {"generation": 1, "coordinator": f"127.0.0.1:{self.port}", "coordinates": True}
-        unfinished = self.folder / name / "control.new"
-        unfinished.write_text(json.dumps({**control, "step": step, "least": step}))
-        unfinished.rename(self.folder / name / "control.json")
+        write_control_file(self.folder / name / "control.json", **control, step=step, least=step)
 
     def wait(self, name):
         return self.agents[name].wait(LIMIT_S)

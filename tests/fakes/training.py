@@ -81,10 +81,7 @@ class Cluster:
 
     def write_control(self, name, **control):
         """Write a worker's control file, as the controller does."""
-        path = self.folder / f"{name}.control"
-        unfinished = path.with_suffix(".new")
-        unfinished.write_text(json.dumps(control))
-        unfinished.rename(path)
+        write_control_file(self.folder / f"{name}.control", **control)
 
     def start(self, name, *, environment=(), script=None, **settings):
         values = {
@@ -165,6 +162,13 @@ class Cluster:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return True
         return False
+
+
+def write_control_file(path, **control):
+    """Write a control file whole, by renaming."""
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(json.dumps(control))
+    unfinished.rename(path)
 
 
 def wait_until(condition, goal, timeout_s=LIMIT_S):

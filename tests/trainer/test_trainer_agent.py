@@ -5,19 +5,20 @@ import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from dlcloud.trainer.agent import Agent
 from dlcloud.trainer.children import Child
-from dlcloud.trainer.control import Control, write
+from dlcloud.trainer.control import Control
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.notices import MetadataError, SpotStatus
 from dlcloud.trainer.options import parse, promote
 from dlcloud.trainer.processes import make_workers
 from dlcloud.trainer.records import Event, Records
-from tests.fakes.training import read_records
+from tests.fakes.training import read_records, write_control_file
 
 DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(60)"
 STUBBORN = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
@@ -122,7 +123,7 @@ def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path):
 
 def test_the_controller_may_ask_a_worker_to_leave(tmp_path):
     desk = Desk(tmp_path, DRAINS)
-    desk.at(1.0, lambda: write(tmp_path / "control.json", Control(generation=1, drain="resize to 2")))
+    desk.at(1.0, lambda: write_control_file(tmp_path / "control.json", generation=1, drain="resize to 2"))
     assert desk.run() == DRAINED
     assert desk.events("drain")[0]["cause"] == "resize to 2"
 
@@ -144,7 +145,7 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
 
     control = Control(generation=1, minimum=2, coordinator="127.0.0.7:4000", coordinates=True, step=12)
     desk.at(0.1, lambda: setattr(desk.agent, "make_lighthouse", make_lighthouse))
-    desk.at(0.5, lambda: write(tmp_path / "control.json", control))
+    desk.at(0.5, lambda: write_control_file(tmp_path / "control.json", **asdict(control)))
     desk.at(2.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
     assert len(desk.events("lighthouse_started")) == 1

@@ -2,13 +2,15 @@
 
 import json
 import threading
+from dataclasses import asdict
 
 import pytest
 
-from dlcloud.trainer.control import Control, ControlError, ControlFile, parse, write
+from dlcloud.trainer.control import Control, ControlError, ControlFile, parse
 from dlcloud.trainer.fence import GO, REJOIN_S, RejoinBarrier, Verdict, check_history, check_size
 from dlcloud.trainer.ledger import Entry, LedgerClient, LedgerError, WrongRunError
 from dlcloud.trainer.lighthouse import Ledger, LedgerServer
+from tests.fakes.training import write_control_file
 
 
 @pytest.mark.parametrize(
@@ -133,14 +135,13 @@ def test_a_control_file_is_followed(tmp_path):
     control = Control(
         generation=2,
         minimum=3,
-        workers=4,
         drain="resize to 1",
         coordinator="10.0.0.7:29510",
         coordinates=True,
         step=9,
         least=8,
     )
-    write(path, control)
+    write_control_file(path, **asdict(control))
     assert follower.read() == control
     assert parse(json.dumps({"minimum": 2, "news": 1})) == Control(minimum=2)
 
@@ -148,12 +149,12 @@ def test_a_control_file_is_followed(tmp_path):
 def test_a_file_that_breaks_or_is_older_changes_nothing(tmp_path):
     path = tmp_path / "control.json"
     follower = ControlFile(path)
-    write(path, Control(generation=2, minimum=3))
+    write_control_file(path, generation=2, minimum=3)
     follower.read()
     path.write_text("{")
     assert follower.read().minimum == 3
     assert "not JSON" in follower.fault
-    write(path, Control(generation=1, minimum=9))
+    write_control_file(path, generation=1, minimum=9)
     assert follower.read().minimum == 3
     path.unlink()
     assert follower.read().minimum == 3

@@ -56,13 +56,12 @@ class FakeWorkers:
     def read_stored(self, member):
         return self.kept.get(member.instance.instance_id, [])
 
-    def drain(self, member, cause, *, workers):
+    def drain(self, member, cause):
         self.drained.append(member.instance.instance_id)
-        for item in self.script.get(f"{member.instance.instance_id} {cause} {workers}", []):
+        for item in self.script.get(f"{member.instance.instance_id} {cause}", []):
             self.post(item)
 
-    def write_control(self, member, *, workers):
-        assert workers
+    def write_control(self, member):
         name, coordinator = member.instance.instance_id, self.coordinator()
         self.minimums.append((name, coordinator.minimum))
         self.informed.append((name, coordinator.instance_id, coordinator.least))
@@ -180,7 +179,7 @@ def test_a_smaller_target_drains_the_newest_spot_instance_once():
         "i-0": [reports("i-0", step(1))],
         "i-1": [reports("i-1", step(1))],
         "i-2": [reports("i-2", step(1))],
-        "i-2 resize 2": [ends("i-2", DRAINED), reports("i-0", DONE), ends("i-0"), ends("i-1")],
+        "i-2 resize": [ends("i-2", DRAINED), reports("i-0", DONE), ends("i-0"), ends("i-1")],
     }
     world = World(script, target=2).go()
     assert world.workers.drained == ["i-2"]
@@ -196,8 +195,8 @@ def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
     world, turns, informed = World(script, text=THREE), [], threading.Event()
     clock, write_control = world.controller.clock, world.workers.write_control
 
-    def listen(member, *, workers):
-        answer = write_control(member, workers=workers)
+    def listen(member):
+        answer = write_control(member)
         if {("i-0", 1), ("i-1", 1), ("i-2", 1)} <= set(world.workers.minimums):
             informed.set()
         return answer

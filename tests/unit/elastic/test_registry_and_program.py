@@ -138,9 +138,9 @@ def test_the_agent_parses_its_command():
 
 
 def test_the_control_file_is_one_that_the_trainer_reads():
-    files = [control_file(FIRST_COORDINATOR, worker=name, workers=2, drain="x") for name in ("i-0", "i-1")]
+    files = [control_file(FIRST_COORDINATOR, worker=name, drain="x") for name in ("i-0", "i-1")]
     first, other = [parse_control(content.decode()) for content in files]
-    assert (other.minimum, other.workers, other.drain, other.generation) == (2, 2, "x", 1)
+    assert (other.minimum, other.drain, other.generation) == (2, "x", 1)
     assert (other.coordinator, other.step, other.least) == ("10.0.0.1:29510", 12, 11)
     assert (first.coordinates, other.coordinates) == (True, False)
 
