@@ -165,7 +165,7 @@ class Bench:
     @cached_property
     def earlier_id(self) -> str | None:
         """The bench that this one resumes: of the same matrix, interrupted or incomplete."""
-        from dlcloud.core.bench import RESUME_WINDOW
+        from dlcloud.core.resume import RESUME_WINDOW
 
         if self.fresh:
             return None

@@ -172,9 +172,8 @@ def _draw(
     from dlcloud.core.errors import RecipeError
     from dlcloud.core.events import Notice
     from dlcloud.report.charts import cost_charts
-    from dlcloud.report.drawing import bundle, picture
     from dlcloud.report.files import report_file
-    from dlcloud.report.page import page
+    from dlcloud.report.page import bundle, page, picture
     from dlcloud.report.timeline_charts import load_timelines, read_timelines, timeline_charts
     from dlcloud.resources.texts import template
 

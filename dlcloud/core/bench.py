@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.errors import CapacityError, CloudError, DlcloudError, InstanceError, PartialError
@@ -12,9 +11,6 @@ from dlcloud.core.fit import Fit, Machine, fit, machine_of_type
 from dlcloud.core.instance import InstanceType
 from dlcloud.core.recipe import Recipe, Workload
 from dlcloud.core.result import Run, RunState
-
-RESUME_WINDOW = timedelta(days=7)
-"""A bench that was interrupted longer ago is not resumed."""
 
 LONGEST_NAME = 31
 

@@ -8,7 +8,7 @@ from typing import Any
 from dlcloud.core.result import Run, RunState, parse_record
 
 RESUME_WINDOW = timedelta(days=7)
-"""A figure older than this is measured again: prices, images and drivers have moved on."""
+"""Interrupted work older than this is measured again: prices, images and drivers have moved on."""
 
 INTERRUPTED = frozenset({RunState.LOST, RunState.FAILED})
 PARTS = frozenset({"result", "comparison", "overall"})
