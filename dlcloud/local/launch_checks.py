@@ -55,12 +55,12 @@ def check_launch(backend: Any, request: Mapping[str, Any], instance_type: str) -
     if not _IMAGE_ID.fullmatch(image_id):
         raise refuse("InvalidAMIID.Malformed", f'Invalid id: "{image_id}"')
     (image,) = backend.describe_images(ami_ids=[image_id])
-    known = INSTANCE_TYPES.get(instance_type, {}).get("ProcessorInfo", {}).get("SupportedArchitectures")
+    supported = INSTANCE_TYPES.get(instance_type, {}).get("ProcessorInfo", {}).get("SupportedArchitectures")
     architecture = image.architecture or "x86_64"
-    if known and architecture not in known:
+    if supported and architecture not in supported:
         raise refuse(
             "InvalidParameterValue",
-            f"The architecture '{','.join(known)}' of the specified instance type does not match the "
+            f"The architecture '{','.join(supported)}' of the specified instance type does not match the "
             f"architecture '{architecture}' of the specified AMI. Specify an instance type and an AMI "
             "that have matching architectures, and try again. You can use 'describe-instance-types' or "
             "'describe-images' to discover the architecture of the instance type or AMI.",

@@ -24,7 +24,7 @@ from moto.sts.models import AssumedRole, sts_backends
 from dlcloud.local.call import Call, Refusal
 from dlcloud.local.policy import AccessRequest, is_allowed
 from dlcloud.local.record import template_version
-from dlcloud.local.signature import TOKEN_EXPIRED, UNKNOWN_KEY, refuse
+from dlcloud.local.signature import AuthError
 
 # Source: IAM user guide, "Use an IAM role to grant permissions to applications running on EC2 instances".
 SESSION_S = 6 * 3600.0
@@ -99,11 +99,11 @@ class InstanceRoles:
         if session is None:
             return None
         if datetime.now(UTC) >= _end(session):
-            return refuse(TOKEN_EXPIRED, call, "The security token is expired.")
+            return AuthError.TOKEN_EXPIRED.refuse(call, "The security token is expired.")
         role = _role(session)
         token = session.session_token.encode()
         if role is None or not secrets.compare_digest(call.session_token.encode(), token):
-            return refuse(UNKNOWN_KEY, call, "The security token is not valid.")
+            return AuthError.UNKNOWN_KEY.refuse(call, "The security token is not valid.")
         policies = [*role.policies.values(), *(policy.document for policy in role.managed_policies.values())]
         for request in access_requests(call, session.account_id):
             if not is_allowed(policies, request):

@@ -9,8 +9,8 @@ import hmac
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -28,53 +28,35 @@ _AUTHORIZATION = re.compile(
 _TIME = "%Y%m%dT%H%M%SZ"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Error:
-    """An error in the words of EC2, of other XML services and of JSON services: code and HTTP status."""
+class AuthError(Enum):
+    """Code and HTTP status of an error at EC2, at other XML services and at JSON services."""
 
-    ec2: tuple[str, int]
-    xml: tuple[str, int]
-    json: tuple[str, int]
+    MISSING = (
+        ("MissingAuthenticationToken", 403),
+        ("MissingAuthenticationToken", 403),
+        ("MissingAuthenticationTokenException", 400),
+    )
+    INCOMPLETE = (
+        ("IncompleteSignature", 400),
+        ("IncompleteSignature", 400),
+        ("IncompleteSignatureException", 400),
+    )
+    WRONG = (("AuthFailure", 401), ("SignatureDoesNotMatch", 403), ("InvalidSignatureException", 400))
+    LATE = (("RequestExpired", 400), ("SignatureDoesNotMatch", 403), ("InvalidSignatureException", 400))
+    UNKNOWN_KEY = (("AuthFailure", 401), ("InvalidClientTokenId", 403), ("UnrecognizedClientException", 400))
+    TOKEN_EXPIRED = (("RequestExpired", 400), ("ExpiredToken", 403), ("ExpiredTokenException", 400))
+
+    def refuse(self, call: Call, message: str) -> Refusal:
+        """Return the error in the words of the call's service."""
+        ec2, xml, json = self.value
+        code, status = ec2 if call.service == "ec2" else json if call.is_json else xml
+        return Refusal(code=code, message=message, status=status)
 
 
 class _SignatureError(Exception):
-    def __init__(self, error: _Error, message: str) -> None:
+    def __init__(self, error: AuthError, message: str) -> None:
         super().__init__(message)
         self.error = error
-
-
-MISSING = _Error(
-    ec2=("MissingAuthenticationToken", 403),
-    xml=("MissingAuthenticationToken", 403),
-    json=("MissingAuthenticationTokenException", 400),
-)
-INCOMPLETE = _Error(
-    ec2=("IncompleteSignature", 400),
-    xml=("IncompleteSignature", 400),
-    json=("IncompleteSignatureException", 400),
-)
-UNKNOWN_KEY = _Error(
-    ec2=("AuthFailure", 401),
-    xml=("InvalidClientTokenId", 403),
-    json=("UnrecognizedClientException", 400),
-)
-WRONG = _Error(
-    ec2=("AuthFailure", 401),
-    xml=("SignatureDoesNotMatch", 403),
-    json=("InvalidSignatureException", 400),
-)
-LATE = _Error(ec2=("RequestExpired", 400), xml=WRONG.xml, json=WRONG.json)
-TOKEN_EXPIRED = _Error(
-    ec2=("RequestExpired", 400),
-    xml=("ExpiredToken", 403),
-    json=("ExpiredTokenException", 400),
-)
-
-
-def refuse(error: _Error, call: Call, message: str) -> Refusal:
-    """Return an error in the words of the call's service."""
-    code, status = error.ec2 if call.service == "ec2" else error.json if call.is_json else error.xml
-    return Refusal(code=code, message=message, status=status)
 
 
 class SignatureVerifier:
@@ -95,33 +77,37 @@ class SignatureVerifier:
         try:
             self._verify(call, environ, secret)
         except _SignatureError as error:
-            return refuse(error.error, call, str(error))
+            return error.error.refuse(call, str(error))
         return None
 
     def _verify(self, call: Call, environ: Mapping[str, Any], secret: str | None) -> None:
         authorization = environ.get("HTTP_AUTHORIZATION", "")
         if not authorization:
-            raise _SignatureError(MISSING, "The request is not signed: it has no Authorization header.")
+            raise _SignatureError(
+                AuthError.MISSING, "The request is not signed: it has no Authorization header."
+            )
         match = _AUTHORIZATION.fullmatch(authorization)
         signed_at = _parse_time(environ.get("HTTP_X_AMZ_DATE", ""))
         if match is None or signed_at is None or match["date"] != f"{signed_at:%Y%m%d}":
             message = "The Authorization header must be an AWS4-HMAC-SHA256 signature, dated by X-Amz-Date."
-            raise _SignatureError(INCOMPLETE, message)
+            raise _SignatureError(AuthError.INCOMPLETE, message)
         if secret is None:
-            raise _SignatureError(UNKNOWN_KEY, "The access key is not one of this local EC2.")
+            raise _SignatureError(AuthError.UNKNOWN_KEY, "The access key is not one of this local EC2.")
         now = datetime.now(UTC)
         if abs(now - signed_at) > WINDOW:
             message = f"The request was signed at {signed_at:{_TIME}}; it is {now:{_TIME}} now."
-            raise _SignatureError(LATE, message)
+            raise _SignatureError(AuthError.LATE, message)
         names = match["headers"].split(";")
         if unsigned := sorted(_headers_to_sign(environ) - set(names)):
-            raise _SignatureError(WRONG, f"These headers are not signed: {', '.join(unsigned)}.")
+            raise _SignatureError(AuthError.WRONG, f"These headers are not signed: {', '.join(unsigned)}.")
         canonical = _canonical_request(call, environ, names)
         if canonical is None or not _is_right(match, environ["HTTP_X_AMZ_DATE"], canonical, secret):
             message = "The signature does not match the request: check the secret access key."
-            raise _SignatureError(WRONG, message)
+            raise _SignatureError(AuthError.WRONG, message)
         if not call.is_reading and not self._use(match["signature"], signed_at, now):
-            raise _SignatureError(WRONG, "This very request was made before: sign it again to repeat it.")
+            raise _SignatureError(
+                AuthError.WRONG, "This very request was made before: sign it again to repeat it."
+            )
 
     def _use(self, signature: str, signed_at: datetime, now: datetime) -> bool:
         """Remember a signature until its time is over; False if it is used again later than it may be."""

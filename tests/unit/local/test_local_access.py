@@ -162,11 +162,7 @@ def test_the_pages_of_moto_are_closed(rig, signer, path):
     [
         ("create_placement_group", {"GroupName": "g", "Strategy": "cluster"}, "CreatePlacementGroup"),
         ("describe_subnets", {"Filters": [{"Name": "outpost-arn", "Values": ["x"]}]}, "outpost-arn"),
-        (
-            "cancel_spot_instance_requests",
-            {"SpotInstanceRequestIds": ["sir-1"]},
-            "CancelSpotInstanceRequests",
-        ),
+        ("describe_capacity_reservations", {}, "DescribeCapacityReservations"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(rig, method, arguments, gap):
