@@ -143,7 +143,7 @@ def _lines_of(
     }
     stored = {member.instance.instance_id: member for member in members}
     joined = [_updated_member(member, current.get(name)) for name, member in stored.items()]
-    joined += [_unpriced_member(instance) for name, instance in current.items() if name not in stored]
+    joined += [Member(instance=instance) for name, instance in current.items() if name not in stored]
     return [InstanceLine(cluster=cluster, member=member, detached=detached) for member in joined] or [
         InstanceLine(cluster=cluster, member=None, detached=detached)
     ]
@@ -161,7 +161,7 @@ def _lines_of_strays(
     ]
     strays.sort(key=lambda stray: (stray[0] not in detached, stray[0]))
     return [
-        InstanceLine(cluster=None, member=_unpriced_member(instance), detached=detached.get(cluster_id))
+        InstanceLine(cluster=None, member=Member(instance=instance), detached=detached.get(cluster_id))
         for cluster_id, instance in strays
     ]
 
@@ -170,10 +170,6 @@ def _updated_member(member: Member, instance: Instance | None) -> Member:
     if instance is None:
         return replace(member, instance=replace(member.instance, state=InstanceState.TERMINATED))
     return replace(member, instance=instance)
-
-
-def _unpriced_member(instance: Instance) -> Member:
-    return Member(instance=instance, hourly_usd=None, price_source="", price_as_of=None)
 
 
 def _section(

@@ -84,9 +84,9 @@ class Member:
     """An instance of a cluster with the price it was planned at; None where no price is known."""
 
     instance: Instance
-    hourly_usd: Decimal | None
-    price_source: str
-    price_as_of: datetime | None
+    hourly_usd: Decimal | None = None
+    price_source: str = ""
+    price_as_of: datetime | None = None
     ended_at: datetime | None = None
 
 

@@ -120,8 +120,10 @@ def lock_cluster(cluster: Cluster, *, paths: Paths) -> ClusterLock:
     return ClusterLock(cluster=cluster, lock=lock)
 
 
-def first_boot(cluster: Cluster, *, life_minutes: int, idle_minutes: int | None = None, paths: Paths) -> str:
-    """Return the user data of a cluster's instances; the same text each time, as a repeated request needs.
+def write_user_data(
+    cluster: Cluster, *, life_minutes: int, idle_minutes: int | None = None, paths: Paths
+) -> str:
+    """Return the user data of a cluster's instances, written once: a repeated request needs the same text.
 
     Raises:
         StoreError: It cannot be written.

@@ -13,7 +13,7 @@ from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.wait import wait_until
 from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.members import LAUNCH, UNSEEN, ended_members, unpriced_member
+from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended
 from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
@@ -156,8 +156,8 @@ def _store_ends(managed: ManagedCluster, listed: Mapping[str, Instance], request
     clusters = managed.store.clusters
     members = {member.instance.instance_id: member for member in clusters.members(managed.cluster_id)}
     for name, instance in listed.items():
-        members.setdefault(name, unpriced_member(instance))
-    clusters.put_members(managed.cluster_id, ended_members(list(members.values()), listed, requested_at))
+        members.setdefault(name, Member(instance=instance))
+    clusters.put_members(managed.cluster_id, mark_ended(list(members.values()), listed, requested_at))
 
 
 def _delete_groups(cluster_id: str, *, cloud: Cloud, clock: Clock, hint: str) -> None:

@@ -55,7 +55,7 @@ def reconcile_members(managed: ManagedCluster, *, repeated: Collection[Instance]
         if member.ended_at is None and _has_ended(member, listed, terminating)
     ]
     if ended:
-        clusters.put_members(managed.cluster_id, ended_members(ended, listed, managed.clock.now()))
+        clusters.put_members(managed.cluster_id, mark_ended(ended, listed, managed.clock.now()))
     return _join_living(managed, {instance.instance_id: instance for instance in repeated} | listed)
 
 
@@ -95,7 +95,7 @@ def terminate_members(managed: ManagedCluster, members: Sequence[Member]) -> lis
         requested_at = clock.now()
         managed.cloud.terminate(ids)
         listed = _wait_for_end(managed, ids)
-        ended = ended_members(members, listed, requested_at)
+        ended = mark_ended(members, listed, requested_at)
         managed.store.clusters.put_members(cluster.cluster_id, ended)
         managed.store.clusters.end_intent(intent_id, "ended", clock.now())
     return ended
@@ -106,7 +106,7 @@ def terminating_ids(cluster_id: str, clusters: Clusters) -> set[str]:
     return {name for intent in clusters.intents(cluster_id, SHRINK) for name in intent.detail.split()}
 
 
-def ended_members(
+def mark_ended(
     members: Sequence[Member], listed: Mapping[str, Instance], requested_at: datetime
 ) -> list[Member]:
     """Return members with their ends: the time that EC2 states, else the time of the request."""
@@ -141,10 +141,6 @@ def existing_capacity(
     return ExistingCapacity(count=len(members), on_demand=on_demand, committed_usd=committed)
 
 
-def unpriced_member(instance: Instance) -> Member:
-    return Member(instance=instance, hourly_usd=None, price_source="", price_as_of=None)
-
-
 def _repeat_terminations(managed: ManagedCluster) -> None:
     """Ask again for the end of instances whose shrink was cut off."""
     clusters = managed.store.clusters
@@ -160,7 +156,7 @@ def _join_living(managed: ManagedCluster, listed: Mapping[str, Instance]) -> lis
     stored = {member.instance.instance_id: member for member in clusters.members(managed.cluster_id)}
     terminating = terminating_ids(managed.cluster_id, clusters)
     return [
-        replace(stored.get(name) or unpriced_member(instance), instance=instance)
+        replace(stored.get(name) or Member(instance=instance), instance=instance)
         for name, instance in listed.items()
         if instance.alive and name not in terminating
     ]

@@ -11,7 +11,7 @@ from dlcloud.core.events import Warned
 from dlcloud.core.instance import Instance, Market
 from dlcloud.core.plan import Plan
 from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
-from dlcloud.launch.acquire import first_boot
+from dlcloud.launch.acquire import write_user_data
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
 
@@ -152,7 +152,7 @@ class Provisioner:
     def _launch_request(self, attempt: LaunchAttempt) -> LaunchRequest:
         name, zone = attempt.pools[0]
         cluster = self.managed.cluster
-        user_data = first_boot(
+        user_data = write_user_data(
             cluster,
             life_minutes=attempt.life_minutes or self.plan.life_minutes,
             idle_minutes=self.plan.idle_minutes,

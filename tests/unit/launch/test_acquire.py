@@ -7,7 +7,7 @@ import pytest
 
 from dlcloud.core.cluster import ClusterState
 from dlcloud.core.errors import RecipeError, StoreError
-from dlcloud.launch.acquire import RecipeFile, acquire_cluster, first_boot, lock_cluster, remove_secrets
+from dlcloud.launch.acquire import RecipeFile, acquire_cluster, lock_cluster, remove_secrets, write_user_data
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Store
@@ -162,8 +162,8 @@ def test_a_named_one_that_goes_down_at_that_moment_is_not_worked_on(home):
 
 def test_the_first_boot_is_the_same_text_each_time_and_private(home):
     claim = home.claim()
-    text = first_boot(claim.cluster, life_minutes=60, paths=home.paths)
-    assert first_boot(claim.cluster, life_minutes=60, paths=home.paths) == text
+    text = write_user_data(claim.cluster, life_minutes=60, paths=home.paths)
+    assert write_user_data(claim.cluster, life_minutes=60, paths=home.paths) == text
     secret = home.paths.host_secret(claim.cluster.cluster_id).read_text()
     assert secret in text
     assert stat.S_IMODE(home.paths.user_data(claim.cluster.cluster_id, 60).stat().st_mode) == 0o600

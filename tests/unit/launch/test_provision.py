@@ -8,7 +8,7 @@ import pytest
 from dlcloud.core.errors import CapacityError, CredentialsError, QuotaError, ThrottledError
 from dlcloud.core.events import Warned
 from dlcloud.core.instance import Market
-from dlcloud.launch.acquire import first_boot
+from dlcloud.launch.acquire import write_user_data
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE
 from tests.unit.launch.conftest import ONE_TYPE
@@ -38,7 +38,7 @@ def test_one_request_gives_all_where_there_is_capacity(world):
     assert {member.price_source for member in members} == {"bundled table"}
     (request,) = world.cloud.requests
     assert (request.min_count, request.max_count) == (1, 2)
-    assert request.user_data == first_boot(world.cluster, life_minutes=240, paths=world.paths)
+    assert request.user_data == write_user_data(world.cluster, life_minutes=240, paths=world.paths)
     assert request.tags == world.cluster.tags
     assert len(request.client_token) == 64
     assert world.clusters.open_intents("c0ffee") == []
