@@ -1,0 +1,228 @@
+"""Clients of EC2 that are not ours, end to end: the AWS CLI, boto3's resources, waiters, and ec2-metadata."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from dlcloud.local.site import LocalSite
+from tests.fakes.local_ec2 import UBUNTU, Rig, wait_for
+
+AWS = Path(sys.executable).with_name("aws")
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    site = LocalSite(tmp_path_factory.mktemp("site"))
+    yield Rig(site, site.start())
+    site.stop()
+
+
+@pytest.fixture(scope="module")
+def aws(rig, tmp_path_factory):
+    """The AWS CLI as its user has it after pasting what `dlcloud local start` prints."""
+    home = tmp_path_factory.mktemp("home")
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "AWS_PAGER": "", **rig.endpoint.environment()}
+
+    def run(*words, ok=True):
+        done = subprocess.run([AWS, *words], env=env, capture_output=True, text=True, check=False, cwd=home)
+        assert (done.returncode == 0) is ok, done.stdout + done.stderr
+        return json.loads(done.stdout or "null") if ok else done.stderr
+
+    run.home = home
+    return run
+
+
+@pytest.fixture(scope="module")
+def ec2(rig):
+    variables = rig.endpoint.environment()
+    session = boto3.Session(
+        aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
+        region_name=variables["AWS_DEFAULT_REGION"],
+    )
+    return session.resource("ec2", endpoint_url=variables["AWS_ENDPOINT_URL"])
+
+
+def ids_of(described):
+    return [i["InstanceId"] for entry in described["Reservations"] for i in entry["Instances"]]
+
+
+def test_the_aws_command_from_key_to_terminated(rig, aws):
+    public = aws.home / "key.pub"
+    public.write_text(rig.public_key, encoding="utf-8")
+    aws("ec2", "import-key-pair", "--key-name", "cli", "--public-key-material", f"fileb://{public}")
+    data = aws.home / "user-data"
+    data.write_text("#!/bin/sh\necho hello from the boot\n", encoding="utf-8")
+    run = ["run-instances", "--image-id", UBUNTU, "--instance-type", "c5.large", "--key-name", "cli"]
+    tags = "ResourceType=instance,Tags=[{Key=Name,Value=cli}]"
+    more = ["--count", "6", "--user-data", f"file://{data}", "--tag-specifications", tags]
+    launched = [entry["InstanceId"] for entry in aws("ec2", *run, *more)["Instances"]]
+    named = ["--filters", "Name=tag:Name,Values=c?i", "Name=instance-type,Values=c5.*"]
+    # The CLI's waiters poll every 15 s: by now all of them run.
+    wait_for(lambda: all(rig.state(name) == "running" for name in launched), "all run")
+    aws("ec2", "wait", "instance-running", "--instance-ids", *launched)
+    aws("ec2", "wait", "instance-status-ok", "--instance-ids", *launched)
+    assert sorted(ids_of(aws("ec2", "describe-instances", *named, "--page-size", "5"))) == sorted(launched)
+    page = aws("ec2", "describe-instances", *named, "--max-results", "5")
+    assert (len(ids_of(page)), bool(page["NextToken"])) == (5, True)
+    [first, *_] = launched
+    console = wait_for(
+        lambda: "hello" in (text := console_of(aws, first)) and text, "the console shows the boot"
+    )
+    assert "SSH HOST KEY FINGERPRINTS" in console
+    instance = rig.describe(first)
+    assert rig.on(instance, "whoami > /dev/null; echo in")[1] == "in\n"
+    aws("ec2", "terminate-instances", "--instance-ids", *launched)
+    wait_for(lambda: all(rig.state(name) == "terminated" for name in launched), "all have ended")
+    aws("ec2", "wait", "instance-terminated", "--instance-ids", *launched)
+
+
+def console_of(aws, instance_id):
+    return aws("ec2", "get-console-output", "--instance-id", instance_id, "--latest")["Output"]
+
+
+def test_the_aws_command_handles_spot_requests(rig, aws):
+    options = '{"MarketType": "spot", "SpotOptions": {"MaxPrice": "%s"}}'
+    run = ["ec2", "run-instances", "--image-id", UBUNTU, "--instance-type", "c5.large"]
+    message = aws(*run, "--instance-market-options", options % "0.0001", ok=False)
+    assert "SpotMaxPriceTooLow" in message
+    [instance] = aws(*run, "--instance-market-options", options % "1")["Instances"]
+    request_id = rig.describe(instance["InstanceId"])["SpotInstanceRequestId"]
+    aws("ec2", "wait", "spot-instance-request-fulfilled", "--spot-instance-request-ids", request_id)
+    aws("ec2", "cancel-spot-instance-requests", "--spot-instance-request-ids", request_id)
+    [request] = aws("ec2", "describe-spot-instance-requests")["SpotInstanceRequests"]
+    assert (request["SpotInstanceRequestId"], request["State"]) == (request_id, "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["describe-instances", "--filters", "Name=none,Values=1"], "InvalidParameterValue"),
+        (["describe-instances", "--instance-ids", "i-1"], "InvalidInstanceID.Malformed"),
+        (["describe-instances", "--max-results", "2"], "InvalidParameterValue"),
+        (["run-instances", "--image-id", UBUNTU, "--instance-type", "c7g.large"], "InvalidParameterValue"),
+        (["create-placement-group", "--group-name", "x", "--strategy", "cluster"], "UnsupportedOperation"),
+    ],
+)
+def test_the_aws_command_shows_the_errors_of_ec2(aws, words, code):
+    assert f"({code})" in aws("ec2", *words, ok=False)
+
+
+def test_resources_and_waiters_of_boto3(rig, ec2):
+    key_pair = ec2.create_key_pair(KeyName="resources", KeyType="ed25519")
+    assert "PRIVATE KEY" in key_pair.key_material
+    group = ec2.create_security_group(GroupName="resources", Description="ssh")
+    group.authorize_ingress(IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="192.0.2.1/32")
+    [instance] = ec2.create_instances(
+        ImageId=UBUNTU,
+        InstanceType="c5.large",
+        MinCount=1,
+        MaxCount=1,
+        KeyName="resources",
+        SecurityGroupIds=[group.id],
+        UserData=rig.user_data(),
+        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 16}}],
+    )
+    rig.await_state(instance.id, "running")
+    instance.wait_until_running()
+    instance.reload()
+    assert instance.security_groups == [{"GroupId": group.id, "GroupName": "resources"}]
+    assert [volume.size for volume in instance.volumes.all()] == [16]
+    wait_for(lambda: "status: done" in instance.console_output().get("Output", ""), "the boot is over")
+    tagged = instance.create_tags(Tags=[{"Key": "Name", "Value": "resource"}])
+    assert [tag.key for tag in tagged] == ["Name"]
+    found = ec2.instances.filter(Filters=[{"Name": "tag:Name", "Values": ["resource"]}])
+    assert [one.id for one in found] == [instance.id]
+    assert instance.vpc.id == ec2.Subnet(instance.subnet_id).vpc_id
+    volume_ids = [volume.id for volume in instance.volumes.all()]
+    instance.stop()
+    rig.await_state(instance.id, "stopped")
+    instance.wait_until_stopped()
+    instance.start()
+    rig.await_state(instance.id, "running")
+    instance.terminate()
+    rig.await_state(instance.id, "terminated")
+    instance.wait_until_terminated()
+    assert not [volume for volume in ec2.volumes.all() if volume.id in volume_ids]
+    group.delete()
+    key_pair.delete()
+
+
+def test_a_launch_by_a_template_and_pages_of_types(rig, ec2):
+    client = ec2.meta.client
+    data = {
+        "ImageId": UBUNTU,
+        "InstanceType": "c5.large",
+        "UserData": base64.b64encode(b"#!/bin/sh\n").decode(),
+    }
+    client.create_launch_template(LaunchTemplateName="foreign", LaunchTemplateData=data)
+    [instance] = ec2.create_instances(
+        LaunchTemplate={"LaunchTemplateName": "foreign"}, MinCount=1, MaxCount=1
+    )
+    rig.await_state(instance.id, "running")
+    pages = client.get_paginator("describe_instance_types").paginate()
+    sizes = [len(page["InstanceTypes"]) for page in pages]
+    assert len(sizes) > 5
+    assert max(sizes) == 100
+    with pytest.raises(ClientError, match="DryRunOperation"):
+        instance.terminate(DryRun=True)
+    instance.terminate()
+
+
+def test_ec2_metadata_on_an_instance(rig, tmp_path):
+    ec2_metadata = pytest.importorskip("ec2_metadata")
+    instance = rig.up(MetadataOptions={"InstanceMetadataTags": "enabled"})
+    program = tmp_path / "read.py"
+    program.write_text(READER, encoding="utf-8")
+    # The package is this machine's; the process is the instance's.
+    path = f"{Path(ec2_metadata.__file__).parents[1]}"
+    status, out, err = rig.on(instance, f"PYTHONPATH={path} {sys.executable} {program}")
+    assert status == 0, err
+    shown = json.loads(out)
+    assert shown["instance_id"] == instance["InstanceId"]
+    assert shown["mac"] == instance["NetworkInterfaces"][0]["MacAddress"]
+    assert shown["region"] == "us-east-1"
+    assert "dlcloud:ssh-port" in shown["tags"]
+
+
+READER = """
+import json, os
+import urllib3
+from ec2_metadata import EC2Metadata
+
+class Redirected(urllib3.PoolManager):
+    def request(self, method, url, *arguments, **options):
+        url = url.replace("http://169.254.169.254", os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"])
+        return super().request(method, url, *arguments, **options)
+
+metadata = EC2Metadata(Redirected())
+names = ("instance_id", "mac", "region", "reservation_id", "security_groups", "domain")
+print(json.dumps({name: getattr(metadata, name) for name in names} | {"tags": list(metadata.tags)}))
+"""
+
+
+def test_an_instance_asks_ec2_with_its_role(rig):
+    iam = rig.client("iam")
+    trust = {"Version": "2012-10-17", "Statement": []}
+    allow = {"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}
+    iam.create_role(RoleName="reader", AssumeRolePolicyDocument=json.dumps(trust))
+    iam.put_role_policy(
+        RoleName="reader",
+        PolicyName="reads",
+        PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [allow]}),
+    )
+    iam.create_instance_profile(InstanceProfileName="reader")
+    iam.add_role_to_instance_profile(InstanceProfileName="reader", RoleName="reader")
+    instance = rig.up(IamInstanceProfile={"Name": "reader"})
+    # Credentials and region come from the metadata service, as on EC2.
+    describe = f"{AWS} --endpoint-url {rig.endpoint.url} --region us-east-1 ec2 describe-instances"
+    status, out, err = rig.on(instance, f"{describe} --instance-ids {instance['InstanceId']} --output json")
+    assert status == 0, err
+    assert ids_of(json.loads(out)) == [instance["InstanceId"]]
