@@ -16,7 +16,7 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
 from dlcloud.elastic.failover import CoordinatorFailover, CoordinatorTerminated, Phase
 from dlcloud.elastic.program import Coordinator, program_of
-from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.workers import RecordsReceived, WorkerExited, Workers
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
@@ -44,7 +44,7 @@ MESSAGES = {
 }
 """The events that are shown, by their name in the records."""
 
-WARNINGS = {"notice", "rebalance", "hold", "no_quorum"}
+RISK_EVENTS = {"notice", "rebalance"}
 
 
 Post = Callable[[RecordsReceived | WorkerExited], None]
@@ -219,7 +219,9 @@ class Controller:
             event = record.get("event") if record.get("record") == "event" else None
             if isinstance(event, str) and event in MESSAGES:
                 text = MESSAGES[event].format(cause=record.get("cause", ""), step=record.get("step", "?"))
-                kind = Warned if event in WARNINGS else Notice
+                # Before the first step it is normal to wait for the others.
+                is_halted = event in WAITING_EVENTS and self.registry.step > 0
+                kind = Warned if event in RISK_EVENTS or is_halted else Notice
                 self.emit(kind(message=text, instance_id=received.instance_id))
         self._failover.observe(received.instance_id, received.records)
         self._show_progress()

@@ -7,6 +7,8 @@ from typing import Any
 from dlcloud.core.cluster import Member
 from dlcloud.core.elastic import Worker, WorkerState
 
+WAITING_EVENTS = {"hold", "no_quorum"}
+
 _STATE_AFTER = {
     "notice": WorkerState.LEAVING,
     "drain": WorkerState.LEAVING,
@@ -97,7 +99,7 @@ class WorkerRegistry:
     def _observe_event(self, instance_id: str, record: Mapping[str, Any]) -> None:
         event, step = record["event"], record.get("step")
         self.done = self.done or event == "done"
-        if event in {"hold", "no_quorum"}:
+        if event in WAITING_EVENTS:
             self.waiting = str(record.get("cause", ""))
         elif event in {"healed", "resumed"} and isinstance(step, int):
             self._steps_held[instance_id] = step

@@ -8,6 +8,7 @@ import pytest
 from dlcloud.core.cluster import Member
 from dlcloud.core.elastic import WorkerState
 from dlcloud.core.errors import CloudError, InstanceError, RemoteCommandError
+from dlcloud.core.events import Warned
 from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
 from dlcloud.elastic.controller import MOST_FAILURES, Controller
@@ -226,8 +227,15 @@ def test_while_workers_wait_the_progress_says_for_what():
         "i-2": [ends("i-0"), ends("i-1"), ends("i-2")],
     }
     world = World(script).go()
-    assert "waiting: 1 of 2 workers needed" in world.messages
+    (warning,) = [event for event in world.events if event.message == "waiting: 1 of 2 workers needed"]
+    assert isinstance(warning, Warned)
     assert "step 4, loss 1.5, waiting: 1 of 2 workers needed" in world.messages
+
+
+def test_waiting_for_the_first_step_is_no_warning():
+    waits = event("hold") | {"cause": "1 of 2 workers needed"}
+    script = {"i-0": [reports("i-0", waits, DONE)], "i-2": [ends("i-0"), ends("i-1"), ends("i-2")]}
+    assert not [event for event in World(script).go().events if isinstance(event, Warned)]
 
 
 def taken(number, generation=0, size=3):
