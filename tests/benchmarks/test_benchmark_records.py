@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from dlcloud.benchmarks.harness import table
 from dlcloud.benchmarks.harness.records import (
     Comparison,
-    Failure,
     Measurement,
     Metric,
     Recorder,
@@ -58,7 +57,7 @@ def test_every_record_is_a_line_of_json_with_its_kind_and_time():
     writer.result(result())
     writer.comparison(comparison())
     writer.case_end("vgg16 batch 1", ["fp32"], seconds=5, complete=True)
-    writer.failure(Failure(case="vgg16 batch 1", setting="int8", message="no"))
+    writer.failure("vgg16 batch 1", "int8", "no")
     writer.end(ok=False, seconds=1.23456)
     records = [json.loads(line) for line in output.getvalue().splitlines()]
     kinds = ["start", "progress", "sample", "result", "comparison", "case", "failure", "end"]
@@ -97,7 +96,7 @@ def test_the_table_shows_results_comparisons_warnings_and_failures():
     writer.result(result())
     writer.result(result("int8", warnings=("other work",), facts={"model_bytes": 1 << 18}))
     writer.comparison(comparison())
-    writer.failure(Failure(case="resnet50", setting=None, message="no room"))
+    writer.failure("resnet50", None, "no room")
     lines = table.render(writer).splitlines()
     assert lines[0].split("  ")[0] == "case"
     assert "throughput (images/s)" in lines[0]

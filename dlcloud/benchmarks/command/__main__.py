@@ -4,9 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from ..harness import program, redaction
 from ..harness.case import Case, Limits
+from ..harness.protocol import measure
 from .arguments import ENTRY, make_reader, parse, read_settings
 from .output import ThroughputReader
 from .variant import CommandVariant, Setting
@@ -25,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     variants = [_variant(setting, arguments, reader) for setting in settings]
     case = Case(name=arguments.case, variants=variants)
     shown = _without_secrets(arguments, settings)
-    return program.run(ENTRY, shown, limits=limits, packages=(), cases=lambda _recorder: [case])
+    return program.run(ENTRY, shown, limits=limits, packages=(), work=partial(measure, [case]))
 
 
 def _without_secrets(arguments: argparse.Namespace, settings: Sequence[Setting]) -> argparse.Namespace:

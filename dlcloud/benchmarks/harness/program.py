@@ -7,16 +7,16 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import hardware, protocol, resume, table
+from . import hardware, resume, table
 from .benchmark import OUTPUT_ITSELF, Benchmark
-from .case import Case, Limits, Session
-from .records import Failure, Recorder, open_records
+from .case import Limits, Session
+from .records import Recorder, open_records
 from .usage import ProcCpuClock
 from .variant import VariantError
 
@@ -46,40 +46,16 @@ def run(
     *,
     limits: Limits,
     packages: Iterable[str],
-    cases: Callable[[Recorder], Sequence[Case]],
-) -> int:
-    """Measure the cases of a benchmark, print the table and return the exit status.
-
-    Args:
-        benchmark: The program.
-        arguments: As parsed; they go into the first record.
-        limits: When to stop.
-        packages: Distributions whose versions belong to the figures.
-        cases: Makes the cases; may record failures, and raise VariantError if nothing can be measured.
-    """
-
-    def work(session: Session) -> None:
-        protocol.measure(cases(session.recorder), session)
-
-    return run_work(benchmark, arguments, limits=limits, packages=packages, work=work)
-
-
-def run_work(
-    benchmark: Benchmark,
-    arguments: argparse.Namespace,
-    *,
-    limits: Limits,
-    packages: Iterable[str],
     work: Callable[[Session], None],
 ) -> int:
-    """Run a benchmark whose next case depends on the result of the last one.
+    """Run a benchmark, print the table and return the exit status.
 
     Args:
         benchmark: The program.
         arguments: As parsed; they go into the first record.
         limits: When to stop.
         packages: Distributions whose versions belong to the figures.
-        work: Measures case after case with protocol.measure; may raise VariantError.
+        work: Measures the cases with protocol.measure; may raise VariantError if nothing can be measured.
     """
     if arguments.resume == OUTPUT_ITSELF and arguments.output is None:
         sys.stderr.write("--resume needs --output FILE, or a file of its own\n")
@@ -107,7 +83,7 @@ def run_work(
             earlier=earlier.cases,
             record_earlier=arguments.resume != OUTPUT_ITSELF,
         )
-        status = _run_work(benchmark.name, work, session)
+        status = _run_to_end(benchmark.name, work, session)
         recorder.end(ok=status == DONE, seconds=time.monotonic() - began)
     sys.stdout.write(table.render(recorder))
     return status
@@ -128,13 +104,13 @@ def _earlier_cases(
     return earlier
 
 
-def _run_work(name: str, work: Callable[[Session], None], session: Session) -> int:
+def _run_to_end(name: str, work: Callable[[Session], None], session: Session) -> int:
     try:
         work(session)
     except VariantError as error:
-        session.recorder.failure(Failure(case=name, setting=None, message=str(error)))
+        session.recorder.failure(name, None, str(error))
     except KeyboardInterrupt:
-        session.recorder.failure(Failure(case=name, setting=None, message="interrupted"))
+        session.recorder.failure(name, None, "interrupted")
         return INTERRUPTED
     return FAILED if session.recorder.failures else DONE
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from . import statistics, usage, verdicts
 from .case import AcceptedSlice, Case, Session, VariantResult
-from .records import Failure, Skip
 from .resume import MeasuredCase
 from .usage import disturbance
 from .variant import VariantError
@@ -157,7 +156,7 @@ class CaseRun:
         """Record that there is no memory for a setting."""
         reason = self._shortage(result) or "there was too little memory"
         beside = f" beside {', '.join(other.name for other in self.running)}" if self.running else ""
-        self.session.recorder.skip(Skip(case=self.case.name, setting=result.name, reason=reason + beside))
+        self.session.recorder.skip(self.case.name, result.name, reason + beside)
 
     def _end(self, waiting: Collection[VariantResult]) -> None:
         """End the settings that ran, except the baselines of those that wait."""
@@ -263,8 +262,7 @@ class CaseRun:
                 if result in results:
                     results.remove(result)
             result.variant.close()
-            failure = Failure(case=self.case.name, setting=result.name, message=str(error))
-            self.session.recorder.failure(failure)
+            self.session.recorder.failure(self.case.name, result.name, str(error))
 
     def _report_round(self, number: int, elapsed_s: float, width: float | None) -> None:
         """Report progress at the looks, and every few seconds during long rounds: reporting costs time."""

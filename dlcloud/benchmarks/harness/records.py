@@ -202,15 +202,19 @@ class Recorder:
         self.overall.append(comparison)
         self._write(RecordKind.OVERALL, _fields(comparison))
 
-    def failure(self, failure: Failure) -> None:
+    def failure(self, case: str, setting: str | None, message: str) -> None:
+        """Record and print that a setting, or a whole case if it is None, could not be measured."""
+        failure = Failure(case=case, setting=setting, message=message)
         self.failures.append(failure)
         self._write(RecordKind.FAILURE, _fields(failure))
-        self._print(f"failed: {failure.case}, {failure.setting or 'every setting'}: {failure.message}")
+        self._print(f"failed: {case}, {setting or 'every setting'}: {message}")
 
-    def skip(self, skip: Skip) -> None:
+    def skip(self, case: str, setting: str, reason: str) -> None:
+        """Record and print that a setting was left out."""
+        skip = Skip(case=case, setting=setting, reason=reason)
         self.skips.append(skip)
         self._write(RecordKind.SKIP, _fields(skip))
-        self._print(f"skipped: {skip.case}, {skip.setting}: {skip.reason}")
+        self._print(f"skipped: {case}, {setting}: {reason}")
 
     def end(self, *, ok: bool, seconds: float) -> None:
         self._write(RecordKind.END, {"ok": ok, "seconds": round(seconds, 3)})

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return program.FAILED
     with tempfile.TemporaryDirectory(prefix="dlcloud-compiled-") as compiled:
         comparison = TrainingComparison(arguments=arguments, capabilities=capabilities, compiled=compiled)
-        return program.run_work(
+        return program.run(
             ENTRY,
             arguments,
             limits=program.limits_from(arguments),

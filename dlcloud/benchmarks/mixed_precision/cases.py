@@ -12,7 +12,6 @@ from typing import Any
 from ..harness import program
 from ..harness.case import Case, Session
 from ..harness.protocol import measure
-from ..harness.records import Skip
 from ..harness.variant import WorkerVariant
 from .proof import ProvenSetting, group_by_memory, prove_settings
 from .settings import (
@@ -127,7 +126,7 @@ class TrainingComparison:
             if reason is None:
                 possible.append(setting)
             else:
-                recorder.skip(Skip(case=subject.name, setting=setting.name, reason=reason))
+                recorder.skip(subject.name, setting.name, reason)
         recorder.progress(f"{subject.name}: proving {len(possible)} settings", done=done, total=total)
         proven = prove_settings(subject.name, possible, partial(self._proving_variant, subject), recorder)
         if not proven or proven[0].setting != BASELINE:
@@ -136,7 +135,7 @@ class TrainingComparison:
         for member in too_large:
             mib = proven[0].memory_mib + member.memory_mib
             reason = f"it and its baseline need {mib:.0f} MiB at once; so much is not free"
-            recorder.skip(Skip(case=subject.name, setting=member.setting.name, reason=reason))
+            recorder.skip(subject.name, member.setting.name, reason)
         return [self._case(subject, number, group) for number, group in enumerate(groups, 1)]
 
     def _case(self, subject: Subject, number: int, group: Sequence[ProvenSetting]) -> Case:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..harness.kernels import read_primitives, uses_tensor_cores
-from ..harness.records import Failure, Recorder, Skip
+from ..harness.records import Recorder
 from ..harness.variant import VariantError, WorkerVariant
 from .settings import Optimization, TrainingPrecision, TrainingSetting
 
@@ -110,7 +110,7 @@ def prove_settings(
         try:
             facts = dict(variant.start())
         except VariantError as error:
-            recorder.failure(Failure(case=case, setting=setting.name, message=str(error)))
+            recorder.failure(case, setting.name, str(error))
             continue
         finally:
             variant.close()
@@ -118,9 +118,9 @@ def prove_settings(
         if reason is None:
             proven.append(_read_facts(setting, facts))
         elif setting.is_reduced:
-            recorder.skip(Skip(case=case, setting=setting.name, reason=reason))
+            recorder.skip(case, setting.name, reason)
         else:
-            recorder.failure(Failure(case=case, setting=setting.name, message=reason))
+            recorder.failure(case, setting.name, reason)
     return proven
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from ..harness import program
+from ..harness.protocol import measure
 from .arguments import ENTRY, parse
 from .cases import make_cases
 from .engines import ENGINES
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments,
         limits=program.limits_from(arguments),
         packages=dict.fromkeys(package for engine in engines for package in engine.packages),
-        cases=lambda recorder: make_cases(arguments, recorder),
+        work=lambda session: measure(make_cases(arguments, session.recorder), session),
     )
 
 

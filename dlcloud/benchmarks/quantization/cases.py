@@ -10,7 +10,7 @@ from typing import Any
 
 from ..harness import program
 from ..harness.case import Case
-from ..harness.records import Failure, Recorder, Skip
+from ..harness.records import Recorder
 from ..harness.variant import VariantError, WorkerVariant
 from .engine_models import EngineModel, build_engine_models, read_facts
 from .engines import DEFAULT, ENGINES, Isa
@@ -42,7 +42,7 @@ def make_cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
                 models += build_engine_models(network, engine, isa, arguments, recorder)
             except VariantError as error:
                 case = f"{read_title(network)} {engine.name}"
-                recorder.failure(Failure(case=case, setting=None, message=str(error)))
+                recorder.failure(case, None, str(error))
         if models:
             possible = _select_batches(network, batches, recorder)
             cases.extend(_make_case(models, batch, arguments) for batch in possible)
@@ -72,7 +72,7 @@ def _select_batches(network: str, batches: Sequence[int], recorder: Recorder) ->
     for batch in batches:
         if only not in {None, batch}:
             reason = f"the model takes batches of {only} only"
-            recorder.skip(Skip(case=read_title(network), setting=f"batch {batch}", reason=reason))
+            recorder.skip(read_title(network), f"batch {batch}", reason)
     return [batch for batch in batches if only in {None, batch}]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..harness import environment, hardware, program
-from ..harness.records import Recorder, Skip
+from ..harness.records import Recorder
 from ..harness.variant import VariantError, WorkerVariant
 from .arguments import ENTRY
 from .engines import Engine, InferencePrecision, Isa
@@ -43,7 +43,7 @@ def build_engine_models(
         VariantError: A model cannot be built.
     """
     if (reason := _explain_unsupported_network(network, engine)) is not None:
-        recorder.skip(Skip(case=read_title(network), setting=engine.name, reason=reason))
+        recorder.skip(read_title(network), engine.name, reason)
         return []
     if arguments.precision is not None:
         engine = restrict_precisions(engine, arguments.precision)
@@ -110,7 +110,7 @@ def select_cpu_precisions(
             precisions.append(precision)
         else:
             setting = f"{engine.name} {precision.value}"
-            recorder.skip(Skip(case=read_title(network), setting=setting, reason=reason))
+            recorder.skip(read_title(network), setting, reason)
     return precisions
 
 
@@ -122,7 +122,7 @@ def select_gpu_precisions(
         return list(engine.gpu_precisions)
     runs_on_gpus = bool(engine.gpu_precisions)
     reason = "this machine has no NVIDIA GPU" if runs_on_gpus else f"{engine.name} runs on CPUs only here"
-    recorder.skip(Skip(case=read_title(network), setting=engine.name, reason=reason))
+    recorder.skip(read_title(network), engine.name, reason)
     return []
 
 

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (reason := program.explain_missing_module(["tensorflow"], requirements)) is not None:
         sys.stderr.write(f"{reason}\n")
         return program.FAILED
-    return program.run_work(
+    return program.run(
         ENTRY,
         arguments,
         limits=program.limits_from(arguments),

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..harness import program
 from ..harness.case import Case, Limits, Session
-from ..harness.records import Failure, Skip
 from ..harness.variant import VariantError, WorkerVariant
 from .arguments import ARTICLE, STOCK, TODAY
 from .knobs import (
@@ -159,8 +158,7 @@ class Experiments:
             try:
                 proven = self._prove(configuration, network, batch)
             except VariantError as error:
-                failure = Failure(case=case, setting=setting, message=str(error))
-                self.session.recorder.failure(failure)
+                self.session.recorder.failure(case, setting, str(error))
                 continue
             variables = " ".join(f"{name}={text}" for name, text in environment_of(configuration).items())
             facts[setting] = {
@@ -211,4 +209,4 @@ class Experiments:
         )
 
     def _skip(self, case: str, setting: str, reason: str) -> None:
-        self.session.recorder.skip(Skip(case=case, setting=setting, reason=reason))
+        self.session.recorder.skip(case, setting, reason)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..harness import protocol
 from ..harness.case import Case, Limits, Session
-from ..harness.records import Comparison, Skip
+from ..harness.records import Comparison
 from ..harness.variant import Variant
 from .knobs import Configuration, Knob, KnobValue, describe, stock_configuration
 
@@ -137,7 +137,7 @@ class Search:
         self._record_skip(knob, knob.name, reason)
 
     def _record_skip(self, knob: Knob, setting: str, reason: str) -> None:
-        self.session.recorder.skip(Skip(case=self._case(knob), setting=setting, reason=reason))
+        self.session.recorder.skip(self._case(knob), setting, reason)
 
     def _case(self, knob: Knob) -> str:
         return f"{self.name} search {knob.name}"

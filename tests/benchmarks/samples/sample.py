@@ -2,10 +2,12 @@
 
 import json
 import sys
+from functools import partial
 
 from .harness import program
 from .harness.benchmark import Benchmark, Option
 from .harness.case import Case
+from .harness.protocol import measure
 from .harness.variant import WorkerVariant
 
 ENTRY = Benchmark(
@@ -26,7 +28,7 @@ def main():
     limits = program.limits_from(arguments)
     names = ["sample"] if arguments.cases is None else [f"sample {n}" for n in range(arguments.cases)]
     cases = [Case(name=name, variants=_variants(arguments.variants)) for name in names]
-    return program.run(ENTRY, arguments, limits=limits, packages=("pip",), cases=lambda _recorder: cases)
+    return program.run(ENTRY, arguments, limits=limits, packages=("pip",), work=partial(measure, cases))
 
 
 def _variants(told):
