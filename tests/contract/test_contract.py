@@ -105,8 +105,8 @@ def test_a_group_is_made_once_opened_once_closed_and_deleted(there, cluster):
         cloud.allow_ssh(group, "192.0.2.1/32")
     for _ in range(2):
         cloud.revoke_ssh(cluster)
-    told = there.clients.get("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
-    assert told["IpPermissions"] == []
+    answer = there.clients.get("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
+    assert answer["IpPermissions"] == []
     assert cloud.delete_security_groups(cluster) == []
     assert cloud.delete_security_groups(cluster) == []
 
@@ -119,10 +119,10 @@ def test_an_instance_is_launched_once_tagged_hardened_and_ended(there, cluster):
     until(lambda: [each for each in there.cloud.instances(cluster) if each.host])
     (seen,) = there.cloud.instances(cluster)
     assert seen.tags[CLUSTER_TAG] == cluster
-    told = there.clients.get("ec2").describe_instances(InstanceIds=[first.instance_id])
-    told = told["Reservations"][0]["Instances"][0]
-    assert told["MetadataOptions"]["HttpTokens"] == "required"
-    volume = told["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+    answer = there.clients.get("ec2").describe_instances(InstanceIds=[first.instance_id])
+    answer = answer["Reservations"][0]["Instances"][0]
+    assert answer["MetadataOptions"]["HttpTokens"] == "required"
+    volume = answer["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
     (disk,) = there.clients.get("ec2").describe_volumes(VolumeIds=[volume])["Volumes"]
     assert disk["Encrypted"] is True
     assert {"Key": CLUSTER_TAG, "Value": cluster} in disk["Tags"]

@@ -1,4 +1,4 @@
-"""A clock that tests set: sleeping moves it on, and nobody waits."""
+"""A clock that tests set: sleeping moves it on without a wait."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ START = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
 
 
 class FakeClock:
-    """Time that passes only where somebody sleeps, or a test says so."""
+    """Time that passes only in `sleep` and `advance`."""
 
     def __init__(self, start=START):
         self._start = start
@@ -28,6 +28,6 @@ class FakeClock:
             self._elapsed += seconds
 
     def advance(self, seconds):
-        """Let time pass while nobody sleeps."""
+        """Let time pass without a sleep."""
         with self._lock:
             self._elapsed += seconds

@@ -42,9 +42,9 @@ class FakeCloud:
     """EC2 with a memory.
 
     `capacity` is what is left of a pool (type, zone, market), without limit where it is not named. A request
-    without a zone takes from the first of `zones`. What is launched is told of after `lag_s`, has an address
+    without a zone takes from the first of `zones`. A launched one is listed after `lag_s`, has an address
     after `boot_s`, and is terminated `shutdown_s` after it was asked to end. `roles` are tags by cluster id,
-    `profiles` what is attached by instance id, `admitted` (instance id, user, public key).
+    `profiles` are attached profiles by instance id, `admitted` is (instance id, user, public key).
     """
 
     clock: object
@@ -102,12 +102,12 @@ class FakeCloud:
     def instances(self, cluster_id=""):
         tag, value = (CLUSTER_TAG, cluster_id) if cluster_id else (MANAGED_TAG, "true")
 
-        def told():
+        def list_instances():
             now = self.clock.monotonic()
             seen = [record for record in self._records.values() if record.visible_at <= now]
             return [self._as_of(each, now) for each in seen if each.instance.tags.get(tag) == value]
 
-        return self._call("instances", told)
+        return self._call("instances", list_instances)
 
     def create_security_group(self, cluster_id, tags):
         assert tags[CLUSTER_TAG] == cluster_id
@@ -217,7 +217,7 @@ class FakeCloud:
         self._terminate(instance_id)
 
     def alive(self):
-        """Return the ids of what exists, whether it is told of or not."""
+        """Return the ids of what exists, listed or not."""
         now = self.clock.monotonic()
         return sorted(name for name, each in self._records.items() if self._as_of(each, now).alive)
 

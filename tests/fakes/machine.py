@@ -1,4 +1,4 @@
-"""Instances that run nothing: they keep files, know job.py's verbs, and lose connections when told to."""
+"""Instances that run nothing: they keep files, know job.py's verbs, and lose connections on request."""
 
 import shlex
 import threading
@@ -79,9 +79,9 @@ class FakeConnection:
             self.machine.gone = True
             limit = 0
         content = self.machine.job.records[int(offset) :]
-        told = content if limit is None else content[:limit]
-        for start in range(0, len(told), self.machine.chunk):
-            yield told[start : start + self.machine.chunk]
+        visible = content if limit is None else content[:limit]
+        for start in range(0, len(visible), self.machine.chunk):
+            yield visible[start : start + self.machine.chunk]
         if limit is not None:
             raise UnreachableError(f"{self.machine.instance_id}: the connection broke")
 

@@ -25,7 +25,7 @@ REGION = "us-east-1"
 
 @pytest.fixture(autouse=True)
 def _nobody(monkeypatch, tmp_path):
-    """No test sees the credentials of whoever runs it, nor looks for any on a network."""
+    """No test sees the credentials of its user, nor looks for any on a network."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -49,7 +49,7 @@ def cloud_over(clients, cache=None, clock=None):
 
 @pytest.fixture
 def clients():
-    """Clients that reach nobody: every answer must be stubbed."""
+    """Clients that reach no server: every answer must be stubbed."""
     return Clients(region=REGION, endpoint_url=NOWHERE)
 
 
@@ -111,16 +111,16 @@ class Refusing:
 
 @pytest.fixture
 def refusing():
-    told = Refusing()
+    refused = Refusing()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            told.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+            refused.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
             body = (
-                f"<Response><Errors><Error><Code>{told.code}</Code><Message>We have none.</Message></Error>"
+                f"<Response><Errors><Error><Code>{refused.code}</Code><Message>None left.</Message></Error>"
                 f"</Errors><RequestID>1</RequestID></Response>"
             ).encode()
-            self.send_response(told.status)
+            self.send_response(refused.status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -131,7 +131,7 @@ def refusing():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.server_name = "localhost"
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    told.url = f"http://127.0.0.1:{server.server_port}"
-    yield told
+    refused.url = f"http://127.0.0.1:{server.server_port}"
+    yield refused
     server.shutdown()
     server.server_close()

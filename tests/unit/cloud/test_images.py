@@ -22,8 +22,8 @@ def resolve(clients, stub):
             answer = {"Parameters": list(parameters)}
             stub(clients.get("ssm")).add_response("get_parameters", answer, {"Names": list(names)})
         if images is not None:
-            wanted, told = images
-            stub(clients.get("ec2")).add_response("describe_images", {"Images": told}, wanted)
+            arguments, answer = images
+            stub(clients.get("ec2")).add_response("describe_images", {"Images": answer}, arguments)
         return cloud_over(clients).resolve_image(image, gpu=gpu)
 
     return with_answers
@@ -46,12 +46,12 @@ def test_the_second_name_is_taken_where_the_first_is_missing(resolve):
 
 
 def test_without_either_the_newest_by_name_is_taken(resolve):
-    told = [
+    answer = [
         {"ImageId": f"ami-{day}", "Name": f"of day {day}", "CreationDate": f"2026-08-{day:02}T00:00:00Z"}
         for day in (3, 21, 9)
     ]
-    wanted = {"Owners": [DEEP_LEARNING_OWNER], "Filters": ANY}
-    image = resolve("auto", gpu=True, names=DEEP_LEARNING, images=(wanted, told))
+    arguments = {"Owners": [DEEP_LEARNING_OWNER], "Filters": ANY}
+    image = resolve("auto", gpu=True, names=DEEP_LEARNING, images=(arguments, answer))
     assert (image.image_id, image.name) == ("ami-21", "of day 21")
 
 
@@ -67,16 +67,16 @@ def test_no_ubuntu_image_is_an_error_with_a_hint(resolve):
 
 
 def test_an_image_by_its_id_has_its_own_root_device(resolve):
-    told = [{"ImageId": "ami-9", "Name": "mine", "RootDeviceName": "/dev/xvda"}]
-    image = resolve("ami-9", gpu=True, images=({"ImageIds": ["ami-9"]}, told))
+    answer = [{"ImageId": "ami-9", "Name": "mine", "RootDeviceName": "/dev/xvda"}]
+    image = resolve("ami-9", gpu=True, images=({"ImageIds": ["ami-9"]}, answer))
     assert image == Image(image_id="ami-9", name="mine", root_device="/dev/xvda")
 
 
 def test_an_image_of_a_parameter_is_looked_up(resolve):
-    told = [{"ImageId": "ami-7", "Name": "ours", "RootDeviceName": "/dev/xvda"}]
+    answer = [{"ImageId": "ami-7", "Name": "ours", "RootDeviceName": "/dev/xvda"}]
     image = resolve(
         "/our/ami", names=["/our/ami"], parameters=[parameter("/our/ami", "ami-7")],
-        images=({"ImageIds": ["ami-7"]}, told),
+        images=({"ImageIds": ["ami-7"]}, answer),
     )  # fmt: skip
     assert (image.image_id, image.root_device) == ("ami-7", "/dev/xvda")
 

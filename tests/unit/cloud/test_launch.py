@@ -85,18 +85,18 @@ def test_a_spot_launch_is_one_time_in_its_zone_and_tags_its_request(clients, stu
 
 
 def test_instances_are_read_over_all_pages_and_sorted_by_their_launch(clients, stub):
-    def told(instance_id, second, **other):
+    def answer_for(instance_id, second, **other):
         at = LAUNCHED.replace(second=second)
         return {**ANSWER["Instances"][0], "InstanceId": instance_id, "LaunchTime": at, **other}
 
-    running = told(
+    running = answer_for(
         "i-2",
         1,
         State={"Name": "running"},
         PublicIpAddress="198.51.100.2",
         Tags=[*TAGS, {"Key": "dlcloud:ssh-port", "Value": "2201"}],
     )
-    dead = told(
+    dead = answer_for(
         "i-1",
         2,
         State={"Name": "terminated"},
@@ -159,7 +159,7 @@ def test_launched_instances_and_volumes_are_found_by_tag(moto_cloud, ec2):
     assert moto_cloud.instances("another") == []
     assert {each.instance_id for each in moto_cloud.instances()} == {each.instance_id for each in made}
     assert all(each.alive and each.host and each.tags["dlcloud:cluster"] == "c0ffee" for each in found)
-    told = ec2.describe_instances(InstanceIds=[made[0].instance_id])["Reservations"][0]["Instances"][0]
+    answer = ec2.describe_instances(InstanceIds=[made[0].instance_id])["Reservations"][0]["Instances"][0]
     assert (
         base64.b64decode(
             ec2.describe_instance_attribute(InstanceId=made[0].instance_id, Attribute="userData")["UserData"][
@@ -168,7 +168,7 @@ def test_launched_instances_and_volumes_are_found_by_tag(moto_cloud, ec2):
         )
         == b"#cloud-config\n"
     )
-    assert told["SecurityGroups"][0]["GroupName"] == "dlcloud-c0ffee"
+    assert answer["SecurityGroups"][0]["GroupName"] == "dlcloud-c0ffee"
     volumes = ec2.describe_volumes(Filters=[{"Name": "tag:dlcloud:cluster", "Values": ["c0ffee"]}])["Volumes"]
     assert {(each["Encrypted"], each["Size"], each["VolumeType"]) for each in volumes} == {(True, 60, "gp3")}
 
@@ -211,7 +211,7 @@ def test_instances_reach_only_each_other_until_the_rules_are_revoked(moto_cloud,
 
 
 def test_a_group_of_our_name_without_our_tags_is_an_error(moto_cloud, ec2):
-    ec2.create_security_group(GroupName="dlcloud-c0ffee", Description="somebody else's")
+    ec2.create_security_group(GroupName="dlcloud-c0ffee", Description="another program")
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):
         moto_cloud.create_security_group("c0ffee", cluster().tags)
 
@@ -248,5 +248,5 @@ def test_zones_by_type_without_a_type_that_is_not_offered(moto_cloud):
     ],
 )
 def test_the_end_of_an_instance_is_read_from_its_reason(state, reason, ended_at):
-    told = {**ANSWER["Instances"][0], "State": {"Name": state}, "StateTransitionReason": reason}
-    assert read_instance(told).ended_at == ended_at
+    answer = {**ANSWER["Instances"][0], "State": {"Name": state}, "StateTransitionReason": reason}
+    assert read_instance(answer).ended_at == ended_at

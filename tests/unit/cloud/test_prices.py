@@ -73,8 +73,8 @@ def test_aws_is_asked_once_a_day(clients, pricing):
 
 
 def test_products_without_a_price_are_passed_over(clients, pricing):
-    told = [json.dumps({"terms": {}}), product("0.0000000000"), product("0.25")]
-    pricing.add_response("get_products", {"PriceList": told}, WANTED)
+    products = [json.dumps({"terms": {}}), product("0.0000000000"), product("0.25")]
+    pricing.add_response("get_products", {"PriceList": products}, WANTED)
     assert ask(clients, FakeCache(), FakeClock())[0].hourly_usd == Decimal("0.25")
 
 

@@ -72,9 +72,9 @@ def begin(home, wheels, requirements, key=KEY):
 
 
 def answer(process):
-    told, progress = process.communicate(timeout=LIMIT_S)
+    output, progress = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, progress
-    return json.loads(told.splitlines()[-1])
+    return json.loads(output.splitlines()[-1])
 
 
 def works(python):
@@ -110,9 +110,9 @@ def test_a_torn_environment_is_built_anew(home, wheels):
 
 def test_an_environment_that_pip_refuses_is_not_complete(home, wheels):
     process = begin(home, wheels, "tinysample==9.9\n", "refused")
-    told, progress = process.communicate(timeout=LIMIT_S)
+    output, progress = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
-    assert told == ""
+    assert output == ""
     assert "pip failed" in progress
     assert "tinysample==9.9" in progress
     (folder,) = (home / ".cache/dlcloud/environments").glob("refused*/")

@@ -69,7 +69,7 @@ def job(tmp_path):
 
 
 def alive(pid):
-    """Tell whether a process runs; one that has ended but that nobody has asked about does not."""
+    """True if a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

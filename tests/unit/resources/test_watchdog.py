@@ -1,4 +1,4 @@
-"""When an instance ends itself: at the end of its budget, after a reboot too, and when nobody works on it."""
+"""An instance ends itself at the end of its budget, after a reboot too, and when it is idle."""
 
 import fcntl
 import getpass

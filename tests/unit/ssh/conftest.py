@@ -155,7 +155,7 @@ class Host(asyncssh.SSHServer):
             feeding.cancel()
             if shell.returncode is None:
                 os.killpg(shell.pid, signal.SIGKILL)
-            shell._transport.close()  # wait() would wait for somebody to read what is still in the pipes
+            shell._transport.close()  # wait() would wait until the pipes are read
             await shell.wait()
             self.shells.discard(shell)
 

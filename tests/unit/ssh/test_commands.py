@@ -1,4 +1,4 @@
-"""What a command is given and gives back, and how its end is told."""
+"""Input, output and exit status of commands."""
 
 import threading
 import time

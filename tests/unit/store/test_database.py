@@ -1,4 +1,4 @@
-"""One file, several processes: nothing is lost, a torn store is told of, and nobody else can read it."""
+"""One file, several processes: nothing is lost, a torn store is an error, and only its owner can read it."""
 
 import os
 import sqlite3
@@ -18,8 +18,8 @@ from tests.fakes.samples import cluster
 
 def ended_well(*processes):
     for process in processes:
-        _, told = process.communicate(timeout=60)
-        assert process.returncode == 0, told.decode()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors.decode()
 
 
 def mode(path):

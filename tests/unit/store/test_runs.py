@@ -57,13 +57,13 @@ def test_records_are_stored_once_however_often_they_come(stored):
 
 def test_overlapping_pieces_that_end_mid_line_are_stored_once(stored):
     draw = random.Random(7)
-    told = []
+    records = []
     while stored.stored_bytes("sample-1a2b-0001") < len(CONTENT):
         known = stored.stored_bytes("sample-1a2b-0001")
         starts = [0, *(index + 1 for index, byte in enumerate(CONTENT[:known]) if byte == 10)]
         begin = draw.choice(starts)
-        told += feed(stored, begin, CONTENT[begin : begin + draw.randrange(1, 900)])
-    assert [record["value"] for record in told] == list(range(40))
+        records += feed(stored, begin, CONTENT[begin : begin + draw.randrange(1, 900)])
+    assert [record["value"] for record in records] == list(range(40))
     assert lines(stored) == LINES
 
 

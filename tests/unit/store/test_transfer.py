@@ -49,8 +49,8 @@ class Home:
         self.runs.add_records(name, 0, content.encode())
 
     def lines(self, *, samples=False, commands=False, **selection):
-        told = self.transfer.export_lines(Selection(**selection), samples=samples, commands=commands)
-        return [line.encode() for line in told]
+        lines = self.transfer.export_lines(Selection(**selection), samples=samples, commands=commands)
+        return [line.encode() for line in lines]
 
     def take(self, *lines):
         return self.transfer.import_lines([("file", lines)])
@@ -145,7 +145,7 @@ BAD_RESULT = {"record": "result", "case": "a", "setting": "b", "metrics": {"thro
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"schema": 2}, "file:2: schema: Input should be 1: this dlcloud reads schema 1"),
         ({"run_id": "../../etc/passwd"}, "file:2: run_id: "),
@@ -165,13 +165,13 @@ BAD_RESULT = {"record": "result", "case": "a", "setting": "b", "metrics": {"thro
         ({"instance": {"launched_at": "today"}}, "file:2: instance.launched_at: "),
     ],
 )
-def test_a_bad_line_is_named_and_nothing_is_imported(homes, fields, told):
+def test_a_bad_line_is_named_and_nothing_is_imported(homes, fields, message):
     one, two = homes
     one.measure("a")
     (line,) = one.lines()
     with pytest.raises(RecipeError) as caught:
         two.take(line, changed(line, **{"run_id": "b", **fields}), changed(line, run_id="c"))
-    assert caught.value.message.startswith(told)
+    assert caught.value.message.startswith(message)
     assert caught.value.hint == "nothing was imported"
     assert two.runs.all() == []
 
@@ -222,9 +222,9 @@ def test_any_line_is_imported_or_refused(homes, key, value):
     if not one.runs.all():
         one.measure("a")
     (line,) = one.lines()
-    before, told = two.runs.all(), ""
+    before, message = two.runs.all(), ""
     try:
         two.take(changed(line, **{key: value}))
     except RecipeError as error:
-        told = error.message
-    assert not told or (told.startswith("file:1: ") and two.runs.all() == before)
+        message = error.message
+    assert not message or (message.startswith("file:1: ") and two.runs.all() == before)
