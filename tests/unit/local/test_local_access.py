@@ -224,6 +224,9 @@ def test_the_printed_lines_make_the_aws_command_work_when_pasted(tmp_path, monke
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, check=True)
         assert json.loads(done.stdout) == {"Reservations": []}
+        secret = next(line for line in exports if "SECRET" in line).partition("=")[2].encode()
+        files = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+        assert [path.name for path in files if secret in path.read_bytes()] == ["access-key.json"]
     finally:
         CliRunner().invoke(dlcloud, ["local", "stop"])
 
