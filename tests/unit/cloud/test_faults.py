@@ -63,7 +63,7 @@ def test_the_zone_of_a_refused_launch_is_named(clients, stub):
 
 def test_no_capacity_is_asked_for_exactly_once(refusing):
     cloud = cloud_over(Clients(region=REGION, endpoint_url=refusing.url))
-    with pytest.raises(CapacityError, match="We have none"):
+    with pytest.raises(CapacityError, match="None left"):
         cloud.launch(request())
     assert len(refusing.asked) == 1
     assert b"Action=RunInstances" in refusing.asked[0]
