@@ -1,4 +1,4 @@
-"""The lighthouse of a run, on which its workers agree who takes part in each step, and the run's ledger.
+"""The lighthouse of a run, at which its workers agree on the participants of each step, and its ledger.
 
 Runs on one instance, the coordinator, which must not be a spot instance. Neither port is protected: both
 belong inside a security group. Workers wait while the lighthouse is away and continue when it is back.

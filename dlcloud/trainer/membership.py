@@ -1,4 +1,4 @@
-"""A worker's membership in its run: which coordinator it asks, who takes part in a step, whether to wait."""
+"""A worker's membership in its run: the coordinator, the participants of a step, and when to wait."""
 
 import time
 from collections.abc import Callable
