@@ -116,7 +116,7 @@ def record_results(case: Case, results: Sequence[VariantResult], session: Sessio
         return
     by_setting = interval_widths(case, results, session.generator, resamples=RESAMPLES)
     for result in results:
-        # A baseline is doubtful if none of its candidates could be told from it.
+        # A baseline is doubtful if none of its candidates differs from it clearly.
         related = [by_setting[name] for name in by_setting if result.name in {name, case.baseline_of(name)}]
         warnings = _warnings(result)
         width, limits = min(related, default=0.0), session.limits

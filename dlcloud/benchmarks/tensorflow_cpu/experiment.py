@@ -89,11 +89,11 @@ class Experiments:
         return len(batches) + searches * count_cases(self.knobs, self.arguments.knobs)
 
     def _measure_network(self, network: str, batches: Sequence[int]) -> None:
-        found: SearchResult | None = None
+        best: SearchResult | None = None
         for batch in batches:
-            if TODAY in self.arguments.settings and (found is None or not self.arguments.search_batch):
-                found = self._search(network, self._batch_to_search(network, batch))
-            self._compare(network, batch, found)
+            if TODAY in self.arguments.settings and (best is None or not self.arguments.search_batch):
+                best = self._search(network, self._batch_to_search(network, batch))
+            self._compare(network, batch, best)
 
     def _batch_to_search(self, network: str, batch: int) -> int:
         """Return the batch to search at; the measured one if the requested one does not fit."""
@@ -114,11 +114,11 @@ class Experiments:
         )
         return search.run()
 
-    def _compare(self, network: str, batch: int, found: SearchResult | None) -> None:
+    def _compare(self, network: str, batch: int, best: SearchResult | None) -> None:
         """Measure stock beside the others in fresh processes, in groups that fit into memory."""
         name = f"{network} batch {batch}"
-        configurations = self._configurations(name, found)
-        facts = self._facts(name, network, batch, configurations, found)
+        configurations = self._configurations(name, best)
+        facts = self._facts(name, network, batch, configurations, best)
         others = [setting for setting in configurations if setting != STOCK and setting in facts]
         room = self._at_once(network, batch) - 1
         groups = [others[start : start + room] for start in range(0, len(others), room)] or [[]]
@@ -131,15 +131,15 @@ class Experiments:
             case = name if len(groups) == 1 else f"{name} part {number}"
             self.progress.measure(Case(name=case, variants=variants, compare=compare_losses), self.session)
 
-    def _configurations(self, case: str, found: SearchResult | None) -> dict[str, Configuration]:
+    def _configurations(self, case: str, best: SearchResult | None) -> dict[str, Configuration]:
         configurations = {STOCK: stock_configuration(self.knobs)}
         if ARTICLE in self.arguments.settings:
             if self.arguments.device == "gpu":
                 self._skip(case, ARTICLE, "the article's settings are a CPU's")
             else:
                 configurations[ARTICLE] = article_configuration(self.knobs, self.machine)
-        if found is not None:
-            configurations[TODAY] = found.configuration
+        if best is not None:
+            configurations[TODAY] = best.configuration
         return configurations
 
     def _facts(
@@ -148,7 +148,7 @@ class Experiments:
         network: str,
         batch: int,
         configurations: Mapping[str, Configuration],
-        found: SearchResult | None,
+        best: SearchResult | None,
     ) -> dict[str, dict[str, Any]]:
         """Return the facts of each setting before it is timed; one whose proof fails is left out."""
         facts = {}
@@ -168,8 +168,8 @@ class Experiments:
             }
             if setting == ARTICLE:
                 facts[setting] |= article_facts(self.machine, proven.get("openmp_runtime"))
-            if setting == TODAY and found is not None:
-                facts[setting]["earned"] = found.summary()
+            if setting == TODAY and best is not None:
+                facts[setting]["earned"] = best.summary()
         return facts
 
     def _prove(self, configuration: Configuration, network: str, batch: int) -> Mapping[str, Any]:
