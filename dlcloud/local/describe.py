@@ -85,6 +85,13 @@ class DescribingResponses(EC2Response):
         passes = self.condition(STATUS_FILTERS)
         return ActionResult({"InstanceStatuses": [instance for instance in statuses if passes(instance)]})
 
+    def describe_instance_type_offerings(self) -> ActionResult:
+        """Return where types are offered, of those that pass every filter."""
+        self.error_on_dryrun()
+        passes = self.condition({"instance-type": "InstanceType", "location": "Location"})
+        offerings = self.ec2_backend.describe_instance_type_offerings(self.params.get("LocationType"), {})
+        return ActionResult({"InstanceTypeOfferings": [entry for entry in offerings if passes(entry)]})
+
     def describe_images(self) -> ActionResult:
         """Return the images as EC2 shows them."""
         images = cast("dict[str, Any]", super().describe_images().result)["Images"]

@@ -110,6 +110,9 @@ class LocalResponses(DescribingResponses):
             instance_type = self.params.get("InstanceType") or template.get("InstanceType") or "m1.small"
             user_data = self.params.get("UserData") or template.get("UserData")
             image = check_launch(self.ec2_backend, {**self.params, "UserData": user_data}, instance_type)
+            if not any((self.params.get("IamInstanceProfile") or {}).values()):
+                # Some clients name none by an empty name.
+                self.params.pop("IamInstanceProfile", None)
             check_profile(self.current_account, self.params.get("IamInstanceProfile"))
             self.params["BlockDeviceMappings"] = block_devices(
                 image, self.params.get("BlockDeviceMappings") or ()
@@ -197,6 +200,12 @@ class LocalResponses(DescribingResponses):
         image.architecture = self.params.get("Architecture") or "x86_64"
         image.root_device_name = self.params.get("RootDeviceName") or image.root_device_name
         return result
+
+    def associate_address(self) -> ActionResult:
+        """Refuse an Elastic IP: it would be an address of the internet, and not reach the instance."""
+        raise EC2ClientError(
+            "UnsupportedOperation", "Instances of the local EC2 have loopback addresses only."
+        )
 
     def request_spot_fleet(self) -> ActionResult:
         """Refuse Spot Fleets."""

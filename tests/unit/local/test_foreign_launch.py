@@ -153,3 +153,23 @@ def test_protection_from_termination_holds_from_the_launch(rig):
         rig.ec2.terminate_instances(InstanceIds=[instance_id])
     rig.ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiTermination={"Value": False})
     end(rig, instance_id)
+
+
+def test_an_empty_profile_is_none(rig):
+    assert "IamInstanceProfile" not in rig.up(IamInstanceProfile={"Name": ""})
+
+
+def test_an_elastic_ip_is_refused(rig):
+    [instance_id] = rig.run()
+    address = rig.ec2.allocate_address(Domain="vpc")["AllocationId"]
+    with refused("UnsupportedOperation"):
+        rig.ec2.associate_address(InstanceId=instance_id, AllocationId=address)
+
+
+def test_offerings_are_filtered_with_wildcards(rig):
+    filters = [{"Name": "instance-type", "Values": ["c5.*"]}, {"Name": "location", "Values": ["us-east-1?"]}]
+    reply = rig.ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=filters)
+    offered = reply["InstanceTypeOfferings"]
+    assert {entry["InstanceType"].partition(".")[0] for entry in offered} == {"c5"}
+    with refused("InvalidParameterValue"):
+        rig.ec2.describe_instance_type_offerings(Filters=[{"Name": "none", "Values": ["x"]}])
