@@ -12,14 +12,12 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.core.cost import member_usd, money, rounded
-from dlcloud.core.instance import Instance, InstanceState, Market
+from dlcloud.core.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.detached.locate import DetachedCluster, find_detached
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
     from dlcloud.report.table import Report, Section
-
-SSH_PORT = 22
 
 
 @click.command("status")

@@ -9,8 +9,9 @@ from botocore.exceptions import ClientError
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, translate_errors
-from dlcloud.cloud.requests import SSH_PORT, cluster_filter, tag_specification
+from dlcloud.cloud.requests import cluster_filter, tag_specification
 from dlcloud.core.errors import CloudError
+from dlcloud.core.instance import SSH_PORT
 
 CHECK_URL = "https://checkip.amazonaws.com"
 NO_GROUP = "InvalidGroup.NotFound"

@@ -11,10 +11,9 @@ from botocore.exceptions import ClientError
 
 from dlcloud.cloud.faults import refusal
 from dlcloud.core.cluster import CLUSTER_TAG, SSH_PORT_TAG
-from dlcloud.core.instance import Instance, InstanceState, Market
+from dlcloud.core.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
 
-SSH_PORT = 22
 FLEET_TAG = "aws:ec2:fleet-id"
 """Set by EC2 on the instances of a fleet."""
 ENDED = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from dlcloud.core.remote import Endpoint
 
+SSH_PORT = 22
+
 
 class Market(StrEnum):
     """The purchasing option of an instance."""
@@ -122,7 +124,7 @@ class Instance:
     state_reason: str
     launched_at: datetime
     host: str = ""
-    ssh_port: int = 22
+    ssh_port: int = SSH_PORT
     tags: Mapping[str, str] = field(default_factory=dict)
     ended_at: datetime | None = None
     """Its end, if EC2 reports it; billing ends with it."""

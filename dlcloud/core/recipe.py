@@ -22,6 +22,7 @@ from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.document import read_model
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Market
+from dlcloud.trainer.settings import CHECKPOINT_S, LEAVE_S
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 TypeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
@@ -149,9 +150,11 @@ class Setting(_Part):
 class Elastic(_Part):
     """A command that trains with one worker per instance; workers join and leave at any step."""
 
-    checkpoint_seconds: float = Field(default=60, gt=0, le=86400, description="Seconds between checkpoints.")
+    checkpoint_seconds: float = Field(
+        default=CHECKPOINT_S, gt=0, le=86400, description="Seconds between checkpoints."
+    )
     leave_seconds: float = Field(
-        default=60,
+        default=LEAVE_S,
         gt=0,
         le=110,
         description="Seconds before the end of its instance at which a worker leaves; it trains until then.",

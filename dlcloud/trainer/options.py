@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .control import Control
 from .notices import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE
-from .settings import LEDGER_PORT, LIGHTHOUSE_PORT, ledger_address
+from .settings import CHECKPOINT_S, LEAVE_S, LEDGER_PORT, LIGHTHOUSE_PORT, ledger_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("work").add_argument
     add("--workers", type=natural, metavar="N", help="None: one per GPU, or one; 0: only the lighthouse")
     add("--engine", choices=("elastic", "torchrun"), default="elastic", help="torchrun: for other scripts")
-    add("--checkpoint-seconds", dest="checkpoint_s", type=seconds, default=60.0, metavar="S",
+    add("--checkpoint-seconds", dest="checkpoint_s", type=seconds, default=CHECKPOINT_S, metavar="S",
         help="between two checkpoints")  # fmt: skip
     add("--hash-every", type=natural, default=0, metavar="N",
         help="steps between digests of the state; 0: none")  # fmt: skip
@@ -157,7 +157,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
 
 def _add_leaving(parser: argparse.ArgumentParser, metadata: str) -> None:
     add = parser.add_argument_group("leaving").add_argument
-    add("--margin", dest="margin_s", type=seconds, default=60.0, metavar="S",
+    add("--margin", dest="margin_s", type=seconds, default=LEAVE_S, metavar="S",
         help="leave so long before an interruption; train until then")  # fmt: skip
     add("--last-seconds", dest="last_s", type=seconds, default=5.0, metavar="S",
         help="kill a worker that still runs so long before an interruption")  # fmt: skip
