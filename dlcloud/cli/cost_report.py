@@ -110,7 +110,7 @@ def _refuse_unknown_format(plot: str) -> None:
 
 
 def _empty(context: "Context", named: Sequence[str]) -> str:
-    """Say what is stored, if nothing of it was selected."""
+    """Return what is stored, if nothing of it was selected."""
     from dlcloud.report.cost import EMPTY
 
     if named:

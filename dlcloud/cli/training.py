@@ -93,7 +93,7 @@ def _find(context: "Context", name: str) -> "Cluster":
     if trained:
         return max(trained, key=lambda cluster: cluster.created_at)
     if clusters and name:
-        raise RecipeError(f"{name} is no elastic training", "dlcloud cost-report tells what it measured")
+        raise RecipeError(f"{name} is not an elastic training", f"dlcloud cost-report {name}")
     raise RecipeError(
         f"there is no cluster {name}" if name else "nothing has trained yet", "dlcloud up dynamic-training"
     )
