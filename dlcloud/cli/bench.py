@@ -13,7 +13,7 @@ import click
 
 from dlcloud.cli.options import collect_options, output_option, verbose_option
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
-from dlcloud.core.events import Notice, stage
+from dlcloud.core.events import PREFLIGHT, Notice, stage
 
 if TYPE_CHECKING:
     from dlcloud.bench.program import Program
@@ -184,8 +184,7 @@ class Bench:
         _ = self.programs  # their faults are reported before anything is asked of a cloud
         done = done_before(self.context.benches.runs(self.earlier_id)) if self.earlier_id else set()
         _ = self.cloud, self.context.benches
-        message = "looking at credentials, types, image, prices, network"
-        with stage(self.context.emit, self.context.clock, message):
+        with stage(self.context.emit, self.context.clock, PREFLIGHT):
             outcomes = fan_out(lambda name: self._plan_type(name, done), self.matrix.types)
         for outcome in outcomes:
             if outcome.error is not None:

@@ -45,12 +45,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        try:
-            module = import_module(f"dlcloud.cli.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"dlcloud.cli.{name}":
-                raise
-            module = import_module(f"dlcloud.cli.{name.rstrip('_')}_command")
+        module = import_module(f"dlcloud.cli.{name}")
         return module.command  # type: ignore[no-any-return]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

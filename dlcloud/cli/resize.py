@@ -11,7 +11,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
-from dlcloud.core.events import stage
+from dlcloud.core.events import PREFLIGHT, stage
 from dlcloud.report.table import Format, Report, Section, render
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Resizer:
         from dlcloud.cli.lifecycle import parse_network
 
         context, network = self.context, parse_network(self.cidr)
-        with stage(context.emit, context.clock, "looking at credentials, types, image, prices, network"):
+        with stage(context.emit, context.clock, PREFLIGHT):
             return self.launcher.plan(self.recipe, cidr=network, size=self.size, members=members)
 
     def _store_size(self, size: int) -> int:

@@ -10,7 +10,7 @@ import click
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import DlcloudError
-from dlcloud.core.events import stage
+from dlcloud.core.events import PREFLIGHT, stage
 from dlcloud.report.table import Format, render
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Up:
         cluster = self._earlier_cluster
         if cluster is not None and self._controller_id is not None:
             raise detached_error(cluster, self._controller_id)
-        with stage(context.emit, context.clock, "looking at credentials, types, image, prices, network"):
+        with stage(context.emit, context.clock, PREFLIGHT):
             cluster = cluster or new_cluster(self.file, name=self.name, clock=context.clock)
             return context.launcher(cluster).plan(self.file.recipe, cidr=network)
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from dlcloud.core.protocols import Clock
 
+PREFLIGHT = "looking at credentials, types, image, prices, network"
+"""The stage before a plan is made."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
