@@ -19,7 +19,8 @@ LAYERS = """
 import sys
 import numpy as np
 from pathlib import Path
-from benchmarks.quantization import bigdl_engine, bigdl_rule
+from benchmarks import bigdl_rule
+from benchmarks.quantization import bigdl_engine
 bigdl_engine.start_java(1)
 from bigdl.dllib.nn import layer as nn
 

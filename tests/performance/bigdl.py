@@ -8,6 +8,7 @@ follows `--` goes to the benchmark, such as `-- --network tiny`.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from benchmarks.harness.digits import load_folds
-from benchmarks.quantization import bigdl_rule, digits, models
+from benchmarks.quantization import digits, models
+import bigdl_rule
 from pathlib import Path
 
 def run(path, images, *, int8):
@@ -130,7 +132,12 @@ def accuracy(python: str, folder: Path) -> None:
                 f" {'met' if drop <= DROP else 'MISSED'}"
             )
     done = subprocess.run(
-        [python, "-c", RULE, cache], cwd=ROOT / "dlcloud", check=True, stdout=subprocess.PIPE, text=True
+        [python, "-c", RULE, cache],
+        cwd=ROOT / "dlcloud",
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests/benchmarks/samples")},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     rule = json.loads(done.stdout)
     print(f"digits: the rule in NumPy {rule['rule']:.2f} %, fp32 in NumPy {rule['fp32']:.2f} %")

@@ -1,7 +1,7 @@
 """Quantize and run the networks with BigDL on Spark; runs inside workers that have an environment of its own.
 
 BigDL's Java part computes; Python passes it a batch and receives the logits. fp32 is multiplied by the MKL
-that it includes, int8 by its own BigQuant (see bigdl_rule.py).
+that it includes, int8 by its own BigQuant.
 
 Its Python is too old for onnx: `export` runs in the environment of the other engines and writes networks as
 plain arrays. A folder `partN` for each model has `layers.json`, a list of {op, name, sources, attributes,
