@@ -19,9 +19,11 @@ from dlcloud.local.instance import LocalInstance
 from dlcloud.local.processes import base_interpreter, end_all
 from dlcloud.local.record import InstanceRecord, StateReason
 from dlcloud.local.site import SitePaths
+from dlcloud.system.files import write_file
 
 # Time between SIGTERM and SIGKILL for the programs of an instance that ends.
 _GRACE_S = 0.5
+_NAMING_S = 0.2
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class Instances:
         self._addresses = AddressPool(many=has_many_addresses())
         self._interpreter = base_interpreter()
         self._entries: dict[str, _Entry] = {}
+        self._naming: asyncio.TimerHandle | None = None
         self._closing = False
 
     def launch(self, records: Sequence[InstanceRecord]) -> None:
@@ -253,6 +256,7 @@ class Instances:
             return
         if entry.record.state is InstanceState.PENDING:
             entry.record.set_state(InstanceState.RUNNING)
+            self._write_names_soon()
             log.info("%s runs at %s", entry.record.instance_id, entry.instance.listeners.host)
 
     async def _terminate(self, entries: list[_Entry], reason: StateReason) -> None:
@@ -265,7 +269,26 @@ class Instances:
         for entry in entries:
             if entry.record.state is not InstanceState.TERMINATED:
                 entry.record.terminate(reason)
+                self._write_names_soon()
                 log.info("%s is terminated: %s", entry.record.instance_id, reason.value[0])
+
+    def _write_names_soon(self) -> None:
+        """Write the SSH configuration once for all instances that begin or end about now."""
+        if self._naming is None or self._naming.when() < self._loop.time():
+            self._naming = self._loop.call_later(_NAMING_S, self._write_names)
+
+    def _write_names(self) -> None:
+        entries = [entry for entry in self._all() if entry.record.state is InstanceState.RUNNING]
+        blocks = [
+            f"Host {' '.join(entry.record.names())}\n"
+            f"  HostName {entry.instance.listeners.host}\n"
+            f"  Port {entry.instance.listeners.ssh_port}\n"
+            for entry in entries
+        ]
+        # Other homes use the same addresses, with other host keys.
+        general = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
+        with contextlib.suppress(OSError):
+            write_file(self._paths.ssh_config, "".join([*blocks, general]))
 
     async def _stop(self, entries: list[_Entry], reason: StateReason) -> None:
         await self._halt(entries)

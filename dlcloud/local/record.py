@@ -103,6 +103,11 @@ class InstanceRecord:
         """Return the instance's metadata documents by path, as they are now."""
         return metadata_documents(self._instance, self._public_key())
 
+    def names(self) -> tuple[str, ...]:
+        """Return the id and the DNS names of the instance."""
+        names = (self.instance_id, self._instance.private_dns_name, self._instance.public_dns_name)
+        return tuple(str(name) for name in names if name)
+
     def profile(self) -> Any | None:  # noqa: ANN401 - moto's object
         """Return the instance profile that the instance has now, if any."""
         associations = self._instance.ec2_backend.iam_instance_profile_associations
@@ -185,6 +190,8 @@ class InstanceRecord:
         """Set what EC2 shows of an instance, and finds it by, beyond what moto has."""
         instance = self._instance
         instance.reservation_id = reservation_id
+        # moto's own goes through the tags of everything, for each instance that is shown.
+        instance.get_tags = lambda: _read_tags(instance)
         if instance.client_token == _MOTO_CLIENT_TOKEN:
             instance.client_token = ""
         if not instance.hibernation_options:
@@ -205,6 +212,15 @@ class InstanceRecord:
         if material is None:
             return None
         return material.decode().strip() if isinstance(material, bytes) else str(material).strip()
+
+
+def _read_tags(instance: Any) -> list[dict[str, str]]:  # noqa: ANN401 - moto's object
+    """Return the tags of an instance in the form of moto's get_tags."""
+    tags = instance.ec2_backend.tags.get(instance.id, {})
+    return [
+        {"resource_id": instance.id, "resource_type": "instance", "key": key, "value": value}
+        for key, value in list(tags.items())
+    ]
 
 
 def template_version(backend: Any, specification: Mapping[str, Any]) -> Any:  # noqa: ANN401 - moto's objects

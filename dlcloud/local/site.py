@@ -298,6 +298,11 @@ class SitePaths:
         return self.folder / "instances"
 
     @property
+    def ssh_config(self) -> Path:
+        """Return the file that gives `ssh -F` the addresses of the instances by their names."""
+        return self.folder / "ssh_config"
+
+    @property
     def cache(self) -> Path:
         """Return the folder that instances share as `~/.cache`; it outlives the daemon."""
         return self.folder / "cache"
