@@ -45,27 +45,16 @@ class _Run:
 
 @dataclass(slots=True, kw_only=True)
 class CommandVariant:
-    """Runs a shell command in one setting.
-
-    Args:
-        setting: The setting of this variant.
-        command: Shell command; the setting's arguments are appended, quoted.
-        reader: Reads throughputs from its output; None measures its wall time.
-        final: Count only the last throughput of a run.
-        counted: What the throughput counts, per second.
-        warm_up_runs: Runs before those that count.
-        environment: The variables without the setting's.
-        echo: Stream to which the command's output is copied.
-    """
+    """Runs a shell command in one setting."""
 
     setting: Setting
-    command: str
-    reader: ThroughputReader | None
-    final: bool
-    counted: str
-    warm_up_runs: int
-    environment: Mapping[str, str]
-    echo: TextIO
+    command: str  # shell command; the setting's arguments are appended, quoted
+    reader: ThroughputReader | None  # reads throughputs from its output; None measures its wall time
+    final: bool  # count only the last throughput of a run
+    counted: str  # what the throughput counts, per second
+    warm_up_runs: int  # runs before those that count
+    environment: Mapping[str, str]  # the variables without the setting's
+    echo: TextIO  # stream to which the command's output is copied
     _process: subprocess.Popen[str] | None = field(init=False, default=None)
     _cpu_s: float = field(init=False, default=0.0)
     _peak_mib: float = field(init=False, default=0.0)

@@ -26,40 +26,24 @@ OUTPUT_ITSELF = Path()
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a program, which is also a parameter in a recipe.
+    """One option of a program, which is also a parameter in a recipe."""
 
-    Attributes:
-        name: Without the dashes.
-        help: Its meaning, without its default.
-        type: Converts a value from text.
-        default: Its default; of several values, a tuple.
-        default_help: Text for the default, if its value does not explain itself.
-        choices: The values allowed; all if empty.
-        metavar: Placeholder of its value in the help, if the type has none in METAVARS.
-        many: Whether it takes several values.
-        optional: Its value if none is given; None if it needs one.
-        flag: Whether it takes no value.
-        required: Whether it must be given.
-        group: Heading under which the help shows it.
-        file: Whether it is the path of a file of the user's own.
-        selects: Whether its values only select cases: a case is the same whatever other values there are, so
-            that `--resume` need not repeat them.
-    """
-
-    name: str
-    help: str
+    name: str  # without the dashes
+    help: str  # its meaning, without its default
     _: KW_ONLY
-    type: Callable[[str], Any] = str
-    default: Any = None
-    default_help: str = ""
-    choices: tuple[str, ...] = ()
-    metavar: str | None = None
-    many: bool = False
-    optional: Any = None
-    flag: bool = False
+    type: Callable[[str], Any] = str  # converts a value from text
+    default: Any = None  # its default; of several values, a tuple
+    default_help: str = ""  # text for the default, if its value does not explain itself
+    choices: tuple[str, ...] = ()  # the values allowed; all if empty
+    metavar: str | None = None  # placeholder of its value in the help, if the type has none in METAVARS
+    many: bool = False  # takes several values
+    optional: Any = None  # its value if none is given; None if it needs one
+    flag: bool = False  # takes no value
     required: bool = False
-    group: str = ""
-    file: bool = False
+    group: str = ""  # heading under which the help shows it
+    file: bool = False  # is the path of a file of the user's own
+    # Whether its values only select cases: a case is the same whatever other values there are, so that
+    # `--resume` need not repeat them.
     selects: bool = False
 
     @property
@@ -210,19 +194,12 @@ BF16_FLAGS, BF16_NAME = tuple(sorted(X86_BF16_FLAGS)), "AVX512_BF16 or AMX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequirementsChoice:
-    """Another requirements file, used if one of a parameter's values is this one.
-
-    Attributes:
-        parameter: Its name.
-        value: The value; `*` stands for anything.
-        requirements: File below `requirements`.
-        alone: Whether all of the parameter's values must be this one.
-    """
+    """Another requirements file, used if one of a parameter's values is this one."""
 
     parameter: str
-    value: str
-    requirements: str
-    alone: bool = False
+    value: str  # the value; `*` stands for anything
+    requirements: str  # file below `requirements`
+    alone: bool = False  # all of the parameter's values must be this one
 
     def applies(self, values: Sequence[str]) -> bool:
         """True if the parameter's values call for these requirements."""
@@ -232,53 +209,35 @@ class RequirementsChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareNeed:
-    """A need of hardware of a benchmark, or of one of its settings.
+    """A need of hardware of a benchmark, or of one of its settings."""
 
-    Attributes:
-        setting: One of its settings; empty for the whole benchmark.
-        gpu: Whether it needs an NVIDIA GPU.
-        flags: CPU flags, as in hardware.FLAGS, of which one is enough.
-        flags_name: The usual name of the flags.
-        memory_gib: Memory, in the sizes that instance types are sold with.
-        advice: The effect without it, if it runs all the same; then nothing is left out.
-    """
-
-    setting: str = ""
-    gpu: bool = False
-    flags: tuple[str, ...] = ()
+    setting: str = ""  # one of its settings; empty for the whole benchmark
+    gpu: bool = False  # needs an NVIDIA GPU
+    flags: tuple[str, ...] = ()  # CPU flags, as in hardware.FLAGS, of which one is enough
     flags_name: str = ""
-    memory_gib: float = 0.0
-    advice: str = ""
+    memory_gib: float = 0.0  # memory, in the sizes that instance types are sold with
+    advice: str = ""  # the effect without it, if it runs all the same; then nothing is left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A benchmark program.
+    """A benchmark program."""
 
-    Attributes:
-        name: As written in a recipe.
-        module: The module that `python3 -m` runs.
-        requirements: File below `requirements` with the pinned packages of its environment.
-        summary: One sentence for the user.
-        options: Its own options; those of every benchmark are COMMON and, if `rounds` is set, ROUNDS.
-        defaults: Defaults of its own for options of every benchmark, by name.
-        rounds: Whether settings run in slices of time.
-        needs: Needs of hardware; `dlcloud bench` leaves out what does not fit.
-        sweep: The parameters that `dlcloud bench` runs it with; None if it cannot run it by itself.
-        tiny: Parameters of its tiny form: the real engines, in seconds.
-        choices: Values of parameters that need other packages; the first that applies counts.
-    """
-
-    name: str
-    module: str
-    requirements: str
-    summary: str
+    name: str  # as written in a recipe
+    module: str  # the module that `python3 -m` runs
+    requirements: str  # file below `requirements` with the pinned packages of its environment
+    summary: str  # one sentence for the user
+    # Its own options; those of every benchmark are COMMON and, if `rounds` is set, ROUNDS.
     options: tuple[Option, ...]
+    # Defaults of its own for options of every benchmark, by name.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    rounds: bool = True
-    needs: tuple[HardwareNeed, ...] = ()
+    rounds: bool = True  # settings run in slices of time
+    needs: tuple[HardwareNeed, ...] = ()  # needs of hardware; `dlcloud bench` leaves out what does not fit
+    # The parameters that `dlcloud bench` runs it with; None if it cannot run it by itself.
     sweep: Parameters | None = None
+    # Parameters of its tiny form: the real engines, in seconds.
     tiny: Parameters = field(default_factory=dict)
+    # Values of parameters that need other packages; the first that applies counts.
     choices: tuple[RequirementsChoice, ...] = ()
 
     @property

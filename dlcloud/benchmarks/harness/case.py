@@ -15,43 +15,29 @@ from .variant import Finish, Slice, Variant, WarmUp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When to stop.
+    """When to stop."""
 
-    Attributes:
-        width: Relative width of the speed-up's interval that is narrow enough.
-        max_s: Seconds of measuring after which no further round of the settings that run side by side begins;
-            `rounds` are measured in any case.
-        rounds: Rounds before the first look at the width.
-        slice_s: Least length of a slice.
-        warm_up_s: Seconds after which a warm-up that has not ended is cut off.
-        fixed: Stop after exactly `rounds`.
-    """
-
-    width: float = 0.05
+    width: float = 0.05  # relative width of the speed-up's interval that is narrow enough
+    # Seconds of measuring after which no further round of the settings that run side by side begins; `rounds`
+    # are measured in any case.
     max_s: float = 60.0
-    rounds: int = statistics.MINIMUM_PAIRS
-    slice_s: float = 1.0
-    warm_up_s: float = 30.0
-    fixed: bool = False
+    rounds: int = statistics.MINIMUM_PAIRS  # rounds before the first look at the width
+    slice_s: float = 1.0  # least length of a slice
+    warm_up_s: float = 30.0  # seconds after which a warm-up that has not ended is cut off
+    fixed: bool = False  # stop after exactly `rounds`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One comparison: the same work in several settings, the baseline first.
+    """One comparison: the same work in several settings, the baseline first."""
 
-    Attributes:
-        name: Such as `vgg16 batch 1`.
-        variants: The settings, not yet started.
-        compare: Facts about a candidate from the baseline's outputs and its own.
-        baselines: The baseline of a setting, by names, if it is not the first setting; a baseline is its own.
-        contenders: Settings of which the best is a second baseline for all others.
-    """
-
-    name: str
-    variants: Sequence[Variant]
+    name: str  # such as `vgg16 batch 1`
+    variants: Sequence[Variant]  # the settings, not yet started
+    # Facts about a candidate from the baseline's outputs and its own.
     compare: Callable[[list[list[float]], list[list[float]]], Mapping[str, Any]] = lambda _ours, _theirs: {}
+    # The baseline of a setting, by names, if it is not the first setting; a baseline is its own.
     baselines: Mapping[str, str] = field(default_factory=dict)
-    contenders: Collection[str] = ()
+    contenders: Collection[str] = ()  # settings of which the best is a second baseline for all others
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -64,26 +50,20 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What the cases of one program share.
-
-    Attributes:
-        earlier: Cases measured by an earlier run, by name and settings; they are not measured again.
-        record_earlier: Whether to record them again; False if their records are in the same file.
-        own_cpu_s: CPU seconds of the coordinating process itself.
-        free_bytes: Memory that more settings may take; None if unknown.
-        clock: Seconds from any start, monotonic.
-        took_s: Duration of each case so far; the remaining time is estimated from it.
-    """
+    """What the cases of one program share."""
 
     limits: Limits
     recorder: Recorder
     cpu_clock: CpuClock
     generator: random.Random
+    # Cases measured by an earlier run, by name and settings; they are not measured again.
     earlier: Mapping[tuple[str, tuple[str, ...]], MeasuredCase] = field(default_factory=dict)
-    record_earlier: bool = True
-    own_cpu_s: Callable[[], float] = time.process_time
+    record_earlier: bool = True  # record them again; False if their records are in the same file
+    own_cpu_s: Callable[[], float] = time.process_time  # CPU seconds of the coordinating process itself
+    # Memory that more settings may take; None if unknown.
     free_bytes: Callable[[], int | None] = usage.free_bytes
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.monotonic  # seconds from any start, monotonic
+    # Duration of each case so far; the remaining time is estimated from it.
     took_s: list[float] = field(default_factory=list)
 
 

@@ -32,19 +32,12 @@ SIMT = re.compile(r"simt|nvjet_ss|sgemm|scudnn|_ffma_|f32f32_f32f32", re.IGNOREC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primitive:
-    """A primitive of oneDNN that was created or executed.
+    """A primitive of oneDNN that was created or executed."""
 
-    Attributes:
-        executed: False where it was only created.
-        kind: One of ARITHMETIC_PRIMITIVES.
-        kernel: The implementation with its instruction set, such as `brg_conv_fwd:avx512_core_bf16`.
-        types: Of the operands, the source first: f32, bf16, u8, ...
-    """
-
-    executed: bool
-    kind: str
-    kernel: str
-    types: tuple[str, ...]
+    executed: bool  # False where it was only created
+    kind: str  # one of ARITHMETIC_PRIMITIVES
+    kernel: str  # the implementation with its instruction set, such as `brg_conv_fwd:avx512_core_bf16`
+    types: tuple[str, ...]  # of the operands, the source first: f32, bf16, u8, ...
 
 
 @contextmanager

@@ -143,19 +143,12 @@ class Skip:
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Writes records to a file, reports progress on stderr, and keeps what the final table needs.
+    """Writes records to a file, reports progress on stderr, and keeps what the final table needs."""
 
-    Args:
-        output: The file that records are appended to, or None.
-        messages: Stream of the progress messages.
-        host: Name of this machine.
-        now: Current time, aware and in UTC.
-    """
-
-    output: TextIO | None
-    messages: TextIO
+    output: TextIO | None  # the file that records are appended to, or None
+    messages: TextIO  # stream of the progress messages
     host: str = ""
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)  # current time, aware and in UTC
     results: list[Result] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     overall: list[Comparison] = field(default_factory=list)

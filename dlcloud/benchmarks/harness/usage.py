@@ -20,30 +20,19 @@ KEPT_FREE_BYTES = 256 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTimes:
-    """CPU time of the whole machine since it started, in CPU seconds.
+    """CPU time of the whole machine since it started, in CPU seconds."""
 
-    Attributes:
-        busy: Time that processes here ran, all CPUs together.
-        stolen: Time that the hypervisor gave to other machines while a process here could have run.
-        total: Time that passed, times the number of CPUs.
-    """
-
-    busy: float
-    stolen: float
-    total: float
+    busy: float  # time that processes here ran, all CPUs together
+    stolen: float  # time that the hypervisor gave to other machines while a process here could have run
+    total: float  # time that passed, times the number of CPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """What other work took of a slice, as shares (0 to 1) of all CPU time in it.
+    """What other work took of a slice, as shares (0 to 1) of all CPU time in it."""
 
-    Attributes:
-        others: Share of other processes.
-        stolen: Share of other machines.
-    """
-
-    others: float
-    stolen: float
+    others: float  # share of other processes
+    stolen: float  # share of other machines
 
     @property
     def share(self) -> float:

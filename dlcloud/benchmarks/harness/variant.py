@@ -56,23 +56,15 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What a variant did in one slice of time.
+    """What a variant did in one slice of time."""
 
-    Attributes:
-        value: The main metric over the slice.
-        items: Number of images, or of runs.
-        seconds: Length of the slice.
-        latencies_ms: Single steps, if they are recorded.
-        parts: Values within the slice, if the variant reports several; `value` is their median.
-        settled: False if the parts never agreed with each other.
-    """
-
-    value: float
-    items: float
-    seconds: float
-    latencies_ms: tuple[float, ...] = ()
+    value: float  # the main metric over the slice
+    items: float  # number of images, or of runs
+    seconds: float  # length of the slice
+    latencies_ms: tuple[float, ...] = ()  # single steps, if they are recorded
+    # Values within the slice, if the variant reports several; `value` is their median.
     parts: tuple[float, ...] = ()
-    settled: bool = True
+    settled: bool = True  # False if the parts never agreed with each other
 
     @classmethod
     def of_parts(cls, parts: tuple[float, ...], *, seconds: float, settled: bool) -> Self:
@@ -140,13 +132,9 @@ class WorkerProcess:
 
     Processes that it starts itself, such as a Java machine, are ended with it, but not frozen: a frozen
     process would outlive a coordinator that is killed.
-
-    Args:
-        environment: The whole environment of the process.
-        python: The interpreter.
     """
 
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # the whole environment of the process
     python: str = sys.executable
     _process: subprocess.Popen[bytes] = field(init=False)
     _unread: bytes = field(init=False, default=b"")
@@ -226,31 +214,20 @@ def describe_exit(status: int) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerVariant:
-    """A variant in a fresh worker process with an environment of its own.
-
-    Args:
-        name: The setting's name.
-        unit: Unit of the throughput, such as images/s.
-        factory: `module:function` of `benchmarks` that makes the workload.
-        arguments: Its keyword arguments; must survive JSON.
-        environment: The whole environment of the process.
-        latencies: Whether the time of every step is recorded.
-        facts: Facts known before it starts, added to those of the workload.
-        python: The interpreter, if it is not the one that measures.
-        expected_bytes: The most memory it may hold; 0 if unknown.
-    """
+    """A variant in a fresh worker process with an environment of its own."""
 
     name: str
-    unit: str
-    factory: str
-    arguments: Mapping[str, Any]
-    environment: Mapping[str, str]
-    latencies: bool = False
+    unit: str  # unit of the throughput, such as images/s
+    factory: str  # `module:function` of `benchmarks` that makes the workload
+    arguments: Mapping[str, Any]  # its keyword arguments; must survive JSON
+    environment: Mapping[str, str]  # the whole environment of the process
+    latencies: bool = False  # record the time of every step
+    # Facts known before it starts, added to those of the workload.
     facts: Mapping[str, Any] = field(default_factory=dict)
     metric: Metric = Metric.THROUGHPUT
     process_spread: float = PROCESS_SPREAD
-    python: str = sys.executable
-    expected_bytes: int = 0
+    python: str = sys.executable  # the interpreter, if it is not the one that measures
+    expected_bytes: int = 0  # the most memory it may hold; 0 if unknown
     _worker: WorkerProcess | None = field(init=False, default=None)
 
     def start(self) -> Mapping[str, Any]:

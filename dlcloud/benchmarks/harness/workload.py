@@ -6,15 +6,10 @@ from typing import Any, Protocol
 
 
 class Workload(Protocol):
-    """A framework made ready to run one setting.
+    """A framework made ready to run one setting."""
 
-    Attributes:
-        items_per_step: How many images one step takes; 0 where there is nothing to time.
-        facts: What is known of the setting before it runs.
-    """
-
-    items_per_step: int
-    facts: Mapping[str, Any]
+    items_per_step: int  # how many images one step takes; 0 where there is nothing to time
+    facts: Mapping[str, Any]  # what is known of the setting before it runs
 
     def step(self) -> None:
         """Run once and wait for the result."""

@@ -34,15 +34,10 @@ CUDA_HELPER = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCounts:
-    """The kernels of a step that do the arithmetic.
+    """The kernels of a step that do the arithmetic."""
 
-    Attributes:
-        runs: How often each kernel ran, as the library names it.
-        in_precision: How many of the runs computed in the precision asked for.
-    """
-
-    runs: Counter[str]
-    in_precision: int
+    runs: Counter[str]  # how often each kernel ran, as the library names it
+    in_precision: int  # how many of the runs computed in the precision asked for
 
     @property
     def total(self) -> int:
@@ -81,17 +76,11 @@ def count_cuda_kernels(names: Iterable[str], precision: TrainingPrecision) -> Ke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenSetting:
-    """A setting that computes in what its name says.
-
-    Attributes:
-        setting: As asked for.
-        memory_mib: The most that its process took of the device's memory.
-        facts: What the proof showed, for the record.
-    """
+    """A setting that computes in what its name says."""
 
     setting: TrainingSetting
-    memory_mib: float
-    facts: Mapping[str, Any]
+    memory_mib: float  # the most that its process took of the device's memory
+    facts: Mapping[str, Any]  # what the proof showed, for the record
 
 
 def prove_settings(

@@ -145,35 +145,20 @@ LEARNING_RATES = {"sgd": 1e-3, "adam": 1e-4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """What a worker trains.
+    """What a worker trains."""
 
-    Attributes:
-        framework: pytorch or keras.
-        network: One of IMAGE_SIZES.
-        setting: The precision and the optimizations.
-        batch: Images a step.
-        size: Height and width of the images.
-        device: cpu or cuda.
-        threads: Of the framework.
-        optimizer: sgd (with momentum) or adam.
-        small_head: Put global pooling, dropout and one dense layer on the network, not the published head.
-        seed: Of the weights and of synthetic images.
-        learning_rate: Of the optimizer; one of LEARNING_RATES unless given.
-        classes: How many logits.
-    """
-
-    framework: str
-    network: str
+    framework: str  # pytorch or keras
+    network: str  # one of IMAGE_SIZES
     setting: TrainingSetting
-    batch: int
-    size: int
-    device: str
+    batch: int  # images a step
+    size: int  # height and width of the images
+    device: str  # cpu or cuda
     threads: int
-    optimizer: str
-    small_head: bool
-    seed: int
-    learning_rate: float
-    classes: int = 1000
+    optimizer: str  # sgd (with momentum) or adam
+    small_head: bool  # put global pooling, dropout and one dense layer on the network, not the published head
+    seed: int  # of the weights and of synthetic images
+    learning_rate: float  # of the optimizer; one of LEARNING_RATES unless given
+    classes: int = 1000  # how many logits
 
     @classmethod
     def parse(cls, *, setting: str, **arguments: Any) -> Self:  # noqa: ANN401 - the other attributes
@@ -183,21 +168,13 @@ class TrainingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCapabilities:
-    """What decides which settings a machine can run.
+    """What decides which settings a machine can run."""
 
-    Attributes:
-        cpu_flags: As hardware.cpu_flags gives them.
-        gpu: Name of the GPU that is used; None on a CPU.
-        compute_capability: Of the GPU.
-        has_compiler: Whether torch.compile finds a C++ compiler and Python's headers.
-        has_glibc: Whether the C library is glibc, whose allocator has the variables of hardware.py.
-    """
-
-    cpu_flags: frozenset[str] = frozenset()
-    gpu: str | None = None
+    cpu_flags: frozenset[str] = frozenset()  # as hardware.cpu_flags gives them
+    gpu: str | None = None  # name of the GPU that is used; None on a CPU
     compute_capability: tuple[int, int] = (0, 0)
-    has_compiler: bool = True
-    has_glibc: bool = True
+    has_compiler: bool = True  # torch.compile finds a C++ compiler and Python's headers
+    has_glibc: bool = True  # the C library is glibc, whose allocator has the variables of hardware.py
 
     @property
     def device(self) -> str:

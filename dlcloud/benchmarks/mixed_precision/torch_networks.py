@@ -22,18 +22,12 @@ DROPOUT = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """A network without its head.
+    """A network without its head."""
 
-    Attributes:
-        features: From images to (batch, channels, height, width).
-        channels: Of its output.
-        dropout: Before the last layer of the published head.
-        head: Makes the published head for so many classes; global pooling and one dense layer if None.
-    """
-
-    features: nn.Module
-    channels: int
-    dropout: float = 0.0
+    features: nn.Module  # from images to (batch, channels, height, width)
+    channels: int  # of its output
+    dropout: float = 0.0  # before the last layer of the published head
+    # Makes the published head for so many classes; global pooling and one dense layer if None.
     head: Callable[[int], nn.Module] | None = None
 
 

@@ -40,20 +40,13 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Steps on one batch that stays in memory: training is timed, not reading.
-
-    Attributes:
-        trainer: Trains the network.
-        batch: Images and labels, placed.
-        items_per_step: Images of the batch.
-        facts: What is known before it is timed.
-        results: What is compared with other settings; random weights have nothing to compare.
-    """
+    """Steps on one batch that stays in memory: training is timed, not reading."""
 
     trainer: Trainer
-    batch: tuple[Any, Any]
-    items_per_step: int
-    facts: Mapping[str, Any]
+    batch: tuple[Any, Any]  # images and labels, placed
+    items_per_step: int  # images of the batch
+    facts: Mapping[str, Any]  # what is known before it is timed
+    # What is compared with other settings; random weights have nothing to compare.
     results: Sequence[list[float]] = ()
 
     def step(self) -> None:

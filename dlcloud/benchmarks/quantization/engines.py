@@ -59,44 +59,32 @@ class InferencePrecision(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An inference engine.
+    """An inference engine."""
 
-    Attributes:
-        name: As typed after `--engine`.
-        modules: The modules without which it cannot run.
-        packages: Distributions whose versions belong to the figures.
-        module: Module of `benchmarks` that its workers load; has `build_int8` and `infer`.
-        precisions: In which it runs, the baseline first.
-        environment: Variables for its workers.
-        fp32_builder: The factory that builds the fp32 model; most engines read the one of models.py.
-        has_proof: Whether its module has `prove`, which reports the instructions and kernels of a model.
-        isa_variables: By instruction set, the variables that hold the engine to it; none if it knows no cap.
-        compiled: Precisions that need a C++ compiler on the machine.
-        own_requirements: The requirements file of the environment of its own that its workers run in, if it
-            cannot share one; its models are made there, by `build_PRECISION`, from the output of
-            `fp32_builder`.
-        own_python: The version of Python in that environment.
-        unsupported_networks: Networks that it has no form of.
-        programs: Programs that must be on the machine, each with how to get it.
-        formats: The formats that it reads the user's own model from, some of them converted.
-        gpu_precisions: In which it runs on an NVIDIA GPU, the baseline first; none if it does not.
-    """
-
-    name: str
-    modules: tuple[str, ...]
-    packages: tuple[str, ...]
-    module: str
-    precisions: tuple[InferencePrecision, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    name: str  # as typed after `--engine`
+    modules: tuple[str, ...]  # the modules without which it cannot run
+    packages: tuple[str, ...]  # distributions whose versions belong to the figures
+    module: str  # module of `benchmarks` that its workers load; has `build_int8` and `infer`
+    precisions: tuple[InferencePrecision, ...]  # in which it runs, the baseline first
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables for its workers
+    # The factory that builds the fp32 model; most engines read the one of models.py.
     fp32_builder: str = "quantization.models:build_fp32"
+    # Whether its module has `prove`, which reports the instructions and kernels of a model.
     has_proof: bool = False
+    # By instruction set, the variables that hold the engine to it; none if it knows no cap.
     isa_variables: Mapping[Isa, Mapping[str, str]] = field(default_factory=dict)
+    # Precisions that need a C++ compiler on the machine.
     compiled: frozenset[InferencePrecision] = frozenset()
+    # The requirements file of the environment of its own that its workers run in, if it cannot share one; its
+    # models are made there, by `build_PRECISION`, from the output of `fp32_builder`.
     own_requirements: str = ""
-    own_python: str = ""
-    unsupported_networks: frozenset[str] = frozenset()
+    own_python: str = ""  # the version of Python in that environment
+    unsupported_networks: frozenset[str] = frozenset()  # networks that it has no form of
+    # Programs that must be on the machine, each with how to get it.
     programs: Mapping[str, str] = field(default_factory=dict)
+    # The formats that it reads the user's own model from, some of them converted.
     formats: frozenset[Format] = frozenset()
+    # In which it runs on an NVIDIA GPU, the baseline first; none if it does not.
     gpu_precisions: tuple[InferencePrecision, ...] = ()
 
     def explain_missing_program(self) -> str | None:

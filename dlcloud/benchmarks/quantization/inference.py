@@ -24,25 +24,15 @@ OUTPUT_VALUES = 1 << 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceJob:
-    """What a worker runs.
+    """What a worker runs."""
 
-    Attributes:
-        model: Path of the model, a file or a folder.
-        network: Name of the network, or path of the description of the user's model.
-        precision: What it is computed in, such as int8.
-        batch: Images a step.
-        threads: Of the engine.
-        seed: Of the images.
-        device: cpu or cuda.
-    """
-
-    model: str
-    network: str
-    precision: str
+    model: str  # path of the model, a file or a folder
+    network: str  # name of the network, or path of the description of the user's model
+    precision: str  # what it is computed in, such as int8
     threads: int
-    seed: int
-    batch: int = 1
-    device: str = "cpu"
+    seed: int  # of the images
+    batch: int = 1  # images a step
+    device: str = "cpu"  # cpu or cuda
 
     @property
     def path(self) -> Path:
@@ -79,18 +69,11 @@ Run = Callable[[np.ndarray], np.ndarray | Sequence[np.ndarray]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
-    """A network ready to run.
+    """A network ready to run."""
 
-    Attributes:
-        parts: The models, the first of which is timed, with the images that each is judged by.
-        runs: How to run each of them.
-        feed: The batch that is timed.
-        facts: What is known before it runs.
-    """
-
-    parts: Sequence[Part]
-    runs: Sequence[Run]
-    feed: np.ndarray
+    parts: Sequence[Part]  # the models, the first of which is timed, with the images that each is judged by
+    runs: Sequence[Run]  # how to run each of them
+    feed: np.ndarray  # the batch that is timed
     facts: Mapping[str, Any]
 
     @property

@@ -28,19 +28,12 @@ AGREEMENT_IMAGES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildJob:
-    """What a worker builds.
+    """What a worker builds."""
 
-    Attributes:
-        network: Name of the network, or path of the description of the user's model.
-        seed: Of weights and images.
-        cache: Folder of the built models.
-        calibration_images: How many images int8 scales are taken from.
-    """
-
-    network: str
-    seed: int
-    cache: str
-    calibration_images: int = 0
+    network: str  # name of the network, or path of the description of the user's model
+    seed: int  # of weights and images
+    cache: str  # folder of the built models
+    calibration_images: int = 0  # how many images int8 scales are taken from
 
     @property
     def models(self) -> ModelCache:

@@ -48,16 +48,11 @@ Outputs = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A network that can be built.
+    """A network that can be built."""
 
-    Attributes:
-        name: As typed after `--network`.
-        size: Height and width of an input image in pixels; images are (batch, 3, size, size) float32.
-        build: Adds the layers to a graph under construction and returns its outputs.
-    """
-
-    name: str
-    size: int
+    name: str  # as typed after `--network`
+    size: int  # height and width of an input image in pixels; images are (batch, 3, size, size) float32
+    # Adds the layers to a graph under construction and returns its outputs.
     build: Callable[[GraphBuilder], Outputs]
 
 

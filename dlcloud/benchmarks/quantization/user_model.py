@@ -23,23 +23,14 @@ SYNTHETIC_IMAGES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModel:
-    """A description.
+    """A description."""
 
-    Attributes:
-        name: For cached files: the file's name with a digest of its content.
-        source: The user's own path.
-        file: The file that engines read: the source, or the program that a Keras file was exported to.
-        shape: Of one input, without the batch.
-        batch: The only batch that the model takes; None if it takes any.
-        data: The `.npz` for calibration and judging; None for synthetic images.
-    """
-
-    name: str
-    source: str
-    file: str
-    shape: tuple[int, ...]
-    batch: int | None
-    data: str | None
+    name: str  # for cached files: the file's name with a digest of its content
+    source: str  # the user's own path
+    file: str  # the file that engines read: the source, or the program that a Keras file was exported to
+    shape: tuple[int, ...]  # of one input, without the batch
+    batch: int | None  # the only batch that the model takes; None if it takes any
+    data: str | None  # the `.npz` for calibration and judging; None for synthetic images
 
     @classmethod
     def read(cls, network: str) -> Self | None:

@@ -35,20 +35,12 @@ LEAST_AT_ONCE = 2
 
 @dataclass(slots=True, kw_only=True)
 class Experiments:
-    """Everything that one call of the program measures.
-
-    Args:
-        arguments: As parsed.
-        machine: The machine it runs on.
-        knobs: The knobs of this machine.
-        search_limits: Limits of each case of a search; those of the others are the session's.
-        session: What the cases share.
-    """
+    """Everything that one call of the program measures."""
 
     arguments: argparse.Namespace
     machine: TrainingMachine
     knobs: Sequence[Knob]
-    search_limits: Limits
+    search_limits: Limits  # limits of each case of a search; those of the others are the session's
     session: Session
     progress: Progress = field(default_factory=Progress)
 

@@ -21,22 +21,14 @@ FP16_CAPABILITY, TF32_CAPABILITY = 7.0, 8.0
 
 @dataclass(frozen=True, slots=True)
 class KnobValue:
-    """One position of a knob.
+    """One position of a knob."""
 
-    Attributes:
-        name: Such as `on`.
-        environment: Variables of the worker.
-        arguments: Arguments of training.train.
-        requires: Values that other knobs must have, by knob.
-        unsupported: Why this machine cannot run it; None if it can.
-    """
-
-    name: str
+    name: str  # such as `on`
     _: KW_ONLY
-    environment: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    requires: Mapping[str, str] = field(default_factory=dict)
-    unsupported: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables of the worker
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # arguments of training.train
+    requires: Mapping[str, str] = field(default_factory=dict)  # values that other knobs must have, by knob
+    unsupported: str | None = None  # why this machine cannot run it; None if it can
 
 
 @dataclass(frozen=True, slots=True)

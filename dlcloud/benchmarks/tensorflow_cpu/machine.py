@@ -21,27 +21,17 @@ KEPT_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMachine:
-    """A machine that trains.
+    """A machine that trains."""
 
-    Attributes:
-        cores: One logical CPU of each physical core.
-        logical: Number of usable logical CPUs, hyper-threads counted.
-        flags: The processor's flags, as hardware.FLAGS names them.
-        allocators: Shared libraries that can replace malloc, by name.
-        glibc: Whether the C library is glibc.
-        free_gib: Memory that processes may still take; the first GPU's if the benchmark runs on it.
-        gpu: The first GPU's name; None without one.
-        compute_capability: Of that GPU, such as 7.5.
-    """
-
-    cores: Sequence[int]
-    logical: int
-    flags: Sequence[str]
+    cores: Sequence[int]  # one logical CPU of each physical core
+    logical: int  # number of usable logical CPUs, hyper-threads counted
+    flags: Sequence[str]  # the processor's flags, as hardware.FLAGS names them
+    # Shared libraries that can replace malloc, by name.
     allocators: Mapping[str, str] = field(default_factory=dict)
-    glibc: bool = True
-    free_gib: float
-    gpu: str | None = None
-    compute_capability: float = 0.0
+    glibc: bool = True  # the C library is glibc
+    free_gib: float  # memory that processes may still take; the first GPU's if the benchmark runs on it
+    gpu: str | None = None  # the first GPU's name; None without one
+    compute_capability: float = 0.0  # of that GPU, such as 7.5
 
     @property
     def threads_per_core(self) -> int:

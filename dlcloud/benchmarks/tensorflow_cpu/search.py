@@ -92,29 +92,17 @@ class SearchResult:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """One search.
+    """One search."""
 
-    Args:
-        name: Name of the case that is searched for, such as `vgg16 batch 8`.
-        knobs: All knobs in the order of the search.
-        searched: Names of those that may be turned.
-        limits: Limits of each of its cases.
-        session: What the cases share.
-        at_once: How many processes fit into memory, at least 2.
-        make_variant: Makes a worker of a configuration, under a name.
-        progress: Counts the cases.
-        most_s: Seconds after which no further knob is turned; None turns every knob.
-    """
-
-    name: str
-    knobs: Sequence[Knob]
-    searched: Sequence[str]
+    name: str  # name of the case that is searched for, such as `vgg16 batch 8`
+    knobs: Sequence[Knob]  # all knobs in the order of the search
+    searched: Sequence[str]  # names of those that may be turned
     limits: Limits
     session: Session
-    at_once: int
-    make_variant: Callable[[str, Configuration], Variant]
+    at_once: int  # how many processes fit into memory, at least 2
+    make_variant: Callable[[str, Configuration], Variant]  # makes a worker of a configuration, under a name
     progress: Progress
-    most_s: float | None = None
+    most_s: float | None = None  # seconds after which no further knob is turned; None turns every knob
     _best: Configuration = field(init=False)
     _earned: list[Comparison] = field(init=False, default_factory=list)
 

@@ -17,17 +17,11 @@ SLOTS: Mapping[str, int] = {"sgd": 0, "momentum": 1, "rmsprop": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """The size of a network.
+    """The size of a network."""
 
-    Attributes:
-        image: Height and width of its images, as in the networks' papers and tf_cnn_benchmarks.
-        weights: Number of weights.
-        activations: Number of output values of its layers for one image.
-    """
-
-    image: int
+    image: int  # height and width of its images, as in the networks' papers and tf_cnn_benchmarks
     weights: int
-    activations: int
+    activations: int  # number of output values of its layers for one image
 
     def training_gib(self, batch: int, optimizer: str) -> float:
         """Estimate the resident memory of one training process, in GiB.

@@ -35,33 +35,19 @@ Tensor = Any  # TensorFlow ships no types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """A network and how to train it.
+    """A network and how to train it."""
 
-    Attributes:
-        network: A key of SIZES.
-        batch: Images a step.
-        optimizer: `sgd`, `momentum` or `rmsprop`.
-        seed: Seed of weights and images.
-        precision: `fp32`, `tf32`, a key of POLICIES or one of REWRITES.
-        layout: `NHWC` or `NCHW`.
-        xla: Whether XLA compiles the whole step.
-        intra: Threads within an operation; 0 is TensorFlow's own choice.
-        inter: Concurrent operations; 0 is TensorFlow's own choice.
-        cpus: The logical CPUs to run on; all if empty.
-        device: `cpu` or `gpu`.
-    """
-
-    network: str
-    batch: int
-    optimizer: str
-    seed: int
-    precision: str = "fp32"
-    layout: str = "NHWC"
-    xla: bool = False
-    intra: int = 0
-    inter: int = 0
-    cpus: Sequence[int] = ()
-    device: str = "cpu"
+    network: str  # a key of SIZES
+    batch: int  # images a step
+    optimizer: str  # `sgd`, `momentum` or `rmsprop`
+    seed: int  # seed of weights and images
+    precision: str = "fp32"  # `fp32`, `tf32`, a key of POLICIES or one of REWRITES
+    layout: str = "NHWC"  # `NHWC` or `NCHW`
+    xla: bool = False  # compile the whole step with XLA
+    intra: int = 0  # threads within an operation; 0 is TensorFlow's own choice
+    inter: int = 0  # concurrent operations; 0 is TensorFlow's own choice
+    cpus: Sequence[int] = ()  # the logical CPUs to run on; all if empty
+    device: str = "cpu"  # `cpu` or `gpu`
 
 
 class Training:
