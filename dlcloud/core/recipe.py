@@ -22,7 +22,8 @@ from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.document import read_model
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Market
-from dlcloud.trainer.settings import CHECKPOINT_S, LEAVE_S
+from dlcloud.trainer.drain import LEAVE_S
+from dlcloud.trainer.settings import CHECKPOINT_S
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 TypeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]

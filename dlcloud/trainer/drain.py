@@ -9,6 +9,9 @@ from types import FrameType
 DRAINED = 10
 """Exit status of a worker that left because it was asked to; 0 is one whose run is done."""
 
+LEAVE_S = 60
+"""A worker leaves so long before an interruption, by default; it trains until then."""
+
 IDLE_WAIT_S = 1.0
 """A wait for other workers that lasts longer may be interrupted: no step is under way in it."""
 

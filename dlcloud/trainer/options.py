@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .control import Control
+from .drain import LEAVE_S
 from .notices import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE
-from .settings import CHECKPOINT_S, LEAVE_S, LEDGER_PORT, LIGHTHOUSE_PORT, ledger_address
+from .settings import CHECKPOINT_S, LEDGER_PORT, LIGHTHOUSE_PORT, ledger_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,6 @@ RUN_ALONE = "alone"
 LIGHTHOUSE_PORT = 29510
 LEDGER_PORT = LIGHTHOUSE_PORT + 1
 CHECKPOINT_S = 60
-LEAVE_S = 60
-"""A worker leaves so long before an interruption; it trains until then."""
 
 
 def ledger_address(lighthouse: str) -> str:
