@@ -22,7 +22,7 @@ from dlcloud.local.capacity import VcpuQuotas
 from dlcloud.local.fleets import LocalFleetResponses
 from dlcloud.local.images import parameters
 from dlcloud.local.instances import Instances
-from dlcloud.local.responses import index_offerings
+from dlcloud.local.market_responses import index_offerings
 from dlcloud.local.spot import SpotRequests
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

@@ -1,4 +1,4 @@
-"""The EC2 actions where moto differs from EC2: launches, ends, spot prices and placement scores."""
+"""The EC2 actions that launch, change and end instances, where moto differs from EC2."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -9,15 +9,11 @@ from typing import Any, ClassVar, cast
 from moto.core.responses import ActionResult, EmptyResult
 from moto.core.types import Base64EncodedString
 from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
-from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
-from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.instance import Market
 from dlcloud.local.capacity import OVER_QUOTA, VcpuQuotas
-from dlcloud.local.describe import DescribingResponses
-from dlcloud.local.instances import Instances
 from dlcloud.local.launch_checks import (
     block_devices,
     check_instance_ids,
@@ -25,6 +21,7 @@ from dlcloud.local.launch_checks import (
     check_profile,
     check_spot_options,
 )
+from dlcloud.local.market_responses import MarketResponses
 from dlcloud.local.record import InstanceRecord, StateReason, template_version
 from dlcloud.local.services import on_demand_price, spot_usd
 from dlcloud.local.spot import ONE_TIME, PRICE_TOO_LOW, SpotRequest, SpotRequests
@@ -54,18 +51,13 @@ _SHOWN_OF_LAUNCH = (
 )
 # EC2 shows terminated instances for about an hour.
 _SHOWN_AFTER_END = timedelta(hours=1)
-_LINUX = {"Linux/UNIX", "Linux/UNIX (Amazon VPC)"}
-_BEST_SCORE = 9
 
 
-class LocalResponses(DescribingResponses):
+class LocalResponses(MarketResponses):
     """moto's EC2 answers with these actions in place of its own; bound to one site by a subclass."""
 
-    instances: ClassVar[Instances]
     spot: ClassVar[SpotRequests]
-    catalog: ClassVar[Catalog]
     quotas: ClassVar[VcpuQuotas]
-    offerings: ClassVar[dict[str, dict[str, set[str]]]]
 
     def run_instances(self) -> ActionResult:
         """Launch as many instances as MaxCount asks for and one zone can give, at least MinCount."""
@@ -213,60 +205,6 @@ class LocalResponses(DescribingResponses):
             "UnsupportedOperation", "The local EC2 takes fleets of CreateFleet, not Spot Fleets."
         )
 
-    def describe_spot_price_history(self) -> ActionResult:
-        """Return the spot price of each type in each zone that offers it."""
-        products = set(self.params.get("ProductDescriptions") or _LINUX)
-        filters = self._filters_from_querystring()
-        products &= set(filters.get("product-description", products))
-        names = self.params.get("InstanceTypes") or filters.get("instance-type")
-        zone = self.params.get("AvailabilityZone")
-        zones = {zone} if zone else set(filters.get("availability-zone", ())) or None
-        hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-        history = [
-            {
-                "InstanceType": name,
-                "AvailabilityZone": place,
-                "ProductDescription": "Linux/UNIX",
-                "SpotPrice": str(price),
-                "Timestamp": hour,
-            }
-            for name in names or sorted(hardware.name for hardware in self.catalog)
-            for place in sorted(self.offered(name))
-            if (zones is None or place in zones)
-            and (price := spot_usd(self.catalog, name, place)) is not None
-        ]
-        return ActionResult({"SpotPriceHistory": history if products & _LINUX else [], "NextToken": ""})
-
-    def get_spot_placement_scores(self) -> ActionResult:
-        """Score regions, or their zones, by how much of the target the capacity allows: 1 to 9."""
-        self.error_on_dryrun()
-        names = self.params.get("InstanceTypes") or []
-        target = int(self.params.get("TargetCapacity") or 1)
-        by_zone = bool(self.params.get("SingleAvailabilityZone"))
-        scores: list[dict[str, Any]] = []
-        for region in self.params.get("RegionNames") or [self.region]:
-            left: dict[str, int] = {}
-            for name in names:
-                for zone in self.offered(name, region):
-                    left[zone] = left.get(zone, 0) + self.instances.capacity.left(name, zone)
-            if by_zone:
-                zone_ids = {z.name: z.zone_id for z in self.ec2_backend.describe_availability_zones()}
-                scores += [
-                    {
-                        "Region": region,
-                        "AvailabilityZoneId": str(zone_ids.get(zone, zone)),
-                        "Score": _score(count, target),
-                    }
-                    for zone, count in sorted(left.items())
-                ]
-            elif left:
-                scores.append({"Region": region, "Score": _score(sum(left.values()), target)})
-        return ActionResult({"SpotPlacementScores": scores})
-
-    def offered(self, instance_type: str, region: str | None = None) -> set[str]:
-        """Return the zones of the region that offer a type."""
-        return self.offerings.get(region or self.region, {}).get(instance_type, set())
-
     def boot(
         self,
         reservation: Any,  # noqa: ANN401 - moto's object
@@ -407,17 +345,3 @@ class LocalResponses(DescribingResponses):
         for reservation_id, reservation in list(reservations.items()) if ended else ():
             if all(instance.id in ended for instance in reservation.instances):
                 del reservations[reservation_id]
-
-
-def index_offerings() -> dict[str, dict[str, set[str]]]:
-    """Return the zones that offer a type, by region and type, out of moto's lists."""
-    offered: dict[str, dict[str, set[str]]] = {}
-    for region, offerings in INSTANCE_TYPE_OFFERINGS["availability-zone"].items():
-        by_type = offered.setdefault(region, {})
-        for offering in offerings:
-            by_type.setdefault(offering["InstanceType"], set()).add(offering["Location"])
-    return offered
-
-
-def _score(left: int, target: int) -> int:
-    return max(1, _BEST_SCORE * min(left, target) // max(1, target))
