@@ -339,14 +339,13 @@ def test_tags_are_added_to_what_runs(owner, coordinator):
 def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):
     server = SshServer(
         host_key=asyncssh.generate_private_key("ssh-ed25519"),
-        authorized=(),
         env={},
         home=tmp_path,
         interpreter="",
     )
     key = asyncssh.import_public_key(rig.public_key)
-    assert not server._is_authorized(key)
+    assert not server._admits(key)
     server.admit(rig.public_key, seconds=60)
-    assert server._is_authorized(key)
+    assert server._admits(key)
     server.admit(rig.public_key, seconds=0)
-    assert not server._is_authorized(key)
+    assert not server._admits(key)
