@@ -89,6 +89,7 @@ class LocalInstance:
         self._metadata = MetadataService(documents=self._documents, power=self.power, secret=self._secret)
         self._ssh: SshServer | None = None
         self._last_stage: asyncio.Task[None] | None = None
+        self.public_host_key = ""
         self._booted_at: datetime | None = None
         self._console = ""
         self._writing: asyncio.Future[object] | None = None
@@ -107,6 +108,7 @@ class LocalInstance:
     async def boot(self) -> None:
         """Boot for the first time: everything up to an open SSH port; the last commands go on after it."""
         host_key = await self._write(self._create_folder)
+        self.public_host_key = host_key.export_public_key().decode().strip()
         await self._metadata.open(self.listeners.metadata)
         await self._run("bootcmd", self._user_data.boot_commands)
         await self._write(self._write_files)

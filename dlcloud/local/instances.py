@@ -283,11 +283,14 @@ class Instances:
             f"Host {' '.join(entry.record.names())}\n"
             f"  HostName {entry.instance.listeners.host}\n"
             f"  Port {entry.instance.listeners.ssh_port}\n"
+            f"  HostKeyAlias {entry.record.instance_id}\n"
             for entry in entries
         ]
-        # Other homes use the same addresses, with other host keys.
-        general = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
+        keys = [f"{entry.record.instance_id} {entry.instance.public_host_key}\n" for entry in entries]
+        known_hosts = self._paths.ssh_config.with_name("known_hosts")
+        general = f'Host i-* ip-* ec2-*\n  UserKnownHostsFile "{known_hosts}"\n'
         with contextlib.suppress(OSError):
+            write_file(known_hosts, "".join(keys))
             write_file(self._paths.ssh_config, "".join([*blocks, general]))
 
     async def _stop(self, entries: list[_Entry], reason: StateReason) -> None:

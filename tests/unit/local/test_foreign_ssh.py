@@ -150,7 +150,8 @@ def test_the_ssh_configuration_knows_the_names(rig, instance, command, name):
     config = rig.folder / "ssh_config"
     wait_for(lambda: config.exists() and instance[name] in config.read_text("utf-8"), "the name is written")
     identity = command[command.index("-i") + 1]
-    done = run([SSH, "-F", str(config), "-i", identity, f"ubuntu@{instance[name]}", "echo in"])
+    strict = ["-o", "StrictHostKeyChecking=yes"]
+    done = run([SSH, "-F", str(config), *strict, "-i", identity, f"ubuntu@{instance[name]}", "echo in"])
     assert (done.stdout, done.stderr) == ("in\n", "")
 
 
