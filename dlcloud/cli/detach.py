@@ -25,7 +25,7 @@ def detach(context: Context, launcher: Launcher, acquired: ClusterLock, file: Re
     """Launch what is missing and hand the cluster over, or finish a hand-over that was cut off.
 
     Raises:
-        CloudError, InstanceError: It cannot be had; what was launched is destroyed.
+        CloudError, InstanceError: The launch failed; the launched instances are terminated.
     """
     hand_over = HandOver(managed=launcher, database=context.database)
     if hand_over.finish():

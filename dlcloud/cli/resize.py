@@ -104,8 +104,8 @@ class Resizer:
         """Resize, and print what was done.
 
         Raises:
-            CapacityError, QuotaError: Not one of the missing instances could be had.
-            PartialError: Some could not be had, reached or set up.
+            CapacityError, QuotaError: None of the missing instances was launched.
+            PartialError: Some were not launched, reached or set up.
         """
         from dlcloud.cli.lifecycle import confirm_spending
         from dlcloud.launch.acquire import lock_cluster
@@ -254,7 +254,7 @@ class Resizer:
         name, failed = self.cluster.name, {**grown.lost, **unfit}
         refused = capacity_error(Provisioned(members=list(usable), refusals=grown.refusals), self.size)
         if len(usable) <= len(before) and not failed and grown.refusals:
-            self._store_size(len(usable))  # no later `up` is to ask for what could not be had
+            self._store_size(len(usable))  # a later `up` must not request the refused instances again
             refused.result_shown = True
             raise refused
         lines = [f"{name} has {len(usable)} of {self.size} instance(s)"]

@@ -6,7 +6,7 @@ prices      [{market, zone, hourly_usd, as_of, source}]: what an hour cost in bo
 instance    {launched_at, ended_at, disk_gib}: the billing period; null if unknown
 records     what the program wrote, as `benchmarks/harness/records.py` documents it
 
-Times are ISO 8601 with their offset, money is text, so that it stays exact. `run_id` tells runs apart. A
+Times are ISO 8601 with their offset, money is text, so that it stays exact. `run_id` identifies a run. A
 reader ignores keys that it does not know. `dlcloud schema results` prints the JSON Schema.
 """
 

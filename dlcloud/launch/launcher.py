@@ -72,7 +72,7 @@ class Launcher(ManagedCluster):
 
         Raises:
             CredentialsError, CloudError: A question was refused.
-            CapacityError, QuotaError, BudgetError: It cannot be had.
+            CapacityError, QuotaError, BudgetError: The recipe cannot be launched.
         """
         clusters = self.store.clusters
         size = size or clusters.size(self.cluster_id)
@@ -88,7 +88,7 @@ class Launcher(ManagedCluster):
         The caller destroys the cluster if this raises: by tag, so that nothing is missed.
 
         Raises:
-            CapacityError, QuotaError, CloudError: The plan's minimum could not be had.
+            CapacityError, QuotaError, CloudError: Fewer instances than the plan's minimum were launched.
             UnreachableError, HostKeyError: An instance did not come up, or could not prove its host key.
         """
         first = plan.pools[0]

@@ -42,6 +42,6 @@ class ManagedCluster:
         """Return a connection to an instance.
 
         Raises:
-            UnreachableError, HostKeyError: There is none to be had within `wait_s`.
+            UnreachableError, HostKeyError: The instance accepted none within `wait_s`.
         """
         return self.dialer.dial(instance.endpoint(self.cluster.user), wait_s=wait_s)

@@ -122,9 +122,9 @@ class PriceLookup:
         self._lock = Lock()
 
     def of(self, instance_type: str, zone: str) -> list[Price]:
-        """Return the on-demand price and the spot price of the zone, as far as they can be had.
+        """Return the on-demand price and the spot price of the zone, as far as they are known.
 
-        A price that cannot be had is no reason to stop a run: the report then says that it is unknown.
+        A missing price does not stop a run: the report shows it as unknown.
         """
         with self._lock:
             if instance_type not in self._prices:

@@ -112,7 +112,7 @@ class RemoteJobs:
                 return replace(run, state=state, exit_status=status["exit_status"])
 
     def fetch_results(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
-        """Copy the log and the files asked for here, as far as they can be had; store how the run ended."""
+        """Copy the log and the files asked for here, as far as they exist; store how the run ended."""
         paths, clock = self.managed.store.paths, self.managed.clock
         folder = paths.make_folder(paths.run(run.run_id))
         try:

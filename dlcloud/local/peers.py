@@ -1,4 +1,4 @@
-"""Which user of this machine is at the other end of a loopback connection, where Linux tells it."""
+"""Identify the user at the other end of a loopback connection, where Linux reports it."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ def belongs_to_other_user(peer: Address, own: Address) -> bool:
 
 
 def peer_uid(peer: Address, own: Address) -> int | None:
-    """Return the user at the other end of a connection; None where the system does not tell it.
+    """Return the user at the other end of a connection; None where the system does not report it.
 
     Args:
         peer: Address of the other end.

@@ -122,7 +122,7 @@ def _pareto_chart(rows: Sequence[ResultRow], market: Market, place: int) -> list
             "x": x,
             "y": y,
             "text": {"field": "name"},
-            # Every point has its name where there is room: colours alone would not tell types apart.
+            # Every point has its name where there is room: colours alone do not distinguish types.
             "opacity": {"value": 1} if len(values) <= MOST_NAMES else {"field": "shown", "scale": None},
         },
     }

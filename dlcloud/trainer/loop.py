@@ -215,7 +215,7 @@ class Loop:
         self._state.step, self._loss = step + 1, loss
 
     def _report(self, share: WorkerStep, member: Member, control: Control) -> None:
-        """Tell ledger, records and the script of a committed step; write a checkpoint if one is due."""
+        """Report a committed step to ledger, records and script; write a checkpoint if one is due."""
         step = self._state.step
         if member.rank == 0:
             # The first commit must be known before another start is possible.

@@ -1,4 +1,4 @@
-"""What an agent tells its workers, in one variable of their environment; without it a script trains alone."""
+"""Settings that an agent passes to its workers in one variable; without it a script trains alone."""
 
 import json
 import os

@@ -253,7 +253,7 @@ def _ends_a_line(path: Path) -> bool:
 def format_duration(seconds: float) -> str:
     """Return a duration for people: `40 s`, `12 min`, `2 h 5 min`."""
     minutes = round(seconds / 60)
-    if minutes < 2:  # noqa: PLR2004 - below that, seconds tell more
+    if minutes < 2:  # noqa: PLR2004 - shorter durations are shown in seconds
         return f"{seconds:.0f} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"

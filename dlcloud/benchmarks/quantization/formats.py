@@ -1,4 +1,4 @@
-"""Tell the formats of model files apart by their names, and read descriptions of the user's models."""
+"""Recognise the formats of model files by their names, and read descriptions of the user's models."""
 
 import json
 from enum import Enum
