@@ -48,7 +48,6 @@ class Option:
 
     @property
     def full_help(self) -> str:
-        """Return its meaning with its default."""
         values = self.default if isinstance(self.default, tuple) else (self.default,)
         default = self.default_help or " ".join(str(value) for value in values if value not in {None, ""})
         return f"{self.help} (default: {default})" if default and not self.flag else self.help
@@ -74,7 +73,6 @@ class Option:
 
 
 def natural(text: str) -> int:
-    """Read a whole number of at least 0."""
     value = int(text) if text.isdecimal() else -1
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
@@ -82,7 +80,6 @@ def natural(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
     value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
@@ -90,7 +87,6 @@ def positive(text: str) -> int:
 
 
 def positive_float(text: str) -> float:
-    """Read a number above 0."""
     value = _number(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
@@ -98,7 +94,6 @@ def positive_float(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """Read a share above 0 and below 1."""
     value = _number(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")

@@ -44,7 +44,6 @@ class Case:
         return tuple(variant.name for variant in self.variants)
 
     def baseline_of(self, setting: str) -> str:
-        """Return the name of the baseline of a setting."""
         return self.baselines.get(setting, self.variants[0].name)
 
 

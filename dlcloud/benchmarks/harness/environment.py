@@ -22,10 +22,8 @@ TAIL = 500
 def build_environment(requirements: Path, *, version: str, report: Callable[[str], None]) -> str:
     """Return the interpreter of an environment with these packages, built if it is missing.
 
-    Args:
-        requirements: Pinned packages.
-        version: Python version, such as `3.11`: the only one that has all of them.
-        report: Receives a message if it takes time.
+    `version` is the only Python that has all of them, such as `3.11`; `report` receives a message if the
+    packages must be installed.
 
     Raises:
         VariantError: There is no such Python, or the packages cannot be installed.

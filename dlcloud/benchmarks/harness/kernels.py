@@ -86,7 +86,6 @@ def summarize_onednn_log(log: Sequence[str]) -> dict[str, Any]:
 
 
 def uses_tensor_cores(kernel: str) -> bool:
-    """True if a CUDA kernel of this name runs on tensor cores."""
     return TENSOR_CORE.search(kernel) is not None and SIMT.search(kernel) is None
 
 

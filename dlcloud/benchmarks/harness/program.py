@@ -50,12 +50,8 @@ def run(
 ) -> int:
     """Run a benchmark, print the table and return the exit status.
 
-    Args:
-        benchmark: The program.
-        arguments: As parsed; they go into the first record.
-        limits: When to stop.
-        packages: Distributions whose versions belong to the figures.
-        work: Measures the cases with protocol.measure; may raise VariantError if nothing can be measured.
+    `work` measures the cases with protocol.measure; it may raise VariantError if nothing can be measured. The
+    versions of `packages` go into the first record.
     """
     if arguments.resume == OUTPUT_ITSELF and arguments.output is None:
         sys.stderr.write("--resume needs --output FILE, or a file of its own\n")

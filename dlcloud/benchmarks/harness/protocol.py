@@ -33,11 +33,7 @@ QUICK_RESAMPLES = 400
 def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: int = 0) -> None:
     """Measure one case after the other; a failure is recorded and the rest goes on.
 
-    Args:
-        cases: Cases to measure.
-        session: What they share.
-        before: Number of cases of the program that have ended already; for the progress.
-        after: Number of cases still to come, as far as is known.
+    `before` and `after` count the program's cases that have ended and those still to come, for the progress.
     """
     total = before + len(cases) + after
     for done, case in enumerate(cases, before):
@@ -153,7 +149,6 @@ class CaseRun:
         return usage.explain_shortage(result.variant, running, self.session.free_bytes())
 
     def _skip(self, result: VariantResult) -> None:
-        """Record that there is no memory for a setting."""
         reason = self._shortage(result) or "there was too little memory"
         beside = f" beside {', '.join(other.name for other in self.running)}" if self.running else ""
         self.session.recorder.skip(self.case.name, result.name, reason + beside)

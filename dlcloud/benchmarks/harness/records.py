@@ -54,8 +54,7 @@ class Metric(StrEnum):
     LATENCY_P99 = "latency_p99"
     PEAK_MEMORY = "peak_memory"
     RESIDENT_MEMORY = "resident_memory"
-    EPOCH_DURATION = "epoch_duration"
-    """Computed from the throughput; no epoch is run."""
+    EPOCH_DURATION = "epoch_duration"  # computed from the throughput; no epoch is run
 
     @property
     def higher_is_better(self) -> bool:
@@ -203,7 +202,6 @@ class Recorder:
         self._print(f"failed: {case}, {setting or 'every setting'}: {message}")
 
     def skip(self, case: str, setting: str, reason: str) -> None:
-        """Record and print that a setting was left out."""
         skip = Skip(case=case, setting=setting, reason=reason)
         self.skips.append(skip)
         self._write(RecordKind.SKIP, _fields(skip))

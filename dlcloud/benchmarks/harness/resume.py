@@ -49,12 +49,9 @@ class EarlierCases:
 
 
 def find_cases(path: Path, start: Mapping[str, Any], *, selecting: Collection[str] = ()) -> EarlierCases:
-    """Return the cases in a records file that need not be measured again.
+    """Return the cases in a records file that need not be measured again; a missing file holds none.
 
-    Args:
-        path: The records; a missing file holds none.
-        start: The coming `start` record of this program.
-        selecting: Arguments that only select cases.
+    `start` is the coming `start` record of this program; arguments `selecting` cases may differ.
     """
     cases = EarlierCases()
     for began, records in _split_by_start(path):
@@ -181,15 +178,9 @@ def _read_case(end: Mapping[str, Any], since: Iterable[Mapping[str, Any]]) -> Me
 
 
 def _read_result(record: Mapping[str, Any]) -> Result:
-    return Result(
-        case=record["case"],
-        setting=record["setting"],
-        baseline=record["baseline"],
-        metrics={Metric(name): Measurement(**fields) for name, fields in record["metrics"].items()},
-        facts=record["facts"],
-        warnings=tuple(record["warnings"]),
-        stable=record["stable"],
-    )
+    fields = {name: record[name] for name in Result.__dataclass_fields__}
+    metrics = {Metric(name): Measurement(**values) for name, values in record["metrics"].items()}
+    return Result(**{**fields, "metrics": metrics, "warnings": tuple(record["warnings"])})
 
 
 def _read_comparison(record: Mapping[str, Any]) -> Comparison:

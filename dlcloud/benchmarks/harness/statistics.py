@@ -37,8 +37,7 @@ class Verdict(Enum):
     FASTER = "faster"
     SLOWER = "slower"
     NO_DIFFERENCE = "no difference seen"
-    UNDECIDED = "undecided"
-    """Too few pairs to decide."""
+    UNDECIDED = "undecided"  # too few pairs to decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +139,7 @@ def _expanded_tail(count: int) -> float:
 
 
 def judge(ratio: Interval) -> Verdict:
-    """Name a winner only if the interval of the speed-up excludes 1.
-
-    Args:
-        ratio: The speed-up of the candidate over the baseline.
-    """
+    """Name a winner only if the interval of the speed-up excludes 1."""
     if ratio.confidence < CONFIDENCE:
         return Verdict.UNDECIDED
     if ratio.low > 1.0:
@@ -155,13 +150,9 @@ def judge(ratio: Interval) -> Verdict:
 
 
 def is_look_due(count: int, minimum: int) -> bool:
-    """True if `count` rounds are one of the few points at which sampling may stop.
+    """True if sampling may stop after `count` rounds, one of a few points from `minimum` (at least 1) on.
 
     After the first look they are even, so that each setting was as often before another as after it.
-
-    Args:
-        count: Rounds measured so far.
-        minimum: Rounds before the first look, at least 1.
     """
     look = minimum
     while look < count:

@@ -25,7 +25,6 @@ def render(recorder: Recorder) -> str:
 
 
 def _row(result: Result, comparisons: _BySetting, overall: _BySetting) -> dict[str, str]:
-    """Return the cells of one setting by column."""
     comparison = comparisons.get((result.case, result.setting))
     row = {"case": result.case, "setting": result.setting}
     for metric, measured in result.metrics.items():

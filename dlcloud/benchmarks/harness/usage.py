@@ -36,7 +36,6 @@ class Disturbance:
 
     @property
     def share(self) -> float:
-        """Return the share that the benchmark could not use."""
         return self.others + self.stolen
 
 
@@ -67,13 +66,7 @@ class ProcCpuClock:
 
 
 def disturbance(before: CpuTimes, after: CpuTimes, own: float) -> Disturbance:
-    """Return what other work took between two readings.
-
-    Args:
-        before: The reading at the start of the slice.
-        after: The reading at its end.
-        own: CPU seconds that the benchmark itself used in the slice.
-    """
+    """Return what other work took between two readings; `own` are the benchmark's CPU seconds."""
     total = after.total - before.total
     if total <= 0:
         return Disturbance(others=0.0, stolen=0.0)

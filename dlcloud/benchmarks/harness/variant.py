@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self
 
 from . import usage
 from .records import Measurement, Metric
+from .usage import MemoryUser
 
 PIECE_BYTES = 1 << 16
 
@@ -33,12 +34,7 @@ mostly by less than 2, in every slice; no number of slices shows that, so interv
 
 
 class VariantError(Exception):
-    """A setting cannot be measured; the message says why.
-
-    Args:
-        message: One sentence.
-        missing: The module that is not installed, where that is the reason.
-    """
+    """A setting cannot be measured; the message says why, `missing` names a module not installed."""
 
     def __init__(self, message: str, missing: str | None = None) -> None:
         super().__init__(message)
@@ -81,7 +77,7 @@ class Finish:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Variant(Protocol):
+class Variant(MemoryUser, Protocol):
     """One setting of an experiment. Every method may raise VariantError: the setting cannot be measured."""
 
     @property
@@ -99,13 +95,6 @@ class Variant(Protocol):
     @property
     def process_spread(self) -> float:
         """Return how far one process of the setting may be from another, as a share (0 to 1)."""
-
-    @property
-    def expected_bytes(self) -> int:
-        """Return the most memory it is expected to hold; 0 if unknown."""
-
-    def peak_bytes(self) -> int:
-        """Return the most memory it has held so far; 0 if unknown."""
 
     def start(self) -> Mapping[str, Any]:
         """Make everything ready and return the facts."""
@@ -241,7 +230,6 @@ class WorkerVariant:
         return WarmUp(**self._running.ask({"do": "warm_up", "seconds": limit_s}, timeout_s=timeout_s))
 
     def measure(self, seconds: float) -> Slice:
-        """Run whole steps for at least `seconds`."""
         request = {"do": "measure", "seconds": seconds, "latencies": self.latencies}
         reply = self._running.ask(request, timeout_s=seconds + STEP_TIMEOUT_S)
         return Slice(
@@ -258,7 +246,6 @@ class WorkerVariant:
         return usage.memory_of(self._running.pid, "VmHWM")
 
     def finish(self) -> Finish:
-        """Return memory, outputs and what threads ran."""
         reply = self._running.ask({"do": "finish"}, timeout_s=STEP_TIMEOUT_S)
         metrics = {
             Metric.RESIDENT_MEMORY: Measurement.exact(reply["resident_mib"], "MiB"),

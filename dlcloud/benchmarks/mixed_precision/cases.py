@@ -32,10 +32,7 @@ DIGITS_BATCH = 64
 def compare_training(reference: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
     """Return how a setting's training differs from the baseline's.
 
-    Args:
-        reference: The baseline's results: for each image 1 if it is answered correctly, else 0; and the mean
-            loss of each epoch.
-        other: The setting's.
+    Both are, for each image, 1 if it is answered correctly, else 0; and the mean loss of each epoch.
     """
     (correct, losses), (other_correct, other_losses) = reference, other
     share = 100 / len(correct)

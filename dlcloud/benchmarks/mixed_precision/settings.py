@@ -58,27 +58,13 @@ class TrainingPrecision(Enum):
 class Optimization(Enum):
     """What else a setting may turn on."""
 
-    CHANNELS_LAST = "channels_last"
-    """Each pixel's channels lie side by side in memory (NHWC)."""
-
-    COMPILE = "compile"
-    """torch.compile joins the operations between convolutions into kernels of its own."""
-
-    DEPTHWISE = "depthwise"
-    """Gradients of depthwise convolutions avoid oneDNN's slow kernels (depthwise.py)."""
-
-    FUSED = "fused"
-    """The optimizer updates a weight in one pass over it."""
-
-    HEAP = "heap"
-    """The C library keeps freed memory, in huge pages, for the next step. By default it returns every large
-    tensor to the kernel, which fills it with zeros anew."""
-
-    FLUSH = "flush"
-    """Numbers too small for the normal range count as 0."""
-
-    PINNED = "pinned"
-    """Each thread stays on a core of its own."""
+    CHANNELS_LAST = "channels_last"  # each pixel's channels lie side by side in memory (NHWC)
+    COMPILE = "compile"  # torch.compile joins the operations between convolutions into kernels of its own
+    DEPTHWISE = "depthwise"  # gradients avoid oneDNN's slow kernels for depthwise convolutions (depthwise.py)
+    FUSED = "fused"  # the optimizer updates a weight in one pass over it
+    HEAP = "heap"  # the C library keeps freed memory for the next step (hardware.HEAP_VARIABLES)
+    FLUSH = "flush"  # numbers too small for the normal range count as 0
+    PINNED = "pinned"  # each thread stays on a core of its own
 
 
 CPU_ONLY = frozenset({Optimization.DEPTHWISE, Optimization.HEAP, Optimization.FLUSH, Optimization.PINNED})

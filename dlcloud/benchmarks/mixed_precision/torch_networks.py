@@ -114,12 +114,7 @@ def mobilenet() -> Body:
 
 
 def efficientnet(width: float, depth: float, dropout: float) -> Body:
-    """Return EfficientNet-B0, scaled.
-
-    Args:
-        width: Times as many channels, rounded to multiples of 8.
-        depth: Times as many blocks in a stage, rounded up.
-        dropout: Before the last layer.
+    """Return EfficientNet-B0 with its channels (in eights) times `width`, its blocks (rounded up) times `depth`.
 
     Source: Tan and Le 2019, "EfficientNet", table 1; the scaling of B1 to B5 from the authors' program.
     """

@@ -22,12 +22,7 @@ class ModelCache:
     folder: Path
 
     def get(self, name: str, build: Callable[[Path], object]) -> Path:
-        """Return the file or folder `name`, built first if it is missing.
-
-        Args:
-            name: Its name, the same only for the same content.
-            build: Writes the content, a file or a folder of files, to the given path.
-        """
+        """Return the file or folder `name`; if it is missing, `build` writes it to the given path first."""
         target = self.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.lock").open("w") as lock:

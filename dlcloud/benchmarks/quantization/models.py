@@ -79,11 +79,8 @@ def build_quantized(
 ) -> UntimedWorkload:
     """Make sure that the quantized form of a model is in the cache, or those of the digits' folds.
 
-    Args:
-        job: Which model it is.
-        source: The fp32 model in the engine's format.
-        kind: End of the file's name: the engine's way and version.
-        quantize: Takes a file, the path of its quantized form, and calibration images.
+    `source` is the fp32 model in the engine's format; `kind`, the engine's way and version, ends the file's
+    name; `quantize` takes a file, the path of its quantized form, and calibration images.
     """
 
     def write(target: Path) -> None:

@@ -89,13 +89,9 @@ class GraphBuilder:
 def make_model(
     builder: GraphBuilder, outputs: Mapping[str, tuple[int, ...]], *, name: str, shape: tuple[int, int, int]
 ) -> onnx.ModelProto:
-    """Make a model of a graph whose batch is left open.
+    """Make a model of a graph that begins at `images`, (batch, *shape) float32; the batch is left open.
 
-    Args:
-        builder: Holds the graph, which begins at `images`: (batch, *shape) float32.
-        outputs: By name, the shape of each without the batch; all are float32.
-        name: The graph's name.
-        shape: Channels, height and width of an image.
+    `outputs` are float32, each with its shape without the batch; `shape` is channels, height and width.
     """
     graph = helper.make_graph(
         builder.nodes,

@@ -80,12 +80,7 @@ def article_configuration(knobs: Sequence[Knob], machine: TrainingMachine) -> Co
 
 
 def article_facts(machine: TrainingMachine, openmp_runtime: object) -> dict[str, object]:
-    """Return what the article's settings were on this machine, and which were ignored.
-
-    Args:
-        machine: The machine they were worked out for.
-        openmp_runtime: The OpenMP library that a worker has loaded; None without one.
-    """
+    """Return what the article's settings were on this machine, and which a worker without OpenMP ignored."""
     variables = _openmp_variables(len(machine.cores))
     facts: dict[str, object] = {
         "physical_cores_found": len(machine.cores),

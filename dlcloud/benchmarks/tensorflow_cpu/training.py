@@ -146,12 +146,7 @@ def _draw_feed(job: TrainingJob) -> tuple[Tensor, Tensor]:
 
 
 class Update:
-    """An optimizer with its values for some weights.
-
-    Args:
-        optimizer: `sgd`, `momentum` or `rmsprop`.
-        weights: The variables, float32.
-    """
+    """An optimizer (`sgd`, `momentum` or `rmsprop`) with its values for some float32 weights."""
 
     def __init__(self, optimizer: str, weights: Sequence[Tensor]) -> None:
         self._apply, starts = {
