@@ -52,7 +52,7 @@ CPUS = Path("/sys/devices/system/cpu")
 
 
 def describe(packages: Iterable[str]) -> dict[str, Any]:
-    """Return `environment`, `hardware` and `software` as in records.py, of those packages that are installed."""
+    """Return `environment`, `hardware` and `software` as in records.py, of packages that are installed."""
     return {
         "environment": redaction.redact_variables(
             {name: value for name, value in sorted(os.environ.items()) if name.startswith(STEERING)}

@@ -114,7 +114,7 @@ def mobilenet() -> Body:
 
 
 def efficientnet(width: float, depth: float, dropout: float) -> Body:
-    """Return EfficientNet-B0 with its channels (in eights) times `width`, its blocks (rounded up) times `depth`.
+    """Return EfficientNet-B0, its channels (in eights) times `width`, its blocks (rounded up) times `depth`.
 
     Source: Tan and Le 2019, "EfficientNet", table 1; the scaling of B1 to B5 from the authors' program.
     """
