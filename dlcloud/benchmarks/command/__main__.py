@@ -31,7 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _without_secrets(arguments: argparse.Namespace, settings: Sequence[Setting]) -> argparse.Namespace:
-    """Return the arguments without secrets, for the records."""
     shown = [
         {
             "name": setting.name,

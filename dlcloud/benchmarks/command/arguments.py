@@ -76,11 +76,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def read_settings(text: str) -> list[Setting]:
-    """Read the settings from JSON, the baseline first.
+    """Read the settings from JSON or, with @FILE, from a file; the baseline comes first.
 
-    Args:
-        text: A list of {name, environment, arguments}, or @FILE; the last two are optional, a variable
-            that is null is removed. An empty text is one setting, as it is.
+    `text` is a list of {name, environment, arguments}; the last two are optional, a variable that is null is
+    removed. An empty text is one setting, as it is.
 
     Raises:
         ValueError: Every fault found, joined by semicolons.

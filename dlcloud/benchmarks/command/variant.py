@@ -113,7 +113,6 @@ class CommandVariant:
         return Finish(metrics={Metric.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}, outputs=[])
 
     def close(self) -> None:
-        """Kill the process group of the run in progress, and wait for it."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -125,11 +124,7 @@ class CommandVariant:
         self._process = None
 
     def _run(self) -> _Run:
-        """Run the command to its end and copy its output.
-
-        Raises:
-            VariantError: Its exit status is not 0.
-        """
+        """Run the command to its end and copy its output; VariantError if its exit status is not 0."""
         if not isinstance(self.reader, Reported):
             return self._run_with({}, self.reader)
         with tempfile.TemporaryDirectory(prefix="dlcloud-report-") as folder:

@@ -197,7 +197,6 @@ class RequirementsChoice:
     alone: bool = False  # all of the parameter's values must be this one
 
     def applies(self, values: Sequence[str]) -> bool:
-        """True if the parameter's values call for these requirements."""
         matches = [fnmatch.fnmatchcase(value, self.value) for value in values]
         return all(matches) and any(matches) if self.alone else any(matches)
 

@@ -50,7 +50,6 @@ def _build(folder: Path, requirements: Path, version: str) -> None:
 
 
 def _find_python(version: str) -> str:
-    """Return a Python of the version: this one, or one on the PATH."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         return sys.executable
     if (python := shutil.which(f"python{version}")) is None:

@@ -86,7 +86,6 @@ def cpu_flags() -> list[str]:
 
 
 def usable_cpus() -> set[int]:
-    """Return the logical CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))

@@ -24,7 +24,6 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def limits_from(arguments: argparse.Namespace) -> Limits:
-    """Return the limits that the options of COMMON and ROUNDS set."""
     return Limits(
         width=arguments.width,
         max_s=arguments.max_seconds,

@@ -157,7 +157,6 @@ class Recorder:
     def start(
         self, benchmark: str, arguments: Mapping[str, Any], seed: int, machine: Mapping[str, Any]
     ) -> None:
-        """Record the program, its arguments, and the machine as hardware.describe gives it."""
         values = {"benchmark": benchmark, "arguments": arguments, "seed": seed, "host": self.host, **machine}
         self._write(RecordKind.START, values)
 
@@ -240,7 +239,6 @@ def open_records(path: Path | None) -> Iterator[TextIO | None]:
 
 
 def _ends_a_line(path: Path) -> bool:
-    """True if a file is empty or ends with a line break."""
     with path.open("rb") as content:
         if not content.seek(0, os.SEEK_END):
             return True

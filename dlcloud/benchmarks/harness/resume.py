@@ -144,7 +144,6 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _complete_cases(records: Iterable[Mapping[str, Any]]) -> Iterator[MeasuredCase]:
-    """Yield the cases of which every setting was measured."""
     since: list[Mapping[str, Any]] = []
     for record in records:
         if record.get("record") != RecordKind.CASE:

@@ -112,11 +112,7 @@ def _export_parts(parts: list[Part], target: Path) -> None:
 
 
 def _list_layers(model: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """Return a model's layers and the arrays that they name.
-
-    Raises:
-        ValueError: It has layers of a kind that is not supported.
-    """
+    """Return a model's layers and the arrays that they name; ValueError if a kind is not supported."""
     import onnx  # noqa: PLC0415 - as above
     from onnx import helper, numpy_helper  # noqa: PLC0415
 

@@ -50,11 +50,7 @@ def make_cases(arguments: argparse.Namespace, recorder: Recorder) -> list[Case]:
 
 
 def _describe_model(arguments: argparse.Namespace) -> str:
-    """Return the path of the description of the user's model.
-
-    Raises:
-        VariantError: The model or its data cannot be used.
-    """
+    """Return the path of the description of the user's model; VariantError if it cannot be used."""
     arguments.cache.mkdir(parents=True, exist_ok=True)
     job = {
         "file": str(arguments.model),

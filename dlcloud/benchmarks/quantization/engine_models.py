@@ -85,11 +85,7 @@ def restrict_precisions(engine: Engine, names: Collection[str]) -> Engine:
 
 
 def _prepare_interpreter(engine: Engine, recorder: Recorder) -> str:
-    """Return the Python that runs an engine's workers; an environment of its own is built if missing.
-
-    Raises:
-        VariantError: It cannot be built, or a program is missing.
-    """
+    """Return the Python that runs an engine's workers; an environment of its own is built if missing."""
     if (reason := engine.explain_missing_program()) is not None:
         raise VariantError(reason)
     if not engine.own_requirements:

@@ -115,8 +115,7 @@ def _flatten(outputs: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
 def draw_images(count: int, size: int, seed: int) -> np.ndarray:
     """Draw images that differ in structure as photographs do: patches of several sizes, and grain.
 
-    Returns:
-        (count, 3, size, size) float32, each image with mean 0 and variance 1, the usual normalised input.
+    (count, 3, size, size) float32, each image with mean 0 and variance 1, the usual normalised input.
     """
     generator = np.random.default_rng(seed)
     images = np.zeros((count, 3, size, size), dtype=np.float32)

@@ -107,11 +107,7 @@ def _compile(module: Any) -> Any:  # noqa: ANN401 - PyTorch's own
 
 
 def _quantize_linear_layers(module: Any) -> Any:  # noqa: ANN401 - PyTorch's own
-    """Turn a program's linear operations into layers, quantize these, and compile; for GPUs.
-
-    Raises:
-        ValueError: There is no linear layer.
-    """
+    """Turn a program's linear operations into int8 layers and compile, for GPUs; ValueError without any."""
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_  # noqa: PLC0415
 
     nodes = [node for node in module.graph.nodes if node.target == torch.ops.aten.linear.default]

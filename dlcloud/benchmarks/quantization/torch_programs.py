@@ -128,11 +128,7 @@ REQUIRED: Mapping[str, object] = {
 
 
 def _read_attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Return a node's attributes.
-
-    Raises:
-        UnreadableError: One has an unsupported value.
-    """
+    """Return a node's attributes; UnreadableError if one has an unsupported value."""
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     values = {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
     required = {**REQUIRED, **({"alpha": 1.0} if node.op_type == "Gemm" else {})}
@@ -145,11 +141,7 @@ def _read_attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _symmetric(pads: Sequence[int]) -> list[int]:
-    """Return the padding of each axis, which must be the same at both ends.
-
-    Raises:
-        UnreadableError: It is not.
-    """
+    """Return the padding of each axis; UnreadableError if it differs between its ends."""
     half = len(pads) // 2
     if list(pads[:half]) != list(pads[half:]):
         raise UnreadableError(f"padding of {list(pads)}, uneven")

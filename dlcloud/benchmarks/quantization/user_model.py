@@ -99,11 +99,7 @@ def describe(*, file: str, data: str | None, shape: Sequence[int] | None, cache:
 
 
 def _resolve_shape(own: Sequence[int | None], given: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the shape of one input: the given one, or the model's own.
-
-    Raises:
-        ValueError: It stays open, or the two contradict each other.
-    """
+    """Return the shape of one input: the given one or the model's; ValueError if it is open or they differ."""
     sizes = list(own) if given is None else list(given)
     if None in sizes:
         raise ValueError(f"the model leaves its input's shape open, {list(own)}: give --input-shape")
@@ -116,11 +112,7 @@ def _resolve_shape(own: Sequence[int | None], given: Sequence[int] | None) -> tu
 
 
 def _read_data(path: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Read inputs, and labels where there are any.
-
-    Raises:
-        ValueError: They do not suit the model.
-    """
+    """Read inputs, and labels where there are any; ValueError if they do not suit the model."""
     arrays = _read_arrays(path)
     labels = arrays.pop("labels", None)
     if len(arrays) != 1:
@@ -231,7 +223,6 @@ READERS: Mapping[Format, Callable[[Path], list[int | None]]] = {
 
 
 def _export_keras(source: Path, target: Path) -> None:
-    """Export a Keras file as a program of PyTorch, which engines read."""
     from .torch_programs import export_keras  # noqa: PLC0415 - one format's
 
     export_keras(source, target)

@@ -71,7 +71,6 @@ class Experiments:
         return fitting
 
     def _at_once(self, network: str, batch: int) -> int:
-        """Return how many training processes fit into memory."""
         return self.machine.at_once(SIZES[network].training_gib(batch, self.arguments.optimizer))
 
     def _count_cases(self, batches: Sequence[int]) -> int:
@@ -181,7 +180,6 @@ class Experiments:
         batch: int,
         facts: Mapping[str, Any] | None = None,
     ) -> WorkerVariant:
-        """Return a process that trains in a configuration, not yet started."""
         device = self.arguments.device
         job = {
             "network": network,

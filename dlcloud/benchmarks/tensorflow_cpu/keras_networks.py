@@ -28,9 +28,8 @@ UNNORMALISED = {"vgg16"}
 def build(network: str, seed: int) -> Tensor:
     """Build a network in the global data format and precision policy.
 
-    Returns:
-        A Keras model: images (batch, size, size, 3), or (batch, 3, size, size) where the data format is
-        `channels_first`, to logits (batch, CLASSES).
+    Images: (batch, size, size, 3), or (batch, 3, size, size) if the data format is `channels_first`. Output:
+    logits (batch, CLASSES).
     """
     keras.utils.set_random_seed(seed)
     size = SIZES[network].image

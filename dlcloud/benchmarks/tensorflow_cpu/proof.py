@@ -64,7 +64,6 @@ def onednn_facts(lines: Iterable[str]) -> dict[str, Any]:
 
 
 def kernel_facts(names: Iterable[str]) -> dict[str, Any]:
-    """Return facts from the names of the kernels that a GPU ran."""
     counted = Counter(names)
     on_tensor_cores = Counter({name: count for name, count in counted.items() if uses_tensor_cores(name)})
     shown = ", ".join(f"{count} {name[:80]}" for name, count in on_tensor_cores.most_common(SHOWN))

@@ -69,7 +69,6 @@ class Progress:
         return self.done + self.left
 
     def measure(self, case: Case, session: Session) -> None:
-        """Measure one of the cases still to come."""
         self.left -= 1
         protocol.measure([case], session, before=self.done, after=self.left)
         self.done += 1
@@ -83,7 +82,6 @@ class SearchResult:
     earned: tuple[Comparison, ...] = ()
 
     def summary(self) -> str:
-        """Return what each knob earned, as text."""
         gains = [
             f"{gain.candidate} {gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})" for gain in self.earned
         ]
