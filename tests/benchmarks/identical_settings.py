@@ -16,7 +16,6 @@ from benchmarks.harness import program
 from benchmarks.harness.case import Case, Limits, Session
 from benchmarks.harness.protocol import measure
 from benchmarks.harness.records import Recorder, open_records
-from benchmarks.harness.usage import ProcCpuClock
 from benchmarks.harness.variant import WorkerVariant
 
 ALLOWED = 0.07
@@ -34,9 +33,7 @@ def compared(number, limits, output):
         for name in ("a", "same")
     ]
     recorder = Recorder(output=output, messages=io.StringIO())
-    session = Session(
-        limits=limits, recorder=recorder, cpu_clock=ProcCpuClock(), generator=random.Random(number)
-    )
+    session = Session(limits=limits, recorder=recorder, generator=random.Random(number))
     measure([Case(name="identical", variants=variants)], session)
     return recorder
 

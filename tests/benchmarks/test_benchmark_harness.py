@@ -12,7 +12,7 @@ from dlcloud.benchmarks.harness.case import Case, Limits, Session
 from dlcloud.benchmarks.harness.protocol import measure
 from dlcloud.benchmarks.harness.records import Metric, Recorder
 from dlcloud.benchmarks.harness.table import render
-from dlcloud.benchmarks.harness.usage import CpuTimes, ProcCpuClock, disturbance
+from dlcloud.benchmarks.harness.usage import CpuTimes, disturbance, read_cpu_times
 from dlcloud.benchmarks.harness.variant import Finish, Slice, VariantError, WarmUp
 
 
@@ -36,7 +36,7 @@ class Machine:
         self.busy += seconds + self.others.get(self.slices, 0.0) * 2 * seconds
         self.slices += 1
 
-    def read(self):
+    def read_cpu_times(self):
         return CpuTimes(busy=self.busy, stolen=self.stolen, total=2 * self.now)
 
 
@@ -113,7 +113,7 @@ class Bench:
         session = Session(
             limits=self.limits,
             recorder=recorder,
-            cpu_clock=self.machine,
+            read_cpu_times=self.machine.read_cpu_times,
             generator=random.Random(0),
             own_cpu_s=lambda: 0.0,
             free_bytes=self.machine.free,
@@ -440,8 +440,8 @@ def test_disturbance_leaves_out_what_the_benchmark_used_itself():
 def test_proc_stat_is_read_and_may_be_missing(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu  100 10 20 1000 5 1 2 7 50 0\ncpu0 1 2 3\n")
-    reading = ProcCpuClock(stat).read()
+    reading = read_cpu_times(stat)
     assert reading.busy / reading.stolen == pytest.approx(133 / 7)
     assert reading.total / reading.stolen == pytest.approx(1145 / 7)
-    nothing = ProcCpuClock(tmp_path / "none").read()
+    nothing = read_cpu_times(tmp_path / "none")
     assert disturbance(nothing, nothing, own=1.0).share == 0

@@ -95,7 +95,7 @@ class Laboratory:
     messages: io.StringIO = field(default_factory=io.StringIO)
     variants: list = field(default_factory=list)
 
-    def read(self):
+    def read_cpu_times(self):
         return CpuTimes(busy=self.clock[0], stolen=0.0, total=self.clock[0])
 
     def variant(self, name, setting):
@@ -109,8 +109,8 @@ class Laboratory:
     def search(self):
         self.recorder = Recorder(output=io.StringIO(), messages=self.messages)
         session = Session(
-            limits=Limits(), recorder=self.recorder, cpu_clock=self, generator=random.Random(0),
-            own_cpu_s=lambda: 0.0, clock=lambda: self.clock[0],
+            limits=Limits(), recorder=self.recorder, generator=random.Random(0),
+            read_cpu_times=self.read_cpu_times, own_cpu_s=lambda: 0.0, clock=lambda: self.clock[0],
         )  # fmt: skip
         self.all_knobs = knobs_of("cpu", self.machine)
         result = Search(
@@ -277,7 +277,7 @@ def test_losses_fall_likewise_or_not(reference, other, likewise):
 def test_a_batch_that_does_not_fit_is_skipped_with_its_reason():
     output = io.StringIO()
     recorder = Recorder(output=None, messages=output)
-    session = Session(limits=Limits(), recorder=recorder, cpu_clock=None, generator=random.Random(0))
+    session = Session(limits=Limits(), recorder=recorder, generator=random.Random(0))
     small = dataclasses.replace(BIG, free_gib=8.0)
     experiments = experiment.Experiments(
         arguments=main.parse(["--network", "resnet152", "--batch", "1", "128"]),

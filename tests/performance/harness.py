@@ -63,7 +63,6 @@ def between_slices(rounds: int) -> float:
     from benchmarks.harness.case import Case, Limits, Session  # noqa: PLC0415
     from benchmarks.harness.protocol import measure  # noqa: PLC0415
     from benchmarks.harness.records import Recorder  # noqa: PLC0415
-    from benchmarks.harness.usage import ProcCpuClock  # noqa: PLC0415
     from benchmarks.harness.variant import WorkerVariant  # noqa: PLC0415
 
     times: list[tuple[float, float, float]] = []
@@ -83,9 +82,7 @@ def between_slices(rounds: int) -> float:
     with tempfile.TemporaryFile("w") as records:
         recorder = Recorder(output=records, messages=io.StringIO())
         limits = Limits(rounds=rounds, fixed=True, warm_up_s=2.0)
-        session = Session(
-            limits=limits, recorder=recorder, cpu_clock=ProcCpuClock(), generator=random.Random(0)
-        )
+        session = Session(limits=limits, recorder=recorder, generator=random.Random(0))
         measure([Case(name="overhead", variants=variants)], session)
     wall = times[-1][1] - times[0][0]
     return 1 - sum(measured for _, _, measured in times) / wall

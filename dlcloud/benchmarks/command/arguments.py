@@ -85,7 +85,10 @@ def read_settings(text: str) -> list[Setting]:
         ValueError: Every fault found, joined by semicolons.
     """
     if text.startswith("@"):
-        text = _read_file(text[1:])
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"--settings: {text[1:]}: {error.strerror}") from None
     if not text:
         return [Setting(name="as it is")]
     try:
@@ -101,7 +104,14 @@ def read_settings(text: str) -> list[Setting]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"--settings: more than one is called {', '.join(map(repr, twice))}")
-    return [_setting(entry) for entry in entries]
+    return [
+        Setting(
+            name=entry["name"],
+            environment=entry.get("environment", {}),
+            arguments=tuple(entry.get("arguments", [])),
+        )
+        for entry in entries
+    ]
 
 
 def _find_faults(place: int, entry: Any) -> list[str]:  # noqa: ANN401 - any JSON
@@ -120,21 +130,6 @@ def _find_faults(place: int, entry: Any) -> list[str]:  # noqa: ANN401 - any JSO
     if not isinstance(added, list) or not all(isinstance(value, str) for value in added):
         faults.append(f"{where}: arguments must be a list of texts")
     return faults
-
-
-def _setting(entry: dict[str, Any]) -> Setting:
-    return Setting(
-        name=entry["name"],
-        environment=entry.get("environment", {}),
-        arguments=tuple(entry.get("arguments", [])),
-    )
-
-
-def _read_file(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"--settings: {path}: {error.strerror}") from None
 
 
 def make_reader(arguments: argparse.Namespace) -> ThroughputReader | None:

@@ -9,7 +9,7 @@ from typing import Any
 from . import statistics, usage
 from .records import Recorder
 from .resume import MeasuredCase
-from .usage import CpuClock, Disturbance
+from .usage import CpuTimes, Disturbance
 from .variant import Finish, Slice, Variant, WarmUp
 
 
@@ -53,11 +53,11 @@ class Session:
 
     limits: Limits
     recorder: Recorder
-    cpu_clock: CpuClock
     generator: random.Random
     # Cases measured by an earlier run, by name and settings; they are not measured again.
     earlier: Mapping[tuple[str, tuple[str, ...]], MeasuredCase] = field(default_factory=dict)
     record_earlier: bool = True  # record them again; False if their records are in the same file
+    read_cpu_times: Callable[[], CpuTimes] = usage.read_cpu_times
     own_cpu_s: Callable[[], float] = time.process_time  # CPU seconds of the coordinating process itself
     # Memory that more settings may take; None if unknown.
     free_bytes: Callable[[], int | None] = usage.free_bytes

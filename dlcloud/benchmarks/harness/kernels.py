@@ -41,19 +41,19 @@ class Primitive:
 
 
 @contextmanager
-def capture_stdout() -> Iterator[list[str]]:
-    """Catch what is written to file descriptor 1, also by C code; the list has the lines after the block."""
+def capture_output(descriptor: int = 1) -> Iterator[list[str]]:
+    """Catch what is written to a file descriptor, also by C code; the list has the lines after the block."""
     lines: list[str] = []
     _flush()
-    stdout = os.dup(1)
+    original = os.dup(descriptor)
     with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), descriptor)
         try:
             yield lines
         finally:
             _flush()
-            os.dup2(stdout, 1)
-            os.close(stdout)
+            os.dup2(original, descriptor)
+            os.close(original)
             file.seek(0)
             lines.extend(file.read().decode(errors="replace").splitlines())
 

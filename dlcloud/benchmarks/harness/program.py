@@ -17,7 +17,6 @@ from . import hardware, resume, table
 from .benchmark import OUTPUT_ITSELF, Benchmark
 from .case import Limits, Session
 from .records import Recorder, open_records
-from .usage import ProcCpuClock
 from .variant import VariantError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -72,7 +71,6 @@ def run(
         session = Session(
             limits=limits,
             recorder=recorder,
-            cpu_clock=ProcCpuClock(),
             # The seed makes intervals repeatable; nothing here is secret.
             generator=random.Random(arguments.seed),  # noqa: S311
             earlier=earlier.cases,

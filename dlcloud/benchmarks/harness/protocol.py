@@ -12,6 +12,7 @@ stay. A setting for which there is still none is skipped.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from . import statistics, usage, verdicts
 from .case import AcceptedSlice, Case, Session, VariantResult
@@ -45,7 +46,7 @@ def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: 
             continue
         following = cases[done - before + 1 :]
         later = after + sum((other.name, other.settings) not in session.earlier for other in following)
-        expected_s = _mean(session.took_s) if session.took_s else session.limits.max_s
+        expected_s = fmean(session.took_s) if session.took_s else session.limits.max_s
         session.recorder.progress(case.name, done=done, total=total, remaining_s=(later + 1) * expected_s)
         run = CaseRun(case=case, session=session, done=done, total=total, later=later)
         run.run()
@@ -172,7 +173,7 @@ class CaseRun:
         result.facts.update(result.finish.facts)
 
     def _measure_rounds(self) -> None:
-        began = self.session.clock()
+        limits, began = self.session.limits, self.session.clock()
         number = 0
         while self.pending:
             for result in _rotate(self.pending, number):
@@ -181,7 +182,8 @@ class CaseRun:
             number += 1
             elapsed_s = self.session.clock() - began
             width = self._check_widths(number)
-            if self._is_enough(number, elapsed_s):
+            is_enough = limits.fixed or elapsed_s >= limits.max_s or not self.pending
+            if number >= limits.rounds and is_enough:
                 return
             self._report_round(number, elapsed_s, width)
 
@@ -201,12 +203,6 @@ class CaseRun:
         self.pending = [result for result in self.pending if result.name in needed]
         return max(widths.values())
 
-    def _is_enough(self, number: int, elapsed_s: float) -> bool:
-        limits = self.session.limits
-        if number < limits.rounds:
-            return False
-        return limits.fixed or elapsed_s >= limits.max_s or not self.pending
-
     def _measure_slice(self, result: VariantResult) -> None:
         """Measure one slice, again if it was disturbed, and record the least disturbed one."""
         best = self._measure_once(result)
@@ -224,9 +220,9 @@ class CaseRun:
 
     def _measure_once(self, result: VariantResult) -> AcceptedSlice:
         session = self.session
-        before, own_before = session.cpu_clock.read(), result.variant.cpu_s() + session.own_cpu_s()
+        before, own_before = session.read_cpu_times(), result.variant.cpu_s() + session.own_cpu_s()
         measured = result.variant.measure(session.limits.slice_s)
-        own_after, after = result.variant.cpu_s() + session.own_cpu_s(), session.cpu_clock.read()
+        own_after, after = result.variant.cpu_s() + session.own_cpu_s(), session.read_cpu_times()
         taken = disturbance(before, after, own_after - own_before)
         return AcceptedSlice(round=self.rounds, slice=measured, disturbance=taken)
 
@@ -272,7 +268,7 @@ class CaseRun:
             rest_s = least_s if limits.fixed else max(least_s, limits.max_s - elapsed_s)
         else:
             return
-        case_s = _mean(took_s) if (took_s := self.session.took_s) else self.elapsed_s + rest_s
+        case_s = fmean(took_s) if (took_s := self.session.took_s) else self.elapsed_s + rest_s
         self._progress(message, rest_s + self.later * case_s)
 
     def _candidates(self) -> list[str]:
@@ -293,7 +289,7 @@ class CaseRun:
         """Estimate how long this and all later cases take, from those before; None for the first."""
         if not self.session.took_s:
             return None
-        case_s = _mean(self.session.took_s)
+        case_s = fmean(self.session.took_s)
         return max(0.0, case_s - self.elapsed_s) + self.later * case_s
 
     def _progress(self, message: str, remaining_s: float | None) -> None:
@@ -311,7 +307,3 @@ def _rotate(results: Sequence[VariantResult], number: int) -> list[VariantResult
     first = number // 2 % len(results)
     order = [*results[first:], *results[:first]]
     return order[::-1] if number % 2 else order
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from .records import Comparison, Measurement, Metric, Recorder, Result
+from .usage import MIB
 from .verdicts import TIME_WAS_UP
-
-MIB = 1 << 20
 
 _BySetting = Mapping[tuple[str, str], Comparison]
 

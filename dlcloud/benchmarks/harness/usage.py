@@ -39,30 +39,18 @@ class Disturbance:
         return self.others + self.stolen
 
 
-class CpuClock(Protocol):
-    """Reads the machine's CPU time."""
-
-    def read(self) -> CpuTimes:
-        """Return the CPU time until now."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcCpuClock:
-    """Reads `/proc/stat`; without it, nothing ever looks disturbed.
+def read_cpu_times(path: Path = Path("/proc/stat")) -> CpuTimes:
+    """Read the machine's CPU times until now; without `/proc/stat` all are 0: nothing looks disturbed.
 
     Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal in ticks; guest time is
     part of user.
     """
-
-    path: Path = Path("/proc/stat")
-
-    def read(self) -> CpuTimes:
-        line = read_text(self.path).split("\n", 1)[0]
-        if not line:
-            return CpuTimes(busy=0.0, stolen=0.0, total=0.0)
-        user, nice, system, idle, iowait, irq, softirq, steal = map(_seconds, line.split()[1:9])
-        busy = user + nice + system + irq + softirq
-        return CpuTimes(busy=busy, stolen=steal, total=busy + idle + iowait + steal)
+    line = read_text(path).split("\n", 1)[0]
+    if not line:
+        return CpuTimes(busy=0.0, stolen=0.0, total=0.0)
+    user, nice, system, idle, iowait, irq, softirq, steal = map(_seconds, line.split()[1:9])
+    busy = user + nice + system + irq + softirq
+    return CpuTimes(busy=busy, stolen=steal, total=busy + idle + iowait + steal)
 
 
 def disturbance(before: CpuTimes, after: CpuTimes, own: float) -> Disturbance:

@@ -109,15 +109,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     for repeated in ("network", "engine", "batch"):
         setattr(arguments, repeated, list(dict.fromkeys(getattr(arguments, repeated))))
-    _check(parser, arguments)
-    arguments.threads = arguments.threads or hardware.physical_cores()
-    return arguments
-
-
-def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse optimizations that an engine lacks."""
     for text in arguments.setting or ():
         unsupported = PYTORCH_ONLY & TrainingSetting.parse(text).optimizations
         if unsupported and "keras" in arguments.engine:
             names = ", ".join(sorted(optimization.value for optimization in unsupported))
             parser.error(f"argument --setting: {names} in {text!r} is for pytorch alone; keras was asked for")
+    arguments.threads = arguments.threads or hardware.physical_cores()
+    return arguments

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 
 from ..harness.digits import CLASSES, FOLDS, load_folds
-from ..harness.kernels import capture_stdout
+from ..harness.kernels import capture_output
+from ..harness.usage import MIB
 from ..harness.workload import UntimedWorkload
 from .proof import KernelCounts, count_cuda_kernels, count_onednn_kernels
 from .settings import TrainingJob
-
-MIB = 1 << 20
 
 PROVEN_STEPS = 3
 
@@ -161,7 +160,7 @@ def _step_watched(trainer: Trainer, batch: tuple[Any, Any], job: TrainingJob) ->
             loss = trainer.step(*batch)
         names = [event.name for event in profile.events() if event.device_type.name == "CUDA"]
         return loss, count_cuda_kernels(names, precision)
-    with capture_stdout() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+    with capture_output() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
         loss = trainer.step(*batch)
     return loss, count_onednn_kernels(log, precision)
 

@@ -3,9 +3,9 @@
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 from ..harness import program
@@ -126,12 +126,6 @@ def _make_variant(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cosines:
-    mean: float
-    worst: float
-
-
 def compare_logits(reference: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
     """Return how similar two settings' logits are, over images.
 
@@ -139,13 +133,12 @@ def compare_logits(reference: list[list[float]], other: list[list[float]]) -> di
     over the images first: random weights answer nearly the same to every image, and only the differences
     count. Both are means over the images, beside the value of the worst image.
     """
-    plain = _compute_cosines(reference, other)
-    centred = _compute_cosines(_centre(reference), _centre(other))
+    plain, centred = _cosines(reference, other), _cosines(_centre(reference), _centre(other))
     return {
-        "cosine_similarity": round(plain.mean, 6),
-        "cosine_similarity_worst": round(plain.worst, 6),
-        "cosine_similarity_centred": round(centred.mean, 6),
-        "cosine_similarity_centred_worst": round(centred.worst, 6),
+        "cosine_similarity": round(fmean(plain), 6),
+        "cosine_similarity_worst": round(min(plain), 6),
+        "cosine_similarity_centred": round(fmean(centred), 6),
+        "cosine_similarity_centred_worst": round(min(centred), 6),
     }
 
 
@@ -177,9 +170,8 @@ def _answer(row: list[float]) -> int:
     return max(range(len(row)), key=row.__getitem__)
 
 
-def _compute_cosines(reference: list[list[float]], other: list[list[float]]) -> _Cosines:
-    values = [_cosine(ours, theirs) for ours, theirs in zip(reference, other, strict=True)]
-    return _Cosines(mean=math.fsum(values) / len(values), worst=min(values))
+def _cosines(reference: list[list[float]], other: list[list[float]]) -> list[float]:
+    return [_cosine(ours, theirs) for ours, theirs in zip(reference, other, strict=True)]
 
 
 def _cosine(ours: list[float], theirs: list[float]) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import openvino  # type: ignore[import-not-found]  # only in the benchmark's own environment
 
-from ..harness.kernels import capture_stdout, summarize_onednn_log
+from ..harness.kernels import capture_output, summarize_onednn_log
 from ..harness.workload import UntimedWorkload
 from .formats import is_user_model
 from .inference import Inference, InferenceJob, Run
@@ -49,7 +49,7 @@ def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of Infer
     """Report the instructions and kernels that compute a model; for a process with ONEDNN_VERBOSE."""
     job = InferenceJob(**arguments)
     part = load_parts(job.path, job.network, job.seed)[0]
-    with capture_stdout() as log:
+    with capture_output() as log:
         _make_run(_compile(part.model, (1, *part.images.shape[1:]), job))(part.images[:1])
     return UntimedWorkload(facts=summarize_onednn_log(log))
 

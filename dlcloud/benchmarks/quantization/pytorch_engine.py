@@ -19,7 +19,7 @@ import torch
 import torch._inductor.config as inductor
 
 from ..harness import hardware
-from ..harness.kernels import capture_stdout, summarize_onednn_log, uses_tensor_cores
+from ..harness.kernels import capture_output, summarize_onednn_log, uses_tensor_cores
 from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
@@ -157,7 +157,7 @@ def _list_tensors(outputs: Any) -> Sequence[Any]:  # noqa: ANN401 - PyTorch's ow
 
 def _cpu_facts(run: Callable[[], object]) -> dict[str, Any]:
     """Return the kernels of oneDNN that run; linear layers in fp32 go through MKL, which logs nothing."""
-    with capture_stdout() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+    with capture_output() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
         run()
     return {"isa": torch.backends.cpu.get_cpu_capability(), **summarize_onednn_log(log)}
 

@@ -99,7 +99,7 @@ def describe(*, file: str, data: str | None, shape: Sequence[int] | None, cache:
 
 
 def _resolve_shape(own: Sequence[int | None], given: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the shape of one input: the given one or the model's; ValueError if it is open or they differ."""
+    """Return the shape of one input: given or the model's own; ValueError if it is open or they differ."""
     sizes = list(own) if given is None else list(given)
     if None in sizes:
         raise ValueError(f"the model leaves its input's shape open, {list(own)}: give --input-shape")

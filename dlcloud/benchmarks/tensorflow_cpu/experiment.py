@@ -46,7 +46,7 @@ class Experiments:
 
     def run(self) -> None:
         if self.arguments.device == "gpu" and self.machine.gpu is None:
-            self._skip("tensorflow", "gpu", "this machine has no NVIDIA GPU")
+            self.session.recorder.skip("tensorflow", "gpu", "this machine has no NVIDIA GPU")
             return
         batches = {
             network: self._fitting_batches(network) for network in dict.fromkeys(self.arguments.network)
@@ -67,7 +67,7 @@ class Experiments:
                 f"two settings side by side take about {needed_gib:.1f} GiB, and"
                 f" {self.machine.free_gib:.1f} GiB are free"
             )
-            self._skip(f"{network} batch {batch}", "all", reason)
+            self.session.recorder.skip(f"{network} batch {batch}", "all", reason)
         return fitting
 
     def _at_once(self, network: str, batch: int) -> int:
@@ -126,7 +126,7 @@ class Experiments:
         configurations = {STOCK: stock_configuration(self.knobs)}
         if ARTICLE in self.arguments.settings:
             if self.arguments.device == "gpu":
-                self._skip(case, ARTICLE, "the article's settings are a CPU's")
+                self.session.recorder.skip(case, ARTICLE, "the article's settings are a CPU's")
             else:
                 configurations[ARTICLE] = article_configuration(self.knobs, self.machine)
         if best is not None:
@@ -197,6 +197,3 @@ class Experiments:
             environment=program.environment({**QUIET, **hidden, **environment_of(configuration)}),
             facts=facts or {},
         )
-
-    def _skip(self, case: str, setting: str, reason: str) -> None:
-        self.session.recorder.skip(case, setting, reason)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..harness import hardware, usage
-from .sizes import GIB
 
 ALLOCATORS: Mapping[str, str] = {"tcmalloc": "libtcmalloc*.so.4", "jemalloc": "libjemalloc.so.2"}
 """File of each allocator, as Debian, Ubuntu and Amazon Linux name it; either works preloaded."""
@@ -50,7 +49,7 @@ def inspect_machine(device: str) -> TrainingMachine:
         flags=hardware.cpu_flags(),
         allocators=_allocators(),
         glibc=hardware.is_glibc(),
-        free_gib=memory_gib if name else (usage.free_bytes() or hardware.memory_bytes()) / GIB,
+        free_gib=memory_gib if name else (usage.free_bytes() or hardware.memory_bytes()) / usage.GIB,
         gpu=name,
         compute_capability=capability,
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..harness.kernels import capture_stdout, uses_tensor_cores
+from ..harness.kernels import capture_output, uses_tensor_cores
 from ..harness.workload import UntimedWorkload
 from .loading import tf
 from .training import Training, openmp_runtime, train
@@ -80,7 +80,7 @@ def _narrowest(line: str) -> str:
 
 
 def _cpu_facts(training: Training) -> dict[str, Any]:
-    with capture_stdout() as log:
+    with capture_output() as log:
         training.step()
     return onednn_facts(log)
 

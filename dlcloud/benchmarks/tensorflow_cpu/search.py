@@ -117,13 +117,9 @@ class Search:
         return result
 
     def _skip(self, knob: Knob) -> None:
-        """Record that there is no time for a knob."""
         self.progress.left -= 1
         reason = f"the {self.most_s:.0f} s for the search were up"
-        self._record_skip(knob, knob.name, reason)
-
-    def _record_skip(self, knob: Knob, setting: str, reason: str) -> None:
-        self.session.recorder.skip(self._case(knob), setting, reason)
+        self.session.recorder.skip(self._case(knob), knob.name, reason)
 
     def _case(self, knob: Knob) -> str:
         return f"{self.name} search {knob.name}"
@@ -143,7 +139,7 @@ class Search:
         for value in knob.values[1:]:
             reason = value.unsupported or self._explain_unmet(value)
             if reason:
-                self._record_skip(knob, _label(knob, value), reason)
+                self.session.recorder.skip(self._case(knob), _label(knob, value), reason)
             else:
                 runnable.append(value)
         return runnable

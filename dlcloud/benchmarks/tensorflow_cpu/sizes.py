@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..harness.usage import GIB
+
 CLASSES = 1000
 
 BYTES = 4
-GIB = 1 << 30
 
 FRAMEWORK_GIB = 0.6
 """Memory of a process with TensorFlow before it builds a network."""
