@@ -21,6 +21,7 @@ from moto.ec2.utils import convert_tag_spec
 from moto.iam.models import iam_backends
 from moto.sts.models import AssumedRole, sts_backends
 
+from dlcloud.core.instance import Market
 from dlcloud.local.call import Call, Refusal
 from dlcloud.local.policy import AccessRequest, is_allowed
 from dlcloud.local.record import template_version
@@ -190,6 +191,8 @@ class _Change:
             # A fleet launches in the caller's name.
             yield from self._on_new("ec2:RunInstances", _LAUNCHED, tags)
             yield from self._on_new("ec2:RunInstances", ("subnet",), {})
+        if self._launches_spot():
+            yield from self._on_new("ec2:RunInstances", ("spot-instances-request",), tags)
         if call.action in {"CreateFleet", "RunInstances"}:
             ids = [version.template.id for version in self._templates]
             ids += [name for version in self._templates for name in _ids_in(version.data)]
@@ -197,6 +200,25 @@ class _Change:
         for kind, values in tags.items():
             context = {**_request_tags(values), "ec2:CreateAction": [call.action]}
             yield AccessRequest(action="ec2:CreateTags", resource=self._arn(kind, "*"), context=context)
+
+    def _launches_spot(self) -> bool:
+        """True if the call requests spot instances, which EC2 authorizes as a resource of RunInstances.
+
+        EC2 reports the denial of a fleet's requests in its reply's `Errors`; here the whole call is refused.
+        Source: Service Authorization Reference, RunInstances; karpenter-provider-aws, issue 5850.
+        """
+        call = self._call
+        if call.action == "CreateFleet":
+            names = ("SpotTargetCapacity", "OnDemandTargetCapacity", "TotalTargetCapacity")
+            values = [call.parameter(f"TargetCapacitySpecification.{name}") for name in names]
+            spot, on_demand, total = (int(value) if value.isdigit() else 0 for value in values)
+            default = call.parameter("TargetCapacitySpecification.DefaultTargetCapacityType")
+            return spot > 0 or (default == Market.SPOT and total > on_demand)
+        if call.action != "RunInstances":
+            return False
+        options = [version.data.get("InstanceMarketOptions") or {} for version in self._templates]
+        markets = [option.get("MarketType") for option in options]
+        return Market.SPOT in [call.parameter("InstanceMarketOptions.MarketType"), *markets]
 
     def _on_existing(self, action: str, ids: Iterable[str]) -> Iterator[AccessRequest]:
         for resource_id in dict.fromkeys(ids):

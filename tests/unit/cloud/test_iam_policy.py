@@ -124,6 +124,16 @@ def test_the_controller_is_bound_to_its_cluster_and_region():
     assert "@" not in control_policy("c0ffee", "eu-west-1")
 
 
+def test_spot_requests_and_snapshots_need_no_tag():
+    # A launch template that tags spot requests fails its on-demand part: karpenter-provider-aws, issue 5850.
+    for found in (statements(), own_statements()):
+        for kind in ("spot-instances-request/*", "snapshot/*"):
+            naming = [statement for statement in found if f":{kind}" in json.dumps(statement["Resource"])]
+            assert len(naming) == 1, kind
+            assert "Condition" not in naming[0]
+            assert "ec2:RunInstances" in actions(naming[0])
+
+
 def test_the_controller_can_give_no_rights_away():
     iam = {action for action in allowed(own_statements()) if action.startswith("iam:")}
     assert iam == {"iam:CreateServiceLinkedRole"}

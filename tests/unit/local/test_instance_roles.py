@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.control_role import POLICY_NAME
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.prices import Prices
 from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
@@ -196,6 +197,54 @@ def test_a_controller_does_for_its_cluster_all_that_a_launcher_does(rig, control
     controller.delete_launch_templates("mine")
     controller.revoke_ssh("mine")
     owner.allow_ssh(group, "127.0.0.1/32")
+
+
+def with_tagged_spot_requests(cluster, region):
+    """Return a policy that allows spot requests with the cluster's tag only."""
+    document = json.loads(control_policy(cluster, region))
+    kind = f"arn:aws:ec2:{region}:*:spot-instances-request/*"
+    for statement in document["Statement"]:
+        if kind in statement["Resource"]:
+            statement["Resource"].remove(kind)
+        if statement["Sid"] == "CreateOnlyForItsCluster":
+            statement["Resource"].append(kind)
+    return json.dumps(document)
+
+
+def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
+    owner.put_control_role("untagged", tags("untagged"))
+    rig.client("iam").put_role_policy(
+        RoleName="dlcloud-untagged",
+        PolicyName=POLICY_NAME,
+        PolicyDocument=with_tagged_spot_requests("untagged", REGION),
+    )
+    role = rig.client("iam").get_role(RoleName="dlcloud-untagged")["Role"]["Arn"]
+    session = rig.client("sts").assume_role(RoleArn=role, RoleSessionName="me")["Credentials"]
+    ec2 = client(rig, "ec2", {**session, "Token": session["SessionToken"]})
+    template = owner.create_launch_template(request(rig, owner, "untagged"))
+    arguments = {
+        "Type": "instant",
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
+                "Overrides": [{"InstanceType": TYPE}],
+            }
+        ],
+        "TagSpecifications": [
+            {
+                "ResourceType": kind,
+                "Tags": [{"Key": key, "Value": text} for key, text in tags("untagged").items()],
+            }
+            for kind in ("fleet", "instance")
+        ],
+    }
+
+    def answer(market):
+        capacity = {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": market}
+        return refusal(ec2.create_fleet, TargetCapacitySpecification=capacity, **arguments)
+
+    assert answer("spot") == "UnauthorizedOperation"
+    assert answer("on-demand") is None
 
 
 def test_a_controller_does_nothing_for_another_cluster(rig, controller, owner, stranger):
