@@ -81,7 +81,7 @@ class Agent:
     _control: ControlFile = field(init=False)
     _leave_cause: str | None = field(default=None, init=False)
     _fault: str = field(default="", init=False)
-    _is_blind: bool = field(default=False, init=False)  # the metadata service does not answer
+    _is_blind: bool = field(default=False, init=False)  # the metadata service fails, at least in part
     _ledger_at: float = field(default=0.0, init=False)
     _is_done: bool = field(default=False, init=False)
     _ledger: str = field(default="", init=False)
@@ -108,7 +108,7 @@ class Agent:
     def _tick(self) -> None:
         now = self.clock()
         while not self._statuses.empty():
-            self._handle_status(self._statuses.get())
+            self._handle_answer(self._statuses.get())
         self._read_control()
         self._drain_in_time()
         for child in self._children():
@@ -132,15 +132,19 @@ class Agent:
         has_left = self._leave_cause is not None and not self._is_done
         return DRAINED if DRAINED in statuses or has_left else 0
 
-    def _handle_status(self, status: SpotStatus | MetadataError) -> None:
-        if isinstance(status, MetadataError):
-            if not self._is_blind:
-                self.records.event(Event.METADATA, str(status))
-            self._is_blind = True
+    def _handle_answer(self, answer: SpotStatus | MetadataError) -> None:
+        if isinstance(answer, SpotStatus):
+            if self._is_blind:
+                self.records.event(Event.METADATA, "the metadata service answers again")
+            self._is_blind = False
+            self._handle_status(answer)
             return
-        if self._is_blind:
-            self.records.event(Event.METADATA, "the metadata service answers again")
-        self._is_blind = False
+        if not self._is_blind:
+            self.records.event(Event.METADATA, str(answer))
+        self._is_blind = True
+        self._handle_status(answer.partial)
+
+    def _handle_status(self, status: SpotStatus) -> None:
         if cause := self._notices.note_interruption(status):
             self.records.event(Event.NOTICE, cause, action=status.action, deadline=_isoformat(status.at))
         if cause := self._notices.note_rebalance(status):

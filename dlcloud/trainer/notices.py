@@ -8,7 +8,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -26,10 +26,6 @@ _NOTICE = "/latest/meta-data/spot/instance-action"
 _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
-class MetadataError(Exception):
-    """The service does not answer, or not as documented; to be repeated."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotStatus:
     """The notices that the service shows at one time.
@@ -45,6 +41,18 @@ class SpotStatus:
     rebalance: datetime | None = None
 
 
+class MetadataError(Exception):
+    """The service does not answer, or not as documented; to be repeated.
+
+    Attributes:
+        partial: What was read nevertheless: a notice counts although the other path fails.
+    """
+
+    def __init__(self, message: str, partial: SpotStatus | None = None) -> None:
+        super().__init__(message)
+        self.partial = partial or SpotStatus()
+
+
 @dataclass(slots=True)
 class MetadataClient:
     """Sends requests to the metadata service at `http://HOST[:PORT]`."""
@@ -56,19 +64,40 @@ class MetadataClient:
     _renew_at: float = field(default=0.0, init=False)
 
     def fetch(self) -> SpotStatus:
-        """Return the present notices.
+        """Return the present notices; each path is read whatever the other one answers.
 
         Raises:
             MetadataError: The service cannot be reached, failed, or answered something undocumented.
         """
-        notice, rebalance = self._fetch_document(_NOTICE), self._fetch_document(_REBALANCE)
+        status, messages = SpotStatus(), []
+        for read in (self._read_notice, self._read_rebalance):
+            try:
+                status = read(status)
+            except MetadataError as error:
+                messages.append(str(error))
+        if messages:
+            raise MetadataError("; ".join(dict.fromkeys(messages)), status)
+        return status
+
+    def _read_notice(self, status: SpotStatus) -> SpotStatus:
+        document = self._fetch_document(_NOTICE)
+        if document is None:
+            return status
         try:
-            action = None if notice is None else str(notice["action"])
-            at = None if notice is None else _parse_moment(notice, "time", self.now(), action == "hibernate")
-            recommended = None if rebalance is None else _parse_time(rebalance["noticeTime"])
+            action = str(document["action"])
+            at = _parse_moment(document, "time", self.now(), action == "hibernate")
         except (KeyError, TypeError, ValueError) as error:
             raise MetadataError(f"the metadata service gave an unknown answer: {error!r}") from error
-        return SpotStatus(action=action, at=at, rebalance=recommended)
+        return replace(status, action=action, at=at)
+
+    def _read_rebalance(self, status: SpotStatus) -> SpotStatus:
+        document = self._fetch_document(_REBALANCE)
+        if document is None:
+            return status
+        try:
+            return replace(status, rebalance=_parse_time(document["noticeTime"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetadataError(f"the metadata service gave an unknown answer: {error!r}") from error
 
     def _fetch_document(self, path: str) -> dict[str, Any] | None:
         """Return a JSON document; None for 404."""
@@ -83,7 +112,7 @@ class MetadataClient:
             raise MetadataError(f"the metadata service answered {status} for {path}")
         try:
             document = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise MetadataError(f"the metadata service answered no JSON for {path}") from error
         if not isinstance(document, dict):
             raise MetadataError(f"the metadata service answered no JSON object for {path}")

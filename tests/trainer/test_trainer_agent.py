@@ -176,6 +176,17 @@ def test_a_metadata_service_that_is_away_is_told_once(tmp_path):
     ]
 
 
+def test_a_notice_is_followed_where_the_rebalance_path_fails(tmp_path):
+    desk = Desk(tmp_path, DRAINS)
+    notice = SpotStatus(action="terminate", at=in_seconds(30))
+    desk.answer = MetadataError("answered 503 for rebalance", notice)
+    desk.at(4.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    assert [event["cause"] for event in desk.events("metadata")] == ["answered 503 for rebalance"]
+    assert len(desk.events("notice")) == 1
+    assert desk.events("drain")[0]["cause"] == "interruption notice"
+
+
 def test_a_program_that_is_not_there_is_said(tmp_path):
     desk = Desk(tmp_path, DONE)
     desk.options = parse(

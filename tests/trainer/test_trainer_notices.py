@@ -1,7 +1,9 @@
 """Interruption notices, as a metadata service tells them that is as unreliable as a real one."""
 
+import contextlib
 import json
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -15,14 +17,17 @@ SOON = datetime(2030, 1, 1, 12, 2, tzinfo=UTC)
 
 
 class Service(ThreadingHTTPServer):
-    """Answers by token; `faults` are statuses that the next document requests get."""
+    """Answers by token; `faults` are statuses that the next document requests get.
+
+    `broken` has the statuses that paths always get, `late_s` the seconds that paths wait.
+    """
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.documents, self.tokens, self.issued, self.faults = {}, set(), 0, []
-        self.token_status = 200
+        self.token_status, self.broken, self.late_s = 200, {}, {}
 
     @property
     def url(self):
@@ -37,10 +42,13 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(self.server.token_status, token)
 
     def do_GET(self):
+        time.sleep(self.server.late_s.get(self.path, 0))
         if self.headers.get("X-aws-ec2-metadata-token") not in self.server.tokens:
             self.answer(401, "")
         elif self.server.faults:
             self.answer(self.server.faults.pop(0), "")
+        elif self.path in self.server.broken:
+            self.answer(self.server.broken[self.path], "")
         elif self.path in self.server.documents:
             self.answer(200, self.server.documents[self.path])
         else:
@@ -50,7 +58,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(text.encode())
+        with contextlib.suppress(ConnectionError):  # a client that waited too long
+            self.wfile.write(text.encode())
 
     def log_message(self, *_):
         pass
@@ -129,6 +138,54 @@ def test_a_notice_that_is_not_understood_is_a_fault(service, text):
     service.documents[NOTICE] = text
     with pytest.raises(MetadataError):
         MetadataClient(service.url).fetch()
+
+
+def fetch_partly(service):
+    """Fetch from a service of which one path fails; return the message and what the other path gave."""
+    with pytest.raises(MetadataError) as caught:
+        MetadataClient(service.url).fetch()
+    return str(caught.value), caught.value.partial
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 503])
+def test_a_notice_counts_where_the_rebalance_path_fails(service, status):
+    service.documents[NOTICE] = notice()
+    service.broken[REBALANCE] = status
+    message, partial = fetch_partly(service)
+    assert message == f"the metadata service answered {status} for {REBALANCE}"
+    assert partial == SpotStatus(action="terminate", at=SOON)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<html>", "[]", "{}", '{"noticeTime": "soon"}', "[" * 60_000, "9" * 9999]
+)
+def test_a_notice_counts_where_the_rebalance_path_gives_garbage(service, text):
+    service.documents |= {NOTICE: notice(), REBALANCE: text}
+    assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
+
+
+def test_a_notice_counts_where_the_rebalance_path_is_late(service):
+    service.documents[NOTICE] = notice()
+    service.late_s[REBALANCE] = 4
+    began = time.monotonic()
+    assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
+    assert time.monotonic() - began < 3.5
+
+
+def test_a_rebalance_recommendation_counts_where_the_notice_path_fails(service):
+    service.documents[REBALANCE] = json.dumps({"noticeTime": "2030-01-01T12:02:00Z"})
+    service.broken[NOTICE] = 503
+    message, partial = fetch_partly(service)
+    assert message == f"the metadata service answered 503 for {NOTICE}"
+    assert partial == SpotStatus(rebalance=SOON)
+
+
+def test_two_paths_that_fail_are_both_named(service):
+    service.broken |= {NOTICE: 503, REBALANCE: 429}
+    message, partial = fetch_partly(service)
+    assert "503" in message
+    assert "429" in message
+    assert partial == SpotStatus()
 
 
 def test_no_service_is_a_fault():
