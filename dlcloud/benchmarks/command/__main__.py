@@ -17,12 +17,11 @@ from .variant import CommandVariant, Setting
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     settings, reader = read_settings(arguments.settings), make_reader(arguments)
-    adaptive = arguments.max_seconds is not None
     limits = Limits(
         width=arguments.width,
         max_s=arguments.max_seconds or 0.0,
         rounds=arguments.repeats,
-        fixed=not adaptive,
+        fixed=arguments.max_seconds is None,
     )
     variants = [_variant(setting, arguments, reader) for setting in settings]
     case = Case(name=arguments.case, variants=variants)

@@ -59,7 +59,6 @@ def capture_output(descriptor: int = 1) -> Iterator[list[str]]:
 
 
 def read_primitives(log: Iterable[str]) -> list[Primitive]:
-    """Return the arithmetic primitives in the lines of oneDNN's verbose log."""
     matches = (match for line in log if (match := PRIMITIVE.search(line)))
     return [
         Primitive(

@@ -16,8 +16,7 @@ def render(recorder: Recorder) -> str:
     rows = [_row(result, comparisons, overall) for result in recorder.results]
     parts = []
     if rows:
-        names = ["case", "setting", *dict.fromkeys(name for row in rows for name in row)]
-        names = list(dict.fromkeys(names))
+        names = list(dict.fromkeys(name for row in rows for name in row))
         parts.append(_align([names, *([row.get(name, "") for name in names] for row in rows)]))
     parts.extend(_notes(recorder))
     return "\n".join(parts) + ("\n" if parts else "")

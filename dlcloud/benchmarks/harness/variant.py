@@ -64,7 +64,6 @@ class Slice:
 
     @classmethod
     def of_parts(cls, parts: tuple[float, ...], *, seconds: float, settled: bool) -> Self:
-        """Return the slice of a variant that reports several values of its own."""
         return cls(value=median(parts), items=1, seconds=seconds, parts=parts, settled=settled)
 
 

@@ -101,7 +101,6 @@ def _warm_up(workload: Workload, limit_s: float) -> Mapping[str, Any]:
 
 
 def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[str, Any]:
-    """Run whole steps until at least `least_s` have passed."""
     ends = [time.perf_counter()]
     until = ends[0] + least_s
     while ends[-1] < until:

@@ -62,7 +62,6 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:  # type: ignore[override,unused-ignore]  # noqa: ANN401 - as above
-        """Return the gradients of images and weight."""
         images, weight = ctx.saved_tensors
         for_images, for_weight = _gradients(gradient, images, weight, ctx.stride, ctx.padding)
         return for_images, for_weight, None, None

@@ -45,7 +45,6 @@ class KernelCounts:
 
 
 def count_onednn_kernels(log: Iterable[str], precision: TrainingPrecision) -> KernelCounts:
-    """Count the kernels in the lines of oneDNN's verbose log."""
     asked = ONEDNN_TYPES[precision]
     runs: Counter[str] = Counter()
     in_precision = 0

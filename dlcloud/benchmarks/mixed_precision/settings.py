@@ -116,14 +116,12 @@ class TrainingSetting:
         return self.precision is not TrainingPrecision.FP32
 
     def environment(self, threads: int) -> Mapping[str, str]:
-        """Return the environment variables of its worker."""
         heap = HEAP_VARIABLES if Optimization.HEAP in self.optimizations else {}
         pinned = PINNED_VARIABLES if Optimization.PINNED in self.optimizations else {}
         return {"OMP_NUM_THREADS": str(threads), **heap, **pinned}
 
 
 BASELINE = TrainingSetting(precision=TrainingPrecision.FP32)
-
 
 LEARNING_RATES = {"sgd": 1e-3, "adam": 1e-4}
 """Small, so that random weights and one batch keep the loss finite; for Adam the article's."""
@@ -167,7 +165,6 @@ class DeviceCapabilities:
         return "cpu" if self.gpu is None else "cuda"
 
     def explain_unsupported(self, setting: TrainingSetting) -> str | None:
-        """Return why a setting cannot run here; None if it can."""
         reason = self._unsupported_on_gpu(setting) if self.gpu else self._unsupported_on_cpu(setting)
         if reason is None and Optimization.COMPILE in setting.optimizations and not self.has_compiler:
             return "torch.compile needs a C++ compiler and Python's headers: apt-get install g++ python3-dev"

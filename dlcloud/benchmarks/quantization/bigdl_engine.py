@@ -64,16 +64,6 @@ def export(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of mode
     )
 
 
-def build_fp32(*, source: str, threads: int) -> UntimedWorkload:
-    """Make sure that BigDL's form of an exported network is in the cache."""
-    return _build(source, "fp32", threads)
-
-
-def build_int8(*, source: str, threads: int) -> UntimedWorkload:
-    """Make sure that the output of BigDL's own `quantize()` is in the cache."""
-    return _build(source, "int8", threads)
-
-
 def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJob
     """Load a model for timing and check that its layers are computed in its precision.
 
@@ -136,7 +126,8 @@ def _list_layers(model: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarra
     return layers, arrays
 
 
-def _build(source: str, precision: str, threads: int) -> UntimedWorkload:
+def build(*, precision: str, source: str, threads: int) -> UntimedWorkload:
+    """Make sure that BigDL's form of an exported network is in the cache, int8 by its own `quantize()`."""
     exported = Path(source)
     name = f"{exported.name}-bigdl{VERSION}-r{REVISION}-{precision}"
     make = partial(_make, exported, quantized=precision == "int8", threads=threads)

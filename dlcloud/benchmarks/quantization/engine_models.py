@@ -64,7 +64,6 @@ def build_engine_models(
 
 
 def _explain_unsupported_network(network: str, engine: Engine) -> str | None:
-    """Return why an engine cannot run a network, or the user's model; None if it can."""
     if network in engine.unsupported_networks:
         return f"{engine.name} has no form of it"
     if (description := read_description(network)) is None:
@@ -162,8 +161,8 @@ class _Builder:
         facts = read_facts(factory, {**job, **calibration}, self._variables)
         if not self.engine.own_requirements:
             return facts
-        factory = f"{self.engine.module}:build_{precision.value}"
-        job = {"source": facts["model"], "threads": arguments.threads}
+        factory = f"{self.engine.module}:build"
+        job = {"precision": precision.value, "source": facts["model"], "threads": arguments.threads}
         return {**facts, **read_facts(factory, job, self._variables, self.python)}
 
     def _prove(self, model: str, precision: InferencePrecision) -> Mapping[str, Any]:

@@ -29,7 +29,6 @@ class Isa(Enum):
         return [flag for flag in flags if not flag.startswith(("amx", "avx_vnni", *newer))]
 
     def explain_unsupported(self, flags: Collection[str]) -> str | None:
-        """Return why a processor with these flags cannot be held to it; None if it can."""
         required = {Isa.AVX512_CORE: "avx512bw", Isa.AVX2: "avx2"}.get(self)
         return f"this processor has no {required}" if required and required not in flags else None
 
@@ -52,7 +51,6 @@ class InferencePrecision(Enum):
         return self in {InferencePrecision.FP32, InferencePrecision.FP32_EAGER}
 
     def explain_unsupported(self, flags: Collection[str]) -> str | None:
-        """Return why a processor with these flags cannot compute in it; None if it can."""
         lacks_bf16 = self is InferencePrecision.BF16 and not X86_BF16_FLAGS & set(flags)
         return NO_BF16 if lacks_bf16 else None
 
@@ -76,7 +74,7 @@ class Engine:
     # Precisions that need a C++ compiler on the machine.
     compiled: frozenset[InferencePrecision] = frozenset()
     # The requirements file of the environment of its own that its workers run in, if it cannot share one; its
-    # models are made there, by `build_PRECISION`, from the output of `fp32_builder`.
+    # models are made there, by `build`, from the output of `fp32_builder`.
     own_requirements: str = ""
     own_python: str = ""  # the version of Python in that environment
     unsupported_networks: frozenset[str] = frozenset()  # networks that it has no form of
@@ -88,7 +86,6 @@ class Engine:
     gpu_precisions: tuple[InferencePrecision, ...] = ()
 
     def explain_missing_program(self) -> str | None:
-        """Return which program is not on the machine and how to get it; None if all are there."""
         missing = [(name, hint) for name, hint in self.programs.items() if not shutil.which(name)]
         return f"there is no {missing[0][0]}: {missing[0][1]}" if missing else None
 
@@ -103,7 +100,6 @@ class Engine:
         return isa.explain_unsupported(flags) or precision.explain_unsupported(isa.visible_flags(flags))
 
     def environment_for(self, isa: Isa) -> dict[str, str]:
-        """Return the variables for its workers, held to an instruction set."""
         return {**self.environment, **self.isa_variables.get(isa, {})}
 
     def build_factory(self, precision: InferencePrecision) -> str:

@@ -36,12 +36,10 @@ def detect_format(path: Path) -> Format:
 
 
 def explain_missing(path: Path) -> str | None:
-    """Return why nothing is at a path; None if something is."""
     return None if path.exists() else f"{path} does not exist"
 
 
 def explain_missing_model(path: Path) -> str | None:
-    """Return why no model is at a path; None if one is."""
     if (reason := explain_missing(path)) is not None:
         return reason
     if detect_format(path) is Format.SAVED_MODEL and not (path / "saved_model.pb").is_file():

@@ -96,12 +96,10 @@ def build_quantized(
 
 
 def fold_files(folder: Path) -> list[Path]:
-    """Return the models of the digits' folds in the order of the folds."""
     return sorted(folder.glob("fold*"))
 
 
 def model_bytes(model: Path) -> int:
-    """Return the size of a model, which is one file or a folder of several."""
     files = [file for file in model.rglob("*") if file.is_file()] if model.is_dir() else [model]
     return sum(file.stat().st_size for file in files)
 

@@ -80,7 +80,6 @@ class GraphBuilder:
         return self.constant(self.generator.standard_normal(size, dtype=np.float32) * np.float32(0.05))
 
     def constant(self, values: np.ndarray) -> str:
-        """Add weights and return their name."""
         name = f"weight_{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(values, name))
         return name

@@ -41,7 +41,6 @@ SSD_SOURCES = ((512, 4), (1024, 6), (512, 6), (256, 6), (256, 4), (256, 4))
 SSD_HEAD_GAIN = 0.5
 """Keeps random predictions at the size that trained ones have."""
 
-
 Outputs = dict[str, tuple[int, ...]]
 """By name, the shape of each output without the batch."""
 

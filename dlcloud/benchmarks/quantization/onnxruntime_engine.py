@@ -49,7 +49,6 @@ QUIET = 3
 
 
 def build_int8(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
-    """Make sure that the int8 model is in the cache, quantized from the fp32 one."""
     job = BuildJob(**arguments)
     narrow = not EXACT_FLAGS & set(hardware.cpu_flags())
     kind = f"{'s7' if narrow else 's8'}-ort{onnxruntime.__version__}.onnx"
@@ -111,7 +110,6 @@ class _Images(CalibrationDataReader):  # type: ignore[misc]  # it ships no types
         self._remaining: Iterator[np.ndarray] = iter(calibration)
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        """Return the next image as a batch of one, or None at the end."""
         image = next(self._remaining, None)
         return None if image is None else {self._name: image[None]}
 

@@ -26,7 +26,6 @@ GRAPH = "model.xml"
 WEIGHTED = {"Convolution", "FullyConnected", "MatMul"}
 """The layers that do the work, as OpenVINO names them in the graph that it runs."""
 
-
 PRECISIONS = {"fp32": ("f32", {"f32"}), "bf16": ("bf16", {"bf16"}), "int8": ("f32", {"i8", "u8"})}
 """By precision, OpenVINO's hint and the types that layers may be computed in."""
 
@@ -38,7 +37,6 @@ def build_fp32(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of 
 
 
 def build_int8(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
-    """Make sure that the int8 model is in the cache, quantized from the fp32 one."""
     import nncf  # type: ignore[import-not-found]  # noqa: PLC0415 - heavy, and only builders need it
 
     job = BuildJob(**arguments)

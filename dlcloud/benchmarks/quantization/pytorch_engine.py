@@ -36,13 +36,11 @@ AUTOCAST: Mapping[str, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def build_fp32(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
-    """Make sure that the exported fp32 program is in the cache."""
     job = BuildJob(**arguments)
     return job.report(_fp32_program(job))
 
 
 def build_int8(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
-    """Make sure that the int8 program is in the cache, quantized from the fp32 one."""
     import torchao  # noqa: PLC0415 - heavy, and only builders need it
 
     job = BuildJob(**arguments)

@@ -122,7 +122,6 @@ def _read_data(path: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     (inputs,) = arrays.values()
     if inputs.shape[1:] != shape:
         raise ValueError(f"{path} holds {list(inputs.shape[1:])} as inputs; the model takes {list(shape)}")
-
     if len(inputs) < 2:  # noqa: PLR2004 - one for the scales, one to judge by
         raise ValueError(
             f"{path} holds {len(inputs)} inputs; at least 2 are needed, to calibrate and to judge"

@@ -12,8 +12,6 @@ from .experiment import Experiments
 from .knobs import knobs_of
 from .machine import inspect_machine
 
-PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
@@ -25,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ENTRY,
         arguments,
         limits=program.limits_from(arguments),
-        packages=PACKAGES,
+        packages=("tensorflow", "tensorflow-cpu", "keras", "numpy"),
         work=lambda session: _work(arguments, session),
     )
 
