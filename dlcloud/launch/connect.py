@@ -6,13 +6,12 @@ from operator import call, not_
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import DlcloudError, UnreachableError
-from dlcloud.core.instance import Instance
+from dlcloud.core.instance import Instance, boot_timeout_s
 from dlcloud.core.remote import Connection, Endpoint
 from dlcloud.core.wait import wait_until
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
 
-BOOT_TIMEOUT_S = 300.0
 ADDRESS_POLL_S = 1.0
 DIAL_ROUND_S = 20.0
 """How long instances are dialled before EC2 is asked whether they still live."""
@@ -61,7 +60,7 @@ def await_addresses(
         The instances that have an address.
 
     Raises:
-        UnreachableError: An instance ended, or has no address after five minutes, and `lost` is not given.
+        UnreachableError: An instance ended, or has no address in `boot_timeout_s`, and no `lost` is given.
     """
     current = {member.instance.instance_id: member for member in members}
 
@@ -77,14 +76,15 @@ def await_addresses(
         give_up(_errors_of_ended(member.instance for member in current.values()))
         return [name for name, member in current.items() if not member.instance.host]
 
+    timeout_s = _boot_timeout_s(members)
     waiting = wait_until(
         without_address,
         not_,
         clock=managed.clock,
-        timeout_s=BOOT_TIMEOUT_S,
+        timeout_s=timeout_s,
         poll_s=ADDRESS_POLL_S,
     )
-    give_up({name: _no_address(name) for name in waiting})
+    give_up({name: _no_address(name, timeout_s) for name in waiting})
     managed.store.clusters.put_members(managed.cluster_id, list(current.values()))
     return list(current.values())
 
@@ -98,7 +98,7 @@ def connect(
         The connections by instance id.
 
     Raises:
-        UnreachableError: An instance ended while booting, or did not answer within five minutes.
+        UnreachableError: An instance ended while booting, or did not answer in time (`boot_timeout_s`).
         HostKeyError: An instance could not prove its host key.
     """
     waiting = {
@@ -132,7 +132,7 @@ def connect(
                 del waiting[name]
         return [outcome for outcome in failed if outcome.item.instance_id in waiting]
 
-    give_up(wait_until(dial_waiting, not_, clock=managed.clock, timeout_s=BOOT_TIMEOUT_S, poll_s=0))
+    give_up(wait_until(dial_waiting, not_, clock=managed.clock, timeout_s=_boot_timeout_s(members), poll_s=0))
     return connected
 
 
@@ -151,9 +151,14 @@ def _own_error(error: Exception | None) -> DlcloudError:
     raise error or AssertionError
 
 
-def _no_address(instance_id: str) -> UnreachableError:
+def _boot_timeout_s(members: Iterable[Member]) -> float:
+    """Return the time of the slowest of the types."""
+    return max((boot_timeout_s(member.instance.instance_type) for member in members), default=0.0)
+
+
+def _no_address(instance_id: str, timeout_s: float) -> UnreachableError:
     return UnreachableError(
-        f"{instance_id}: no public address after {BOOT_TIMEOUT_S:.0f} s",
+        f"{instance_id}: no public address after {timeout_s:.0f} s",
         "the default subnet must assign public addresses",
     )
 

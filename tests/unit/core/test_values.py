@@ -8,7 +8,7 @@ import pytest
 from dlcloud.core.cluster import client_token
 from dlcloud.core.cost import billed_seconds, instance_usd, money, rounded, usd_per_million, volume_usd
 from dlcloud.core.events import StageDone, StageStarted, stage
-from dlcloud.core.instance import InstanceState
+from dlcloud.core.instance import InstanceState, boot_timeout_s
 from dlcloud.core.result import Hardware, comparison_of, hardware_of, parse_record, result_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import THEN, cluster, instance, run
@@ -71,6 +71,18 @@ def test_everything_of_a_cluster_is_tagged_with_it():
         "dlcloud:cluster": "c0ffee",
         "Name": "dlcloud sample-1a2b",
     }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "names"),
+    [
+        (1200, ["c5.metal", "m7i.metal-24xl", "g4dn.metal"]),
+        (600, ["p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"]),
+        (300, ["t3.micro", "g6.xlarge", "p3.2xlarge", "c7i.large"]),
+    ],
+)
+def test_the_time_to_boot_depends_on_the_type(seconds, names):
+    assert {boot_timeout_s(name) for name in names} == {seconds}
 
 
 def test_all_states_but_the_last_two_may_cost_money():

@@ -1,10 +1,12 @@
 """Instances are reached as soon as they answer, and given up as soon as they cannot any more."""
 
+from dataclasses import replace
+
 import pytest
 
 from dlcloud.core.errors import CapacityError, HostKeyError, UnreachableError
 from dlcloud.core.events import StageDone, StageStarted
-from dlcloud.launch.connect import BOOT_TIMEOUT_S, await_addresses, connect
+from dlcloud.launch.connect import await_addresses, connect
 from tests.fakes.cloud import Failure
 from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import RECIPE
@@ -46,7 +48,17 @@ def test_a_missing_address_is_an_error_after_five_minutes(world):
     with pytest.raises(UnreachableError, match=r"i-0001: no public address .*\ni-0002: no") as caught:
         addresses(world, world.provision())
     assert "subnet" in caught.value.hint
-    assert BOOT_TIMEOUT_S < world.clock.monotonic() < BOOT_TIMEOUT_S + 5
+    assert 300 < world.clock.monotonic() < 300 + 5
+
+
+def test_metal_types_are_given_the_time_they_take_to_boot(world):
+    world.cloud.boot_s = 790
+    members = [
+        replace(member, instance=replace(member.instance, instance_type="c7i.metal-24xl"))
+        for member in world.provision()
+    ]
+    assert all(member.instance.host for member in addresses(world, members))
+    assert 790 <= world.clock.monotonic() < 800
 
 
 def test_those_that_boot_longer_are_dialled_again(world):
@@ -72,7 +84,7 @@ def test_an_instance_that_never_answers_is_given_up_after_five_minutes(world):
     world.dial.machines["i-0001"] = FakeMachine("i-0001", gone=True)
     with pytest.raises(UnreachableError, match="i-0001"):
         connected(world, members)
-    assert BOOT_TIMEOUT_S <= world.clock.monotonic() < BOOT_TIMEOUT_S + 60
+    assert 300 <= world.clock.monotonic() < 300 + 60
 
 
 def test_a_host_key_that_is_not_proven_is_an_error_at_once(world):
