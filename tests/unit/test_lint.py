@@ -1,6 +1,7 @@
 """The linters and the type checker, as tests: one command runs everything."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -13,6 +14,11 @@ import yaml
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 LONGEST_NAME = 70
+LONGEST_FILE = 400
+MOST_PARAMETERS = 6
+MOST_LONG_SIGNATURES = 15
+PRIVATE_WORDS = re.compile(r"\b(told|whoever|nobody|somebody)\b", re.IGNORECASE)
+VAGUE_NAMES = {"each", "what", "told", "said", "known", "seen", "wanted", "found"}
 LINTERS = [
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
@@ -39,6 +45,42 @@ def test_names_of_tests_have_at_most_70_characters():
         if node.name.startswith("test_") and len(node.name) > LONGEST_NAME
     ]
     assert names == []
+
+
+def modules():
+    for path in sorted((ROOT / "dlcloud").rglob("*.py")):
+        yield path.relative_to(ROOT), path.read_text("utf-8")
+
+
+def functions():
+    for path, text in modules():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path}:{node.lineno} {node.name}", node
+
+
+def test_the_code_uses_the_words_of_its_field():
+    assert [(path, match[0]) for path, text in modules() for match in PRIVATE_WORDS.finditer(text)] == []
+    names = [
+        (path, node.lineno, name)
+        for path, text in modules()
+        for node in ast.walk(ast.parse(text))
+        if (name := getattr(node, "id", getattr(node, "arg", None))) in VAGUE_NAMES
+    ]
+    assert names == []
+
+
+def test_files_and_functions_are_short_and_take_few_parameters():
+    assert [path for path, text in modules() if text.count("\n") > LONGEST_FILE] == []
+    lengths = sorted(node.end_lineno - node.lineno + 1 for _, node in functions())
+    assert lengths[len(lengths) // 2] <= 8
+    assert lengths[len(lengths) * 9 // 10] <= 22
+    signatures = [
+        name
+        for name, node in functions()
+        if len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) > MOST_PARAMETERS + 1
+    ]
+    assert len(signatures) <= MOST_LONG_SIGNATURES, signatures
 
 
 def test_hooks_before_a_commit_run_the_same_linters():
