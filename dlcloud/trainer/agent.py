@@ -146,7 +146,8 @@ class Agent:
 
     def _handle_status(self, status: SpotStatus) -> None:
         if cause := self._notices.note_interruption(status):
-            self.records.event(Event.NOTICE, cause, action=status.action, deadline=_isoformat(status.at))
+            deadline = _isoformat(self._notices.deadline)
+            self.records.event(Event.NOTICE, cause, action=status.action, deadline=deadline)
         if cause := self._notices.note_rebalance(status):
             self.records.event(Event.REBALANCE, cause, since=_isoformat(status.rebalance))
             if self.options.drain_on_rebalance:

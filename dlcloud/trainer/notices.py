@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +18,9 @@ DEFAULT_ENDPOINT = "http://169.254.169.254"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 POLL_S = 2.0
 """Between two requests. Source: the same pages recommend 5 seconds at most."""
+
+NOTICE_TIME = timedelta(minutes=2)
+"""From a notice to the interruption. Source: "Spot Instance interruption notices"."""
 
 _TOKEN_S = 300
 _TIMEOUT_S = 2.0
@@ -34,11 +37,13 @@ class SpotStatus:
         action: Of an interruption notice: terminate, stop or hibernate; None without a notice.
         at: When the instance is interrupted; now for hibernate, which has no delay.
         rebalance: When a rebalance recommendation was made; None without one.
+        is_estimated: True if the notice has no readable time: `at` is `NOTICE_TIME` from now.
     """
 
     action: str | None = None
     at: datetime | None = None
     rebalance: datetime | None = None
+    is_estimated: bool = False
 
 
 class MetadataError(Exception):
@@ -83,12 +88,15 @@ class MetadataClient:
         document = self._fetch_document(_NOTICE)
         if document is None:
             return status
+        if "action" not in document:
+            raise MetadataError("the metadata service gave a notice without an action")
+        action = str(document["action"])
         try:
-            action = str(document["action"])
-            at = _parse_moment(document, "time", self.now(), action == "hibernate")
-        except (KeyError, TypeError, ValueError) as error:
-            raise MetadataError(f"the metadata service gave an unknown answer: {error!r}") from error
-        return replace(status, action=action, at=at)
+            return replace(status, action=action, at=_parse_time(document["time"]))
+        except (KeyError, TypeError, ValueError):
+            if action == "hibernate":
+                return replace(status, action=action, at=self.now())
+            return replace(status, action=action, at=self.now() + NOTICE_TIME, is_estimated=True)
 
     def _read_rebalance(self, status: SpotStatus) -> SpotStatus:
         document = self._fetch_document(_REBALANCE)
@@ -147,27 +155,35 @@ class MetadataClient:
 
 @dataclass(slots=True)
 class NoticeTracker:
-    """Finds the new notices in a sequence of statuses."""
+    """Finds the new notices in a sequence of statuses.
+
+    Attributes:
+        deadline: The earliest time of a notice: a later one does not move it, as some services let the time
+            slide with each request.
+    """
 
     deadline: datetime | None = field(default=None, init=False)
     _action: str | None = field(default=None, init=False)
     _rebalance: datetime | None = field(default=None, init=False)
 
     def note_interruption(self, status: SpotStatus) -> str | None:
-        """Return a text for a new notice, or one whose time has moved; None for a repeated one."""
+        """Return a text for a new notice, or one whose time is earlier now; None for a repeated one."""
         # A notice is never withdrawn: it holds even if one status lacks it.
-        if (
-            status.action is None
-            or status.at is None
-            or (status.action, status.at) == (self._action, self.deadline)
-        ):
+        if status.action is None or status.at is None:
             return None
-        moved = self.deadline is not None
+        is_first = self.deadline is None
+        is_earlier = self.deadline is None or status.at < self.deadline
         # A notice of hibernation has no time: its first appearance counts.
-        if status.action == self._action == "hibernate":
+        if status.action == self._action and (not is_earlier or status.action == "hibernate"):
             return None
-        self._action, self.deadline = status.action, status.at
-        return f"interruption notice: {status.action}" + (", its time has moved" if moved else "")
+        self._action = status.action
+        text = f"interruption notice: {status.action}"
+        if not is_earlier:
+            return text
+        self.deadline = status.at
+        if status.is_estimated:
+            text += f", no readable time: {NOTICE_TIME.seconds // 60} minutes from its first appearance"
+        return text if is_first else f"{text}, its time has moved"
 
     def note_rebalance(self, status: SpotStatus) -> str | None:
         """Return a text for a new recommendation."""
@@ -175,10 +191,6 @@ class NoticeTracker:
             return None
         self._rebalance = status.rebalance
         return "rebalance recommendation"
-
-
-def _parse_moment(document: dict[str, Any], name: str, now: datetime, at_once: bool) -> datetime:  # noqa: FBT001
-    return now if at_once and name not in document else _parse_time(document[name])
 
 
 def _parse_time(text: str) -> datetime:

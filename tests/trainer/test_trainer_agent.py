@@ -187,6 +187,17 @@ def test_a_notice_is_followed_where_the_rebalance_path_fails(tmp_path):
     assert desk.events("drain")[0]["cause"] == "interruption notice"
 
 
+def test_a_notice_whose_time_slides_is_followed_and_recorded_once(tmp_path):
+    desk = Desk(tmp_path, DRAINS, "--margin", "3", "--last-seconds", "1")
+    desk.fetch = lambda: SpotStatus(action="terminate", at=in_seconds(5))
+    desk.at(10.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    (event,) = desk.events("notice")
+    (drain,) = desk.events("drain")
+    assert drain["cause"] == "interruption notice"
+    assert drain["deadline"] == event["deadline"]
+
+
 def test_a_program_that_is_not_there_is_said(tmp_path):
     desk = Desk(tmp_path, DONE)
     desk.options = parse(

@@ -131,9 +131,7 @@ def test_a_service_that_refuses_new_tokens_is_not_asked_for_ever(service):
         MetadataClient(service.url).fetch()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"action": "terminate"}', '{"action": "stop", "time": "soon"}']
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"time": "2030-01-01T12:02:00Z"}'])
 def test_a_notice_that_is_not_understood_is_a_fault(service, text):
     service.documents[NOTICE] = text
     with pytest.raises(MetadataError):
@@ -193,6 +191,26 @@ def test_no_service_is_a_fault():
         MetadataClient("http://127.0.0.1:1").fetch()
 
 
+@pytest.mark.parametrize(
+    "time", ["", ', "time": "soon"', ', "time": null', ', "time": 5', ', "time": [1]', ', "time": ""']
+)
+def test_a_notice_without_a_readable_time_has_two_minutes(service, time):
+    service.documents[NOTICE] = '{"action": "terminate"' + time + "}"
+    first_seen_at = SOON - timedelta(minutes=2)
+    status = MetadataClient(service.url, now=lambda: first_seen_at).fetch()
+    assert status == SpotStatus(action="terminate", at=SOON, is_estimated=True)
+
+
+def test_the_record_states_that_a_notice_has_no_readable_time():
+    tracker = NoticeTracker()
+    status = SpotStatus(action="stop", at=SOON, is_estimated=True)
+    cause = "interruption notice: stop, no readable time: 2 minutes from its first appearance"
+    assert tracker.note_interruption(status) == cause
+    later = SpotStatus(action="stop", at=SOON + timedelta(seconds=2), is_estimated=True)
+    assert tracker.note_interruption(later) is None
+    assert tracker.deadline == SOON
+
+
 def test_hibernation_comes_at_once(service):
     service.documents[NOTICE] = '{"action": "hibernate"}'
     assert MetadataClient(service.url, now=lambda: SOON).fetch().at == SOON
@@ -208,6 +226,25 @@ def test_a_repeated_notice_is_no_news_and_one_whose_time_moves_is():
     earlier = SOON - timedelta(seconds=30)
     assert "moved" in tracker.note_interruption(SpotStatus(action="terminate", at=earlier))
     assert tracker.deadline == earlier
+
+
+def test_the_earliest_deadline_holds_of_a_notice_whose_time_slides(service):
+    tracker, metadata = NoticeTracker(), MetadataClient(service.url)
+    causes = []
+    for seconds in range(0, 120, 2):
+        service.documents[NOTICE] = notice(SOON + timedelta(seconds=seconds))
+        causes.append(tracker.note_interruption(metadata.fetch()))
+    assert causes == ["interruption notice: terminate"] + [None] * 59
+    assert tracker.deadline == SOON
+
+
+def test_another_action_is_recorded_and_keeps_the_earliest_deadline():
+    tracker = NoticeTracker()
+    tracker.note_interruption(SpotStatus(action="stop", at=SOON))
+    later = SpotStatus(action="terminate", at=SOON + timedelta(seconds=9))
+    assert tracker.note_interruption(later) == "interruption notice: terminate"
+    assert tracker.note_interruption(later) is None
+    assert tracker.deadline == SOON
 
 
 def test_hibernation_is_told_once():
