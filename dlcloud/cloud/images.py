@@ -1,5 +1,6 @@
 """Resolve the machine image that a recipe names."""
 
+from dataclasses import replace
 from typing import Any
 
 from dlcloud.cloud.clients import Clients
@@ -35,7 +36,7 @@ def resolve(clients: Clients, image: str, *, gpu: bool) -> Image:
         return _described(clients, image_id)
     image_id, name = _parameter(clients, DEEP_LEARNING if gpu else (UBUNTU,))
     if image_id:
-        return Image(image_id=image_id, name=name, root_device=UBUNTU_ROOT_DEVICE)
+        return replace(_described(clients, image_id), name=name)
     if gpu:
         return _newest_deep_learning(clients)
     raise CloudError(f"image: Ubuntu 24.04 was not found in {clients.region} ({UBUNTU})", NAME_IMAGE)
@@ -70,8 +71,15 @@ def _newest_deep_learning(clients: Clients) -> Image:
 
 
 def _image(answer: dict[str, Any]) -> Image:
+    root_device = answer.get("RootDeviceName", UBUNTU_ROOT_DEVICE)
+    volumes = {
+        mapping.get("DeviceName"): mapping.get("Ebs") or {}
+        for mapping in answer.get("BlockDeviceMappings") or ()
+    }
     return Image(
         image_id=answer["ImageId"],
         name=answer.get("Name", ""),
-        root_device=answer.get("RootDeviceName", UBUNTU_ROOT_DEVICE),
+        root_device=root_device,
+        snapshot_gib=int(volumes.get(root_device, {}).get("VolumeSize") or 0),
+        architecture=answer.get("Architecture", ""),
     )

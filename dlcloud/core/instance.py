@@ -120,6 +120,10 @@ class Image:
     image_id: str
     name: str
     root_device: str
+    snapshot_gib: int = 0
+    """Size of the root volume's snapshot: no volume may be smaller. 0 if unknown."""
+    architecture: str = ""
+    """As of `x86_64` or `arm64`; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,6 +134,7 @@ class _Planner:
         self._facts = facts
         self._present = present
         self._reasons = list(facts.notes)
+        self._disk_gib = max(recipe.instances.disk_gib, facts.image.snapshot_gib)
         self._missing = max(0, recipe.instances.maximum - present.count)
 
     def plan(self) -> Plan:
@@ -149,6 +150,11 @@ class _Planner:
                 "\n".join(self._reasons), "dlcloud schema explains instances.types; change the recipe's types"
             )
         self._refuse_wrong_driver()
+        if self._disk_gib > recipe.instances.disk_gib:
+            self._reasons.append(
+                f"disks have {self._disk_gib} GiB instead of {recipe.instances.disk_gib}: image "
+                f"{facts.image.image_id} has a root snapshot of that size"
+            )
         pools = self._within_quota(pools)
         if Market.SPOT in recipe.instances.markets and facts.scores:
             scores = ", ".join(f"{zone} {score}" for zone, score in sorted(facts.scores.items()))
@@ -164,7 +170,7 @@ class _Planner:
             min_count=recipe.instances.minimum,
             max_count=recipe.instances.maximum,
             image=facts.image,
-            disk_gib=recipe.instances.disk_gib,
+            disk_gib=self._disk_gib,
             cidr=facts.cidr,
             workload=recipe.workload.benchmark or f"the command of {recipe.name}",
             life_minutes=life_minutes,
@@ -314,7 +320,7 @@ class _Planner:
                     "budget.max_usd cannot be held: a price is unknown",
                     "give budget.max_hours instead, or other types",
                 )
-            hourly = cost_of_seconds(ceiling, self._recipe.instances.disk_gib) * new
+            hourly = cost_of_seconds(ceiling, self._disk_gib) * new
             left = max(Decimal(0), budget.max_usd - present.committed_usd)
             affordable = int(left / hourly * MINUTES_PER_HOUR)
             if affordable < minutes:
@@ -336,7 +342,7 @@ class _Planner:
         committed = self._present.committed_usd
         if committed is None or ceiling is None:
             return None
-        one = cost_of_seconds(ceiling, self._recipe.instances.disk_gib, life_minutes * 60)
+        one = cost_of_seconds(ceiling, self._disk_gib, life_minutes * 60)
         return committed + one * self._missing
 
 

@@ -80,7 +80,12 @@ class Instances(_Part):
     user: str = Field(
         default="ubuntu", pattern=r"^[a-z_][a-z0-9_-]*$", description="The login user of the image."
     )
-    disk_gib: int = Field(default=50, ge=8, le=16384, description="Size of the encrypted gp3 root volume.")
+    disk_gib: int = Field(
+        default=50,
+        ge=8,
+        le=16384,
+        description="Least size of the encrypted gp3 root volume; a larger image takes more.",
+    )
 
     @model_validator(mode="after")
     def _base_under_spot(self) -> Self:

@@ -95,6 +95,7 @@ class Launcher(ManagedCluster):
         with stage(
             self.emit, self.clock, f"launching {plan.max_count} {first.instance_type} ({first.market})"
         ):
+            self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
             group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
             provisioner = Provisioner(managed=self, plan=plan, security_group_id=group_id)
             provisioned = provisioner.provision(minimum=plan.min_count)
@@ -121,6 +122,7 @@ class Launcher(ManagedCluster):
         """
         name = self.cluster.name
         with stage(self.emit, self.clock, f"launching what {name} lacks of {plan.max_count} instance(s)"):
+            self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
             group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
             provisioner = Provisioner(managed=self, plan=plan, security_group_id=group_id)
             provisioned = provisioner.provision(minimum=0)

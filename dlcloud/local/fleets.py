@@ -184,7 +184,7 @@ class _Config:
         if limit and offer.price is not None and offer.price > Decimal(str(limit)):
             return PRICE_TOO_LOW
         try:
-            self._image(offer)
+            block_devices(self._image(offer), self._template.get("BlockDeviceMappings") or ())
         except EC2ClientError as error:
             return str(error.code)
         return None

@@ -9,6 +9,8 @@ _AMAZON = "137112412989"
 _DEEP_LEARNING = "898082745236"
 _BASE = "Deep Learning Base OSS Nvidia Driver GPU AMI"
 _DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver"
+# The root snapshot of the Base OSS GPU images, as EC2 names it when it refuses a smaller volume.
+_DLAMI_GIB = 75
 _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm"
 _AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel"
 
@@ -22,6 +24,7 @@ class Image:
     owner: str
     parameters: tuple[str, ...]
     root_device: str = "/dev/sda1"
+    snapshot_gib: int = 8
 
     def as_moto(self) -> dict[str, object]:
         """Return the image as an entry of MOTO_AMIS_PATH."""
@@ -64,12 +67,14 @@ IMAGES = (
         f"{_BASE} (Ubuntu 22.04) 20260901",
         _DEEP_LEARNING,
         (f"{_DLAMI}-gpu-ubuntu-22.04/latest/ami-id", f"{_DLAMI}-ubuntu-22.04/latest/ami-id"),
+        snapshot_gib=_DLAMI_GIB,
     ),
     Image(
         "ami-0d1c10cd000002401",
         f"{_BASE} (Ubuntu 24.04) 20260901",
         _DEEP_LEARNING,
         (f"{_DLAMI}-gpu-ubuntu-24.04/latest/ami-id",),
+        snapshot_gib=_DLAMI_GIB,
     ),
     Image(
         "ami-0d1c10cd000002301",
@@ -77,8 +82,14 @@ IMAGES = (
         _DEEP_LEARNING,
         (f"{_DLAMI}-gpu-amazon-linux-2023/latest/ami-id",),
         "/dev/xvda",
+        _DLAMI_GIB,
     ),
 )
+
+
+def snapshot_gib(image_id: str) -> int:
+    """Return the size of an image's root snapshot; 8 GiB for one that was registered here."""
+    return next((image.snapshot_gib for image in IMAGES if image.image_id == image_id), 8)
 
 
 def parameters() -> dict[str, str]:

@@ -12,6 +12,8 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
+from dlcloud.local.images import snapshot_gib
+
 # Before it is encoded. Source: EC2 user guide, "Run commands when you launch an EC2 instance".
 _USER_DATA_BYTES = 16384
 _DEFAULT_PARTITION = "aws"
@@ -144,7 +146,7 @@ def root_device(image: Any) -> dict[str, Any]:  # noqa: ANN401 - moto's object
             "DeleteOnTermination": True,
             "Encrypted": False,
             "SnapshotId": image.ebs_snapshot.id,
-            "VolumeSize": 8,
+            "VolumeSize": snapshot_gib(image.id),
             "VolumeType": "gp3",
         },
     }
@@ -160,7 +162,7 @@ def _with_defaults(device: Mapping[str, Any], requested: Mapping[str, Any]) -> d
         # [from memory]: EC2's code and text.
         message = (
             f"Volume of size {size}GB is smaller than snapshot '{device['SnapshotId']}', "
-            f"expect size>= {least}GB"
+            f"expect size >= {least}GB"
         )
         raise refuse("InvalidBlockDeviceMapping", message)
     return merged

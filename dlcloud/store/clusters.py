@@ -43,6 +43,10 @@ class Clusters:
             cluster_id,
         )
 
+    def set_disk(self, cluster_id: str, disk_gib: int) -> None:
+        """Store the size of the volumes as launched."""
+        self._database.write("UPDATE clusters SET disk_gib = ? WHERE cluster_id = ?", disk_gib, cluster_id)
+
     def all(self) -> list[Cluster]:
         """Return every cluster, the oldest first."""
         rows = self._database.read("SELECT * FROM clusters ORDER BY created_at")

@@ -9,6 +9,19 @@ from dlcloud.core.instance import Image
 from tests.unit.cloud.conftest import cloud_over
 
 
+def described(image_id, name="", gib=8):
+    """Return arguments and answer of DescribeImages for an image."""
+    volume = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": gib, "SnapshotId": "snap-1"}}
+    answer = {
+        "ImageId": image_id,
+        "Name": name,
+        "RootDeviceName": "/dev/sda1",
+        "Architecture": "x86_64",
+        "BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"}, volume],
+    }
+    return {"ImageIds": [image_id]}, [answer]
+
+
 def parameter(name, value):
     return {"Name": name, "Value": value, "Type": "String"}
 
@@ -30,18 +43,30 @@ def resolve(clients, stub):
 
 
 def test_auto_without_a_gpu_is_ubuntu(resolve):
-    image = resolve("auto", names=[UBUNTU], parameters=[parameter(UBUNTU, "ami-1")])
-    assert image == Image(image_id="ami-1", name=UBUNTU, root_device="/dev/sda1")
+    image = resolve(
+        "auto", names=[UBUNTU], parameters=[parameter(UBUNTU, "ami-1")], images=described("ami-1")
+    )
+    assert image == Image(
+        image_id="ami-1", name=UBUNTU, root_device="/dev/sda1", snapshot_gib=8, architecture="x86_64"
+    )
 
 
 def test_auto_with_a_gpu_is_the_deep_learning_ami_of_the_first_name(resolve):
     found = [parameter(name, f"ami-{number}") for number, name in enumerate(DEEP_LEARNING)]
-    image = resolve("auto", gpu=True, names=DEEP_LEARNING, parameters=reversed(found))
-    assert (image.image_id, image.name) == ("ami-0", DEEP_LEARNING[0])
+    image = resolve(
+        "auto", gpu=True, names=DEEP_LEARNING, parameters=reversed(found), images=described("ami-0", gib=75)
+    )
+    assert (image.image_id, image.name, image.snapshot_gib) == ("ami-0", DEEP_LEARNING[0], 75)
 
 
 def test_the_second_name_is_taken_where_the_first_is_missing(resolve):
-    image = resolve("auto", gpu=True, names=DEEP_LEARNING, parameters=[parameter(DEEP_LEARNING[1], "ami-2")])
+    image = resolve(
+        "auto",
+        gpu=True,
+        names=DEEP_LEARNING,
+        parameters=[parameter(DEEP_LEARNING[1], "ami-2")],
+        images=described("ami-2"),
+    )
     assert (image.image_id, image.name) == ("ami-2", DEEP_LEARNING[1])
 
 

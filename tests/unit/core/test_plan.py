@@ -1,5 +1,6 @@
 """The plan: pools in order, what is left out and why, and what it can cost, in numbers computed by hand."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -145,3 +146,13 @@ def test_the_plan_says_what_was_observed():
 def test_a_command_is_named_by_its_recipe():
     text = RECIPE.replace("benchmark: quantization", "command: ./run")
     assert make_plan(recipe(text), observed()).workload == "the command of sample"
+
+
+def test_disks_are_no_smaller_than_the_snapshot_of_the_image():
+    facts = observed()
+    large = make_plan(recipe(), replace(facts, image=replace(facts.image, snapshot_gib=75)))
+    small = make_plan(recipe(), replace(facts, image=replace(facts.image, snapshot_gib=8)))
+    assert (large.disk_gib, small.disk_gib) == (75, 50)
+    assert large.worst_case_usd > small.worst_case_usd
+    reason = "disks have 75 GiB instead of 50: image ami-0123 has a root snapshot of that size"
+    assert set(large.reasons) - set(small.reasons) == {reason}

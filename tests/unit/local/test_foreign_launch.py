@@ -173,3 +173,27 @@ def test_offerings_are_filtered_with_wildcards(rig):
     assert {entry["InstanceType"].partition(".")[0] for entry in offered} == {"c5"}
     with refused("InvalidParameterValue"):
         rig.ec2.describe_instance_type_offerings(Filters=[{"Name": "none", "Values": ["x"]}])
+
+
+DLAMI_GIB = 75
+
+
+def test_a_deep_learning_image_takes_no_volume_below_its_snapshot(rig):
+    name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
+    (parameter,) = rig.client("ssm").get_parameters(Names=[name])["Parameters"]
+    (image,) = rig.ec2.describe_images(ImageIds=[parameter["Value"]])["Images"]
+    (root,) = image["BlockDeviceMappings"]
+    assert root["Ebs"]["VolumeSize"] == DLAMI_GIB
+    devices = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 50}}]
+    with refused("InvalidBlockDeviceMapping", f"expect size >= {DLAMI_GIB}GB"):
+        rig.run(ImageId=image["ImageId"], BlockDeviceMappings=devices)
+    data = {"ImageId": image["ImageId"], "InstanceType": "c7i.large", "BlockDeviceMappings": devices}
+    rig.ec2.create_launch_template(LaunchTemplateName="small-disk", LaunchTemplateData=data)
+    template = {"LaunchTemplateName": "small-disk", "Version": "$Latest"}
+    fleet = rig.ec2.create_fleet(
+        Type="instant",
+        LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template}],
+        TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
+    )
+    assert not fleet["Instances"]
+    assert "InvalidBlockDeviceMapping" in {error["ErrorCode"] for error in fleet["Errors"]}
