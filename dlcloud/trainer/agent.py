@@ -76,12 +76,13 @@ class Agent:
     poll_s: float = POLL_S
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    _statuses: "queue.Queue[SpotStatus | MetadataError]" = field(default_factory=queue.Queue, init=False)
+    _statuses: "queue.Queue[SpotStatus | Exception]" = field(default_factory=queue.Queue, init=False)
     _notices: NoticeTracker = field(default_factory=NoticeTracker, init=False)
     _control: ControlFile = field(init=False)
     _leave_cause: str | None = field(default=None, init=False)
     _fault: str = field(default="", init=False)
-    _is_blind: bool = field(default=False, init=False)  # the metadata service fails, at least in part
+    _metadata_faults: set[str] = field(default_factory=set, init=False)  # their kinds, since the last answer
+    _poller: threading.Thread = field(init=False)
     _ledger_at: float = field(default=0.0, init=False)
     _is_done: bool = field(default=False, init=False)
     _ledger: str = field(default="", init=False)
@@ -94,7 +95,7 @@ class Agent:
         """Supervise; return the exit status. No process is left behind."""
         self._control = ControlFile(self.options.folder / "control.json")
         self._ledger = self.options.ledger_address
-        threading.Thread(target=self._poll_metadata, name="metadata", daemon=True).start()
+        self._start_poller()
         try:
             while not self._is_over():
                 self._tick()
@@ -109,6 +110,9 @@ class Agent:
         now = self.clock()
         while not self._statuses.empty():
             self._handle_answer(self._statuses.get())
+        if not self._poller.is_alive():
+            self._record_once("thread", "the thread that polls the metadata service ended; starting it again")
+            self._start_poller(wait_s=self.poll_s)
         self._read_control()
         self._drain_in_time()
         for child in self._children():
@@ -132,17 +136,23 @@ class Agent:
         has_left = self._leave_cause is not None and not self._is_done
         return DRAINED if DRAINED in statuses or has_left else 0
 
-    def _handle_answer(self, answer: SpotStatus | MetadataError) -> None:
+    def _handle_answer(self, answer: SpotStatus | Exception) -> None:
         if isinstance(answer, SpotStatus):
-            if self._is_blind:
+            if self._metadata_faults:
                 self.records.event(Event.METADATA, "the metadata service answers again")
-            self._is_blind = False
+            self._metadata_faults.clear()
             self._handle_status(answer)
-            return
-        if not self._is_blind:
-            self.records.event(Event.METADATA, str(answer))
-        self._is_blind = True
-        self._handle_status(answer.partial)
+        elif isinstance(answer, MetadataError):
+            self._record_once("service", str(answer))
+            self._handle_status(answer.partial)
+        else:
+            self._record_once("client", f"the metadata client failed: {answer!r}")
+
+    def _record_once(self, kind: str, cause: str) -> None:
+        """Record the first fault of a kind since the metadata service last answered."""
+        if kind not in self._metadata_faults:
+            self.records.event(Event.METADATA, cause)
+        self._metadata_faults.add(kind)
 
     def _handle_status(self, status: SpotStatus) -> None:
         if cause := self._notices.note_interruption(status):
@@ -201,11 +211,18 @@ class Agent:
         except LedgerError:
             return False
 
-    def _poll_metadata(self) -> None:
+    def _start_poller(self, wait_s: float = 0.0) -> None:
+        self._poller = threading.Thread(
+            target=self._poll_metadata, args=(wait_s,), name="metadata", daemon=True
+        )
+        self._poller.start()
+
+    def _poll_metadata(self, wait_s: float) -> None:
+        time.sleep(wait_s)
         while True:
             try:
                 self._statuses.put(self.fetch_status())
-            except MetadataError as error:
+            except Exception as error:  # noqa: BLE001 - without this thread no notice is ever seen
                 self._statuses.put(error)
             time.sleep(self.poll_s)
 

@@ -6,6 +6,7 @@ recommendations": 404 while there is none; then JSON with `action` and `time`, o
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ NOTICE_TIME = timedelta(minutes=2)
 
 _TOKEN_S = 300
 _TIMEOUT_S = 2.0
+_TOKEN = re.compile(r"[!-~]+")  # printable ASCII without spaces
 _TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
 _NOTICE = "/latest/meta-data/spot/instance-action"
 _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
@@ -138,8 +140,12 @@ class MetadataClient:
         )
         if status != HTTPStatus.OK:
             raise MetadataError(f"the metadata service answered {status} for a token")
+        # A header takes no other text; a proxy or a portal may answer with a page instead.
+        token = text.strip()
+        if not _TOKEN.fullmatch(token):
+            raise MetadataError("the metadata service gave a token that is no printable word")
         self._renew_at = requested_at + 0.8 * _TOKEN_S
-        return text
+        return token
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=_TIMEOUT_S)

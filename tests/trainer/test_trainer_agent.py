@@ -179,8 +179,8 @@ def test_a_metadata_service_that_is_away_is_told_once(tmp_path):
 def test_a_notice_is_followed_where_the_rebalance_path_fails(tmp_path):
     desk = Desk(tmp_path, DRAINS)
     notice = SpotStatus(action="terminate", at=in_seconds(30))
-    desk.answer = MetadataError("answered 503 for rebalance", notice)
-    desk.at(4.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    desk.at(2.0, lambda: setattr(desk, "answer", MetadataError("answered 503 for rebalance", notice)))
+    desk.at(6.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
     assert [event["cause"] for event in desk.events("metadata")] == ["answered 503 for rebalance"]
     assert len(desk.events("notice")) == 1
@@ -189,13 +189,57 @@ def test_a_notice_is_followed_where_the_rebalance_path_fails(tmp_path):
 
 def test_a_notice_whose_time_slides_is_followed_and_recorded_once(tmp_path):
     desk = Desk(tmp_path, DRAINS, "--margin", "3", "--last-seconds", "1")
-    desk.fetch = lambda: SpotStatus(action="terminate", at=in_seconds(5))
+    desk.fetch = lambda: SpotStatus(action="terminate", at=in_seconds(6))
     desk.at(10.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
     (event,) = desk.events("notice")
     (drain,) = desk.events("drain")
     assert drain["cause"] == "interruption notice"
     assert drain["deadline"] == event["deadline"]
+
+
+def test_an_exception_of_the_metadata_client_is_recorded_once(tmp_path):
+    desk = Desk(tmp_path, DRAINS)
+    desk.answer = ValueError("Invalid header value")
+    desk.at(2.0, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=in_seconds(30))))
+    desk.at(6.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    assert [event["cause"] for event in desk.events("metadata")] == [
+        "the metadata client failed: ValueError('Invalid header value')",
+        "the metadata service answers again",
+    ]
+    assert desk.events("drain")[0]["cause"] == "interruption notice"
+
+
+def test_an_exception_is_recorded_where_the_service_failed_before(tmp_path):
+    desk = Desk(tmp_path, DRAINS)
+    desk.answer = MetadataError("answered 503")
+    desk.at(0.7, lambda: setattr(desk, "answer", ValueError("Invalid header value")))
+    desk.at(1.5, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    causes = [event["cause"] for event in desk.events("metadata")]
+    assert causes == ["answered 503", "the metadata client failed: ValueError('Invalid header value')"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_polling_thread_that_ends_is_started_again(tmp_path):
+    desk = Desk(tmp_path, DRAINS)
+    answers = [SystemExit(), SystemExit()]
+
+    def fetch():
+        if answers:
+            raise answers.pop()
+        return desk.answer
+
+    desk.fetch = fetch
+    desk.at(2.0, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=in_seconds(30))))
+    desk.at(6.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    assert desk.run() == DRAINED
+    assert [event["cause"] for event in desk.events("metadata")] == [
+        "the thread that polls the metadata service ended; starting it again",
+        "the metadata service answers again",
+    ]
+    assert desk.events("drain")[0]["cause"] == "interruption notice"
 
 
 def test_a_program_that_is_not_there_is_said(tmp_path):

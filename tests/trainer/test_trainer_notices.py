@@ -27,7 +27,8 @@ class Service(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.documents, self.tokens, self.issued, self.faults = {}, set(), 0, []
-        self.token_status, self.broken, self.late_s = 200, {}, {}
+        self.token_status, self.token_text = 200, "TOKEN"
+        self.broken, self.late_s = {}, {}
 
     @property
     def url(self):
@@ -39,7 +40,9 @@ class Handler(BaseHTTPRequestHandler):
         self.server.issued += 1
         token = f"token-{self.server.issued}"
         self.server.tokens.add(token)
-        self.answer(self.server.token_status, token)
+        self.answer(
+            self.server.token_status, self.server.token_text.replace("TOKEN", token).encode("latin-1")
+        )
 
     def do_GET(self):
         time.sleep(self.server.late_s.get(self.path, 0))
@@ -55,11 +58,12 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404, "")
 
     def answer(self, status, text):
+        data = text if isinstance(text, bytes) else text.encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         with contextlib.suppress(ConnectionError):  # a client that waited too long
-            self.wfile.write(text.encode())
+            self.wfile.write(data)
 
     def log_message(self, *_):
         pass
@@ -123,6 +127,29 @@ def test_a_service_that_refuses_tokens_is_a_fault(service):
     service.token_status = 403
     with pytest.raises(MetadataError, match="403 for a token"):
         MetadataClient(service.url).fetch()
+
+
+@pytest.mark.parametrize("text", ["TOKEN\n", "TOKEN\r\n", " TOKEN "])
+def test_space_around_a_token_is_dropped(service, text):
+    service.token_text = text
+    service.documents[NOTICE] = notice()
+    assert MetadataClient(service.url).fetch().at == SOON
+
+
+HTML = "<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", HTML, HTML.replace("\n", ""), "TOKEN\xe4", "TO\x00KEN", "a\r\nX-Header: b", "a\x7f"]
+)
+def test_a_token_that_is_no_token_is_a_fault_and_asked_for_again(service, text):
+    metadata = MetadataClient(service.url)
+    service.token_text = text
+    with pytest.raises(MetadataError, match="a token that is no printable word"):
+        metadata.fetch()
+    service.token_text = "TOKEN"
+    service.documents[NOTICE] = notice()
+    assert metadata.fetch().at == SOON
 
 
 def test_a_service_that_refuses_new_tokens_is_not_asked_for_ever(service):
