@@ -13,8 +13,12 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.core.successors import KnownType, describe, successors
 
 MINUTES_PER_HOUR = 60
-SHORTEST_LIFE_MINUTES = 5
-"""A budget that buys less than this cannot even set an instance up."""
+SHORTEST_MINUTES = {"aws": 15, "local": 5}
+"""The shortest life of an instance by cloud, and on AWS its shortest idle time.
+
+Source: shutdown(8): no login is allowed in the last five minutes before a scheduled shutdown. The local EC2
+has no such rule.
+"""
 OPEN_DRIVER_FROM = 7.5
 """The compute capability of Turing. Source: NVIDIA open GPU kernel modules, README."""
 SPOT_HEADROOM = Decimal("1.2")
@@ -313,6 +317,7 @@ class _Planner:
             ceiling: The most that an hour of one instance can cost; None if unknown.
         """
         budget, present, new = self._recipe.budget, self._present, self._missing
+        self._refuse_short_idle_time()
         minutes = int(budget.max_hours * MINUTES_PER_HOUR)
         if budget.max_usd is not None and new:
             if ceiling is None or present.committed_usd is None:
@@ -329,13 +334,22 @@ class _Planner:
                     f"instances end themselves after {minutes} minutes: budget.max_usd is {budget.max_usd:f}"
                     + (f", {rounded(present.committed_usd, 2)} of it taken" if present.count else "")
                 )
-        if minutes < SHORTEST_LIFE_MINUTES:
+        shortest = SHORTEST_MINUTES[self._recipe.cloud]
+        if minutes < shortest:
             raise BudgetError(
-                f"the budget buys {minutes} minutes of {new} instance(s); "
-                f"at least {SHORTEST_LIFE_MINUTES} are needed",
+                f"the budget buys {minutes} minutes of {new} instance(s); at least {shortest} are needed",
                 "raise budget.max_usd or budget.max_hours, or choose cheaper types",
             )
         return minutes
+
+    def _refuse_short_idle_time(self) -> None:
+        idle, shortest = self._recipe.budget.idle_minutes, SHORTEST_MINUTES[self._recipe.cloud]
+        if idle is not None and idle < shortest:
+            raise BudgetError(
+                f"budget.idle_minutes is {idle}; at least {shortest} are needed, as an instance refuses "
+                "logins in its last five minutes",
+                f"set budget.idle_minutes to {shortest} or more",
+            )
 
     def _worst_case(self, ceiling: Decimal | None, life_minutes: int) -> Decimal | None:
         """Return what the instances cost if nothing but their own timers ends them."""

@@ -269,13 +269,16 @@ class Budget(_Part):
         default=None, gt=0, le=1_000_000, description="Refuse a plan that could cost more."
     )
     max_hours: float = Field(
-        default=4.0, gt=0, le=24 * 30, description="Each instance ends itself after so many hours."
+        default=4.0,
+        gt=0,
+        le=24 * 30,
+        description="Each instance ends itself after so many hours; on AWS at least 0.25.",
     )
     idle_minutes: int | None = Field(
         default=None,
         ge=6,
         description="Each instance ends itself after so many minutes in which no run, no command of dlcloud "
-        "and no busy program was there.",
+        "and no busy program was there; on AWS at least 15.",
     )
 
 

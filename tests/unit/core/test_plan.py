@@ -127,7 +127,7 @@ def test_hours_shorten_the_life_where_the_dollars_would_buy_more():
 def test_a_budget_that_buys_no_five_minutes_is_refused(budget):
     with pytest.raises(BudgetError) as caught:
         make_plan(with_lines(f"budget: {{{budget}}}\n"), observed())
-    assert "4 minutes of 2 instance(s); at least 5 are needed" in caught.value.message
+    assert "4 minutes of 2 instance(s); at least 15 are needed" in caught.value.message
 
 
 def test_dollars_cannot_be_held_with_an_unknown_price():
@@ -156,3 +156,16 @@ def test_disks_are_no_smaller_than_the_snapshot_of_the_image():
     assert large.worst_case_usd > small.worst_case_usd
     reason = "disks have 75 GiB instead of 50: image ami-0123 has a root snapshot of that size"
     assert set(large.reasons) - set(small.reasons) == {reason}
+
+
+def test_on_aws_instances_live_longer_than_logins_are_refused():
+    # shutdown(8) refuses logins in the last five minutes; instances of the local EC2 may live shorter.
+    budget = "budget: {max_hours: 0.2, idle_minutes: 6}\n"
+    with pytest.raises(BudgetError, match=r"12 minutes of 2 instance\(s\); at least 15 are needed"):
+        make_plan(with_lines("budget: {max_hours: 0.2}\n"), observed())
+    with pytest.raises(BudgetError, match=r"budget\.idle_minutes is 14; at least 15 are needed") as caught:
+        make_plan(with_lines("budget: {idle_minutes: 14}\n"), observed())
+    assert caught.value.hint == "set budget.idle_minutes to 15 or more"
+    make_plan(with_lines("budget: {max_hours: 0.25, idle_minutes: 15}\n"), observed())
+    local = make_plan(with_lines(f"cloud: local\n{budget}"), observed())
+    assert (local.life_minutes, local.idle_minutes) == (12, 6)
