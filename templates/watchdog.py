@@ -21,6 +21,8 @@ ROOT = os.environ.get("DLCLOUD_ROOT", "")
 MINUTE_S = float(os.environ.get("DLCLOUD_MINUTE_S", "60"))
 STATE = pathlib.Path(ROOT + "/var/lib/dlcloud")
 HOME = pathlib.Path(os.environ["HOME"] if ROOT else "~" + USER).expanduser()
+NOLOGIN_S = 5 * MINUTE_S
+"""Before an end of the timer, in which systemd refuses logins. Source: shutdown(8)."""
 BUSY_SHARE = 0.05
 """Share of one processor, over a tick, from which a user's programs count as work."""
 
@@ -52,6 +54,8 @@ def watch(ends_at: float) -> None:
         end = min(ends_at, used_at + IDLE_MINUTES * MINUTE_S)
         # The timer counts whole minutes: smaller changes are skipped.
         if abs(end - armed_for) >= MINUTE_S / 2:
+            if armed_for - now <= NOLOGIN_S < end - now:
+                cancel()
             arm(end - now)
             armed_for = end
         time.sleep(tick_s)
@@ -71,6 +75,11 @@ def arm(seconds: float) -> None:
     """Set the system's timer; a time in the past ends the instance now."""
     minutes = max(0, math.ceil(seconds / MINUTE_S))
     subprocess.run(["shutdown", "--no-wall", "-P", f"+{minutes}"], check=False)
+
+
+def cancel() -> None:
+    """Clear the system's timer, and with it /run/nologin, which a later timer would leave."""
+    subprocess.run(["shutdown", "--no-wall", "-c"], check=False)
 
 
 def has_running_job() -> bool:

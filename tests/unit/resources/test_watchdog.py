@@ -36,19 +36,34 @@ class Time:
 
 
 class System:
-    """Keeps the one timer that `shutdown` sets."""
+    """Keeps the one timer that `shutdown` sets, and whether systemd admits logins.
+
+    Source: shutdown(8); /run/nologin appears 5 minutes before a scheduled end; scheduling another one leaves
+    the file, and only a cancel removes it.
+    """
 
     def __init__(self, clock):
         self._clock = clock
         self.ends_at = None
         self.orders = []
+        self._nologin = False
 
     def run(self, words, *, check):
-        assert words[:3] == ["shutdown", "--no-wall", "-P"]
         assert not check
+        self.refuses_logins()
+        if words == ["shutdown", "--no-wall", "-c"]:
+            self.ends_at, self._nologin = None, False
+            return
+        assert words[:3] == ["shutdown", "--no-wall", "-P"]
         minutes = int(words[3].removeprefix("+"))
         self.orders.append(minutes)
         self.ends_at = self._clock.now + minutes * MINUTE_S
+        self.refuses_logins()
+
+    def refuses_logins(self):
+        is_near = self.ends_at is not None and self.ends_at - self._clock.now <= 5 * MINUTE_S
+        self._nologin = self._nologin or is_near
+        return self._nologin
 
 
 class Instance:
@@ -145,6 +160,37 @@ def test_less_than_a_twentieth_of_a_processor_is_no_work(made):
 
     there.boot(minutes=5, busy=hardly)
     assert there.system.orders == [6]
+
+
+def test_logins_are_admitted_again_when_work_resumes(made):
+    there = made(idle=15)
+    run = there.run_folder()
+    refused = []
+
+    def busy():
+        refused.append(there.system.refuses_logins())
+        if len(refused) == 12 * 4:  # after 12 idle minutes
+            (run / "pid").write_text(str(os.getpid()))
+        return 0.0
+
+    there.boot(minutes=30, busy=busy)
+    assert any(refused)
+    assert not there.system.refuses_logins()
+    assert there.minutes_left() > 14
+
+
+def test_the_timer_is_not_cancelled_for_an_end_that_comes_nearer(made):
+    there = made(life=12, idle=6)
+    cancelled_at, run = [], there.system.run
+
+    def record(words, *, check):
+        if words[-1] == "-c":
+            cancelled_at.append(there.clock.now)
+        run(words, check=check)
+
+    there.system.run = record
+    there.boot(minutes=5)
+    assert cancelled_at == []
 
 
 def test_work_never_moves_the_end_beyond_the_budget(made):
