@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 
 from dlcloud.core.errors import DlcloudError, RemoteCommandError
@@ -17,6 +18,9 @@ FOLDER = "dlcloud"
 
 JOB = f"python3 -I -S {FOLDER}/job.py"
 """The command that runs job.py, isolated from the image's packages, which also slow its start."""
+
+APT = re.compile(r"\bapt(-get)?\s")
+"""Set-up commands that use apt: `apt.sh` comes first."""
 
 PREPARED = f"{FOLDER}/prepared"
 """The file on an instance with the digest of its last set-up by `prepare_all`."""
@@ -47,6 +51,9 @@ def prepare(
         connection.send_bytes(template(name).encode(), f"{FOLDER}/{name}")
     if setup.commands.strip():
         with stage(emit, clock, "running the recipe's set-up commands", instance_id=instance_id):
+            if APT.search(setup.commands):
+                connection.send_bytes(template("apt.sh").encode(), f"{FOLDER}/apt.sh")
+                connection.check(f"sh {FOLDER}/apt.sh >{FOLDER}/apt.log")
             connection.send_bytes(setup.commands.encode(), f"{FOLDER}/setup.sh")
             connection.check(f"sh -e {FOLDER}/setup.sh >{FOLDER}/setup.log")
     if not packages_of(requirements):

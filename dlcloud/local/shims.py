@@ -23,8 +23,24 @@ done
 exec env "$@"
 """
 
+# A fresh image has no lists of packages: nothing can be installed before an update.
 _APT = """#!/bin/sh
+lists="$(dirname "$0")/../var/lib/apt-lists"
+for word in "$@"; do
+  if [ "$word" = update ]; then
+    : >"$lists"
+  elif [ "$word" = install ] && [ ! -e "$lists" ]; then
+    echo "E: Unable to locate package (no apt-get update yet)" >&2
+    exit 100
+  fi
+done
 echo "$(basename "$0"): on the local cloud packages are those of this machine; nothing was changed" >&2
+exit 0
+"""
+
+# The units of the host are none of an instance's.
+_SYSTEMCTL = """#!/bin/sh
+echo "systemctl: the local cloud has no units; nothing was changed" >&2
 exit 0
 """
 
@@ -92,7 +108,7 @@ def write_shims(root: Path, *, interpreter: str, address: tuple[str, int], secre
     folder = root / "bin"
     python = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
     programs = {"sudo": _SUDO, "apt-get": _APT, "apt": _APT, "cloud-init": _CLOUD_INIT}
-    programs |= {"python3": python, "shutdown": _shell_shutdown(root, interpreter)}
+    programs |= {"systemctl": _SYSTEMCTL, "python3": python, "shutdown": _shell_shutdown(root, interpreter)}
     programs |= {name: _power_alias(root, words) for name, words in _ALIASES.items()}
     for name, text in programs.items():
         _write(folder / name, text, _EXECUTABLE)

@@ -11,6 +11,7 @@ from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Endpoint
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.setup import environment_key, packages_of, prepare
+from dlcloud.resources.texts import template
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import Failure, FakeCloud
 from tests.fakes.machine import FakeConnection, FakeMachine
@@ -103,6 +104,51 @@ def test_the_recipes_commands_come_first_and_their_failure_is_raised():
         prepared(to, Setup(commands="apt-get install x\n"))
     assert to.machine.files["dlcloud/setup.sh"][0] == b"apt-get install x\n"
     assert not any("environment.py" in command for command in to.machine.commands)
+
+
+def test_apt_is_made_ready_where_a_command_uses_it():
+    to = connection()
+    prepared(to, Setup(commands="sudo apt-get install -qy x\n"))
+    first, second, *_ = to.machine.commands
+    assert "apt.sh" in first
+    assert "setup.sh" in second
+    to = connection()
+    prepared(to, Setup(commands="python3 -m pip install adapt\n"))
+    assert "dlcloud/apt.sh" not in to.machine.files
+
+
+def run_apt_script(tmp_path, **programs):
+    """Run apt.sh with these programs alone; return its exit status and what it called."""
+    shims = {"sudo": 'exec "$@"', "sleep": "exit 0", "timeout": 'shift; exec "$@"', **programs}
+    for name, text in shims.items():
+        path = tmp_path / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n{text}\n')
+        path.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh"], input=template("apt.sh").encode(), env={"PATH": str(tmp_path)}, check=False
+    )
+    calls = tmp_path / "calls"
+    return done.returncode, calls.read_text().splitlines() if calls.exists() else []
+
+
+def test_apt_waits_for_cloud_init_stops_units_and_updates(tmp_path):
+    status, calls = run_apt_script(
+        tmp_path, **{"cloud-init": "exit 1", "systemctl": "exit 5", "apt-get": "exit 0"}
+    )
+    names = [call.split()[0] for call in calls if not call.startswith(("sudo", "timeout"))]
+    assert status == 0
+    assert names == ["cloud-init", *["systemctl"] * 5, "apt-get"]
+    assert "systemctl stop unattended-upgrades.service" in calls
+
+
+def test_an_update_of_apt_that_fails_is_repeated(tmp_path):
+    status, calls = run_apt_script(tmp_path, **{"apt-get": "exit 100"})
+    assert status == 1
+    assert sum(call.startswith("apt-get") for call in calls) == 4
+
+
+def test_without_apt_nothing_is_made_ready(tmp_path):
+    assert run_apt_script(tmp_path) == (0, [])
 
 
 def test_the_output_of_a_failing_set_up_command_comes_back_on_stderr(tmp_path):

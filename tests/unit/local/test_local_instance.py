@@ -11,6 +11,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from dlcloud.resources.texts import template
 from tests.fakes.local_ec2 import wait_for
 
 MARKER = "DLCLOUD_ROOT="
@@ -82,11 +83,23 @@ def test_a_login_shell_still_finds_the_shims(rig, instance):
         ("sudo -- echo plain", "plain\n"),
         ("cloud-init status --wait", "status: done\n"),
         ("python3 -c 'import sys; print(sys.prefix == sys.base_prefix)'", "True\n"),
-        ("sudo apt-get install -y git; echo $?", "0\n"),
+        ("sudo apt-get install -y git 2>/dev/null; echo $?", "100\n"),
+        ("sudo apt-get -o A=1 update -q && sudo apt-get install -y git; echo $?", "0\n"),
+        ("sudo systemctl stop apt-daily.timer; echo $?", "0\n"),
     ],
 )
 def test_shims(rig, instance, command, output):
     assert rig.on(instance, command)[:2] == (0, output)
+
+
+def test_packages_can_be_installed_once_apt_is_made_ready(rig):
+    (instance_id,) = rig.run()
+    rig.await_state(instance_id, "running")
+    there = rig.describe(instance_id)
+    install = "sudo apt-get install -y git 2>/dev/null"
+    assert rig.on(there, install)[0] == 100
+    assert rig.on(there, "sh", template("apt.sh").encode())[0] == 0
+    assert rig.on(there, install)[0] == 0
 
 
 def test_a_shell_has_a_terminal(rig, instance):
