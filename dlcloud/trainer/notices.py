@@ -4,11 +4,14 @@ Source: Amazon EC2 User Guide, "Spot Instance interruption notices" and "EC2 ins
 recommendations": 404 while there is none; then JSON with `action` and `time`, or `noticeTime`.
 """
 
+import contextlib
 import http.client
 import json
 import re
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -150,9 +153,11 @@ class MetadataClient:
     def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=_TIMEOUT_S)
         try:
-            connection.request(method, path, headers=headers)
-            response = connection.getresponse()
-            return response.status, response.read(1 << 16).decode("utf-8", "replace")
+            connection.connect()
+            with _time_limit(connection.sock):
+                connection.request(method, path, headers=headers)
+                response = connection.getresponse()
+                return response.status, response.read(1 << 16).decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
             raise MetadataError(f"no metadata service at {self.endpoint}: {error}") from error
         finally:
@@ -197,6 +202,23 @@ class NoticeTracker:
             return None
         self._rebalance = status.rebalance
         return "rebalance recommendation"
+
+
+@contextlib.contextmanager
+def _time_limit(sock: socket.socket) -> Iterator[None]:
+    """End a connection after `_TIMEOUT_S`: a socket's own timeout begins anew with every byte."""
+
+    def end() -> None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(_TIMEOUT_S, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _parse_time(text: str) -> datetime:

@@ -19,7 +19,8 @@ SOON = datetime(2030, 1, 1, 12, 2, tzinfo=UTC)
 class Service(ThreadingHTTPServer):
     """Answers by token; `faults` are statuses that the next document requests get.
 
-    `broken` has the statuses that paths always get, `late_s` the seconds that paths wait.
+    `broken` has the statuses that paths always get, `late_s` the seconds that paths wait;
+    `trickles` are paths that send one byte every half second.
     """
 
     daemon_threads = True
@@ -28,7 +29,7 @@ class Service(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.documents, self.tokens, self.issued, self.faults = {}, set(), 0, []
         self.token_status, self.token_text = 200, "TOKEN"
-        self.broken, self.late_s = {}, {}
+        self.broken, self.late_s, self.trickles = {}, {}, set()
 
     @property
     def url(self):
@@ -63,7 +64,11 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         with contextlib.suppress(ConnectionError):  # a client that waited too long
-            self.wfile.write(data)
+            for byte in data if self.path in self.server.trickles else b"":
+                self.wfile.write(bytes([byte]))
+                time.sleep(0.5)
+            if self.path not in self.server.trickles:
+                self.wfile.write(data)
 
     def log_message(self, *_):
         pass
@@ -195,6 +200,14 @@ def test_a_notice_counts_where_the_rebalance_path_is_late(service):
     began = time.monotonic()
     assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
     assert time.monotonic() - began < 3.5
+
+
+def test_a_notice_counts_where_the_rebalance_path_trickles(service):
+    service.documents |= {NOTICE: notice(), REBALANCE: " " * 12}
+    service.trickles.add(REBALANCE)
+    began = time.monotonic()
+    assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
+    assert time.monotonic() - began < 4
 
 
 def test_a_rebalance_recommendation_counts_where_the_notice_path_fails(service):
