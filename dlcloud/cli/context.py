@@ -163,10 +163,11 @@ class Context:
         """Return EC2 in a region: AWS's, or the local one, which is started if it does not run."""
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.cloud.ec2 import Ec2Cloud
+        from dlcloud.cloud.images import Images
         from dlcloud.cloud.network import own_cidr
         from dlcloud.cloud.prices import Prices
         from dlcloud.resources.texts import control_policy
-        from dlcloud.store.cache import PriceCache
+        from dlcloud.store.cache import AnswerCache, PriceCache
 
         local = name == "local"
         clients = self._clients(name, region)
@@ -175,6 +176,7 @@ class Context:
         return Ec2Cloud(
             clients=clients,
             catalog=catalog,
+            images=Images(clients=clients, cache=AnswerCache(self.database), clock=self.clock),
             prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
             own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
             control_policy=control_policy,

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud import control_role, images, network
+from dlcloud.cloud import control_role, network
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, retry_throttled, translate_errors
+from dlcloud.cloud.images import Images
 from dlcloud.cloud.leftovers import find_leftovers
 from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.requests import (
@@ -42,6 +43,7 @@ class Ec2Cloud:
     Args:
         clients: The region's boto3 clients.
         catalog: The bundled table of instance types.
+        images: The region's machine images.
         prices: The region's prices.
         own_cidr: Looks up the caller's own network.
         control_policy: Renders the policy of a cluster's role, from the cluster's id and the region.
@@ -54,6 +56,7 @@ class Ec2Cloud:
         *,
         clients: Clients,
         catalog: Catalog,
+        images: Images,
         prices: Prices,
         own_cidr: Callable[[], str],
         control_policy: Callable[[str, str], str],
@@ -62,6 +65,7 @@ class Ec2Cloud:
     ) -> None:
         self._clients = clients
         self._catalog = catalog
+        self._images = images
         self._prices = prices
         self._own_cidr = own_cidr
         self._control_policy = control_policy
@@ -95,7 +99,7 @@ class Ec2Cloud:
         return {name: tuple(sorted(locations)) for name, locations in zones.items()}
 
     def resolve_image(self, image: str, *, gpu: bool) -> Image:
-        return images.resolve(self._clients, image, gpu=gpu)
+        return self._images.resolve(image, gpu=gpu)
 
     def prices(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
         on_demand = [self._prices.on_demand(name) for name in instance_types]

@@ -1,12 +1,15 @@
 """Resolve the machine image that a recipe names."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from typing import Any
 
+from dlcloud.cloud.account import FRESH, Cache
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image
+from dlcloud.core.protocols import Clock
 
 # Source: Ubuntu on AWS documentation, "Find Ubuntu images with SSM", read 2026-09.
 UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
@@ -21,25 +24,51 @@ UBUNTU_ROOT_DEVICE = "/dev/sda1"
 NAME_IMAGE = "name an ami-… in instances.image"
 
 
-def resolve(clients: Clients, image: str, *, gpu: bool) -> Image:
-    """Return the image that `ami-…`, an SSM path or `auto` names.
+class Images:
+    """The machine images of one region.
 
-    Raises:
-        CloudError: There is no such image in the region.
+    Args:
+        clients: The region's clients.
+        cache: Keeps descriptions of images for a day, which never change; None asks EC2 each time.
+        clock: Dates descriptions.
     """
-    if image.startswith("ami-"):
-        return _described(clients, image)
-    if image.startswith("/"):
-        image_id, _ = _parameter(clients, (image,))
-        if not image_id:
-            raise CloudError(f"image: there is no SSM parameter {image} in {clients.region}", NAME_IMAGE)
-        return _described(clients, image_id)
-    image_id, name = _parameter(clients, DEEP_LEARNING if gpu else (UBUNTU,))
-    if image_id:
-        return replace(_described(clients, image_id), name=name)
-    if gpu:
-        return _newest_deep_learning(clients)
-    raise CloudError(f"image: Ubuntu 24.04 was not found in {clients.region} ({UBUNTU})", NAME_IMAGE)
+
+    def __init__(self, *, clients: Clients, cache: Cache | None, clock: Clock) -> None:
+        self._clients = clients
+        self._cache = cache
+        self._clock = clock
+
+    def resolve(self, image: str, *, gpu: bool) -> Image:
+        """Return the image that `ami-…`, an SSM path or `auto` names.
+
+        Raises:
+            CloudError: There is no such image in the region.
+        """
+        clients = self._clients
+        if image.startswith("ami-"):
+            return _describe(clients, image)
+        if image.startswith("/"):
+            image_id, _ = _parameter(clients, (image,))
+            if not image_id:
+                raise CloudError(f"image: there is no SSM parameter {image} in {clients.region}", NAME_IMAGE)
+            return self._describe_once(image_id)
+        image_id, name = _parameter(clients, DEEP_LEARNING if gpu else (UBUNTU,))
+        if image_id:
+            return replace(self._describe_once(image_id), name=name)
+        if gpu:
+            return _newest_deep_learning(clients)
+        raise CloudError(f"image: Ubuntu 24.04 was not found in {clients.region} ({UBUNTU})", NAME_IMAGE)
+
+    def _describe_once(self, image_id: str) -> Image:
+        """Return the description of an image that SSM names: from the cache, or of EC2."""
+        subject = f"image {self._clients.region} {image_id}"
+        answer = None if self._cache is None else self._cache.get(subject)
+        if answer is not None and self._clock.now() - answer[1] <= FRESH:
+            return Image(**json.loads(answer[0]))
+        image = _describe(self._clients, image_id)
+        if self._cache is not None:
+            self._cache.put(subject, json.dumps(asdict(image)), self._clock.now())
+        return image
 
 
 def _parameter(clients: Clients, names: tuple[str, ...]) -> tuple[str, str]:
@@ -50,7 +79,7 @@ def _parameter(clients: Clients, names: tuple[str, ...]) -> tuple[str, str]:
     return next(((values[name], name) for name in names if name in values), ("", ""))
 
 
-def _described(clients: Clients, image_id: str) -> Image:
+def _describe(clients: Clients, image_id: str) -> Image:
     with translate_errors(f"looking up image {image_id} (ec2:DescribeImages)"):
         images = clients.get("ec2").describe_images(ImageIds=[image_id])["Images"]
     if not images:

@@ -6,6 +6,7 @@ from botocore.stub import ANY
 from dlcloud.cloud.images import DEEP_LEARNING, DEEP_LEARNING_OWNER, UBUNTU
 from dlcloud.core.errors import CloudError, CredentialsError
 from dlcloud.core.instance import Image
+from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over
 
 
@@ -125,3 +126,27 @@ def test_a_refusal_of_ssm_is_a_credentials_error(clients, stub):
     stub(clients.get("ssm")).add_client_error("get_parameters", "AccessDeniedException")
     with pytest.raises(CredentialsError, match="ssm:GetParameters"):
         cloud_over(clients).resolve_image("auto", gpu=False)
+
+
+def test_an_image_that_ssm_names_is_described_once_a_day(clients, stub):
+    cache, clock = AnswerMemory(), FakeClock()
+    cloud = cloud_over(clients, clock=clock, images=cache)
+    arguments, answer = described("ami-1")
+    ssm, ec2 = stub(clients.get("ssm")), stub(clients.get("ec2"))
+    names = {"Parameters": [parameter(UBUNTU, "ami-1")]}
+    for _ in range(3):
+        ssm.add_response("get_parameters", names, {"Names": [UBUNTU]})
+    ec2.add_response("describe_images", {"Images": answer}, arguments)
+    first = cloud.resolve_image("auto", gpu=False)
+    assert cloud.resolve_image("auto", gpu=False) == first
+    clock.sleep(2 * 86400)
+    ec2.add_response("describe_images", {"Images": answer}, arguments)
+    assert cloud.resolve_image("auto", gpu=False) == first
+    ec2.assert_no_pending_responses()
+
+
+class AnswerMemory(dict):
+    """An answer cache without a store."""
+
+    def put(self, subject, content, as_of):
+        self[subject] = (content, as_of)

@@ -14,6 +14,7 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.control_role import POLICY_NAME
 from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.cloud.images import Images
 from dlcloud.cloud.prices import Prices
 from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CloudError, CredentialsError
@@ -33,6 +34,7 @@ def cloud_of(clients, clock=None):
     return Ec2Cloud(
         clients=clients,
         catalog=catalog,
+        images=Images(clients=clients, cache=None, clock=clock),
         prices=Prices(clients=clients, catalog=catalog, cache=None, clock=clock),
         own_cidr=lambda: "127.0.0.1/32",
         control_policy=control_policy,
