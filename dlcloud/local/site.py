@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
 from dlcloud.core.errors import LocalCloudError
+from dlcloud.core.wait import wait_until
 from dlcloud.local.control import ControlClient
 from dlcloud.system.files import FileLock, write_file
 
@@ -87,7 +88,7 @@ class LocalSite:
 
     def find(self) -> LocalEndpoint | None:
         """Return the running daemon, or None; files of a dead one are ignored."""
-        if not FileLock(self._paths.life_lock).is_held():
+        if not self._is_alive():
             return None
         state = read_state(self._paths.state)
         return None if state is None else self._endpoint(state)
@@ -118,15 +119,12 @@ class LocalSite:
             return False
         with FileLock(self._paths.start_lock):
             state = read_state(self._paths.state)
-            if state is None or not FileLock(self._paths.life_lock).is_held():
+            if state is None or not self._is_alive():
                 return False
             _terminate(state.pid)
-            deadline = time.monotonic() + _STOP_S
-            while FileLock(self._paths.life_lock).is_held() or _is_running(state.pid):
-                if time.monotonic() > deadline:
-                    message = f"the local cloud (process {state.pid}) did not end within {_STOP_S:.0f} s"
-                    raise LocalCloudError(message, f"kill {state.pid}")
-                time.sleep(_POLL_S)
+            if not _wait(lambda: not self._is_alive() and not _is_running(state.pid), _STOP_S):
+                message = f"the local cloud (process {state.pid}) did not end within {_STOP_S:.0f} s"
+                raise LocalCloudError(message, f"kill {state.pid}")
             return True
 
     def _start(self) -> LocalEndpoint:
@@ -141,17 +139,22 @@ class LocalSite:
                 cwd="/",
                 env=_daemon_environment(),
             )
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            state = read_state(self._paths.state)
-            if state is not None and state.pid == process.pid:
-                return self._endpoint(state)
-            if process.poll() is not None:
-                raise self._error(f"the local cloud ended at its start with status {process.returncode}")
-            time.sleep(_POLL_S)
+        _wait(lambda: self._state_of(process.pid) or process.poll() is not None, _START_S)
+        if state := self._state_of(process.pid):
+            return self._endpoint(state)
+        if process.poll() is not None:
+            raise self._error(f"the local cloud ended at its start with status {process.returncode}")
         process.kill()
         process.wait()
         raise self._error(f"the local cloud did not answer within {_START_S:.0f} s")
+
+    def _state_of(self, pid: int) -> "SiteState | None":
+        """Return the state that a daemon has written; None until then."""
+        state = read_state(self._paths.state)
+        return state if state is not None and state.pid == pid else None
+
+    def _is_alive(self) -> bool:
+        return FileLock(self._paths.life_lock).is_held()
 
     def _endpoint(self, state: "SiteState") -> LocalEndpoint:
         return LocalEndpoint(
@@ -171,11 +174,8 @@ class LocalSite:
         return LocalCloudError(f"{message}\n{text}".rstrip(), hint)
 
     def _await_end_of_stopping_daemon(self) -> None:
-        deadline = time.monotonic() + _STOP_S
-        while FileLock(self._paths.life_lock).is_held() and read_state(self._paths.state) is None:
-            if time.monotonic() > deadline:
-                raise self._error("another local cloud in this folder neither answers nor ends")
-            time.sleep(_POLL_S)
+        if not _wait(lambda: not self._is_alive() or read_state(self._paths.state) is not None, _STOP_S):
+            raise self._error("another local cloud in this folder neither answers nor ends")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +352,10 @@ def _daemon_environment() -> dict[str, str]:
     source = str(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{path}" if path else source}
+
+
+def _wait(condition: Callable[[], object], timeout_s: float) -> bool:
+    return bool(wait_until(condition, clock=time, timeout_s=timeout_s, poll_s=_POLL_S))
 
 
 def _terminate(pid: int) -> None:
