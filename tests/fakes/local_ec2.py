@@ -115,7 +115,7 @@ class Rig:
         url = f"http://{entry['host']}:{entry['metadata_port']}/{path}"
         request = urllib.request.Request(url, method=method, headers=headers or {})
         try:
-            with urllib.request.urlopen(request, timeout=10) as reply:
+            with urllib.request.urlopen(request, timeout=60) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
