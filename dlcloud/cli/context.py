@@ -259,12 +259,14 @@ class Context:
         named = [cluster for cluster in active if not name or name in {cluster.name, cluster.cluster_id}]
         if len(named) == 1:
             return named[0]
-        names = ", ".join(cluster.name for cluster in active) or "none is up"
         if name:
-            raise RecipeError(f"no cluster {name} is up", f"up: {names}")
-        if named:
-            raise RecipeError("which cluster?", f"up: {names}")
-        raise RecipeError("no cluster is up", "dlcloud up")
+            raise RecipeError(f"no cluster {name} is up", "dlcloud status lists what is up")
+        if not named:
+            raise RecipeError("no cluster is up", "dlcloud up quickstart")
+        names = ", ".join(cluster.name for cluster in named)
+        raise RecipeError(
+            f"several clusters are up: {names}", f"name one, as in dlcloud status {named[0].name}"
+        )
 
     def _clients(self, name: str, region: str) -> "Clients":
         """Return the clients of a region; one set, so that each is made once."""

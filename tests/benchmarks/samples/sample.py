@@ -31,7 +31,7 @@ def main():
     return program.run(ENTRY, arguments, limits=limits, packages=("pip",), work=partial(measure, cases))
 
 
-def _variants(told):
+def _variants(records):
     return [
         WorkerVariant(
             name=variant["name"],
@@ -41,7 +41,7 @@ def _variants(told):
             environment=program.environment(variant.get("environment")),
             latencies=True,
         )
-        for variant in told
+        for variant in records
     ]
 
 

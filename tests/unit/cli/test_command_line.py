@@ -204,3 +204,11 @@ def test_a_network_that_is_none_is_refused(dlcloud, cidr):
     done = dlcloud("up", "quickstart", "--dry-run", "--cidr", cidr)
     assert done.status == 2
     assert "--cidr" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [(["exec", "missing", "true"], "dlcloud status lists what is up"), (["ssh"], "dlcloud up quickstart")],
+)
+def test_the_hint_for_a_missing_cluster_is_a_command(dlcloud, words, hint):
+    assert f"\nhint: {hint}" in dlcloud(*words).stderr

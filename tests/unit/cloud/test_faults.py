@@ -78,8 +78,8 @@ def test_no_credentials_are_an_error_with_a_hint():
 
 
 def test_an_unknown_profile_is_a_credentials_error(monkeypatch):
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
-    with pytest.raises(CredentialsError, match="nobody"):
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+    with pytest.raises(CredentialsError, match="missing"):
         cloud_over(Clients(region=REGION)).identity()
 
 

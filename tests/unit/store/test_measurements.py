@@ -85,7 +85,7 @@ def test_the_newest_is_the_same_found_kind_by_kind_or_among_all_results(filled, 
 
 
 def test_names_are_of_runs_and_clusters(filled):
-    assert filled.known_names({"a", "other", "nobody"}) == {"a", "other"}
+    assert filled.known_names({"a", "other", "missing"}) == {"a", "other"}
     assert [kind.setting for kind in filled.kinds()] == ["fp32", "int8", "int8", "fp32"]
 
 
