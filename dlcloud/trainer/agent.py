@@ -24,6 +24,7 @@ from .drain import DRAINED
 from .ledger import LedgerClient, LedgerError
 from .notices import POLL_S, MetadataClient, MetadataError, NoticeTracker, SpotStatus
 from .options import Options, parse, promote
+from .orphan import OrphanWatch, power_off
 from .processes import make_lighthouse, make_workers
 from .records import Event, Records, log_to_stderr
 from .settings import ledger_address
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lighthouse=make_lighthouse(options, records) if options.lighthouse else None,
             fetch_status=MetadataClient(options.metadata).fetch,
             make_lighthouse=lambda control: make_lighthouse(promote(options, control), records),
+            power_off=power_off,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: agent.ask_to_leave(signal.Signals(number).name))
@@ -64,6 +66,7 @@ class Agent:
         lighthouse: On the coordinator.
         fetch_status: Asks the metadata service.
         make_lighthouse: Makes the lighthouse of an instance that replaces a lost coordinator.
+        power_off: Ends the instance; called only with `--end-alone-after`.
         poll_s: Seconds between two requests to the metadata service.
     """
 
@@ -73,6 +76,7 @@ class Agent:
     lighthouse: Child | None
     fetch_status: Callable[[], SpotStatus]
     make_lighthouse: Callable[[Control], Child] | None = None
+    power_off: Callable[[], None] | None = None
     poll_s: float = POLL_S
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -85,6 +89,8 @@ class Agent:
     _poller: threading.Thread = field(init=False)
     _ledger_at: float = field(default=0.0, init=False)
     _is_done: bool = field(default=False, init=False)
+    _orphan: OrphanWatch | None = field(default=None, init=False)
+    _orphaned_at: float | None = field(default=None, init=False)
     _ledger: str = field(default="", init=False)
 
     def ask_to_leave(self, cause: str) -> None:
@@ -96,6 +102,7 @@ class Agent:
         self._control = ControlFile(self.options.folder / "control.json")
         self._ledger = self.options.ledger_address
         self._start_poller()
+        self._start_orphan_watch()
         try:
             while not self._is_over():
                 self._tick()
@@ -105,6 +112,8 @@ class Agent:
         finally:
             for child in self._children():
                 child.close()
+            if self._orphaned_at is not None and self.power_off is not None:
+                self.power_off()
 
     def _tick(self) -> None:
         now = self.clock()
@@ -115,6 +124,7 @@ class Agent:
             self._start_poller(wait_s=self.poll_s)
         self._read_control()
         self._drain_in_time()
+        self._end_orphan(now)
         for child in self._children():
             child.poll(now)
         if self.lighthouse is not None and self.options.engine == "elastic" and now >= self._ledger_at:
@@ -197,6 +207,29 @@ class Agent:
             self.records.event(Event.DRAIN, cause, deadline=_isoformat(self._notices.deadline))
         for worker in workers:
             worker.ask_to_leave()
+
+    def _start_orphan_watch(self) -> None:
+        if self.options.end_alone_s is not None:
+            self._orphan = OrphanWatch(
+                run=self.options.run,
+                ledger=lambda: self._ledger,
+                control=self.options.folder / "control.json",
+                limit_s=self.options.end_alone_s,
+            )
+            self._orphan.start()
+
+    def _end_orphan(self, now: float) -> None:
+        """Let the workers of an orphan leave, and kill those that have not."""
+        if self._orphan is None or not self._orphan.is_orphan:
+            return
+        if self._orphaned_at is None:
+            self._orphaned_at = now
+            cause = f"neither coordinator nor controller for {self.options.end_alone_s:g} s"
+            self.records.event(Event.ORPHANED, cause)
+            self.ask_to_leave(cause)
+        if now - self._orphaned_at > self.options.margin_s:
+            for worker in self.workers:
+                worker.kill()
 
     def _linger(self) -> None:
         """Keep the lighthouse for a moment, for workers that are about to end."""

@@ -74,14 +74,19 @@ class ReduceBuffer:
         self._slices = list(_slice([*parameters, *self._buffers]))
         self._parameters = self._slices[: len(parameters)]
         self._lineage = 0
-        end = self._slices[-1].stop
-        self.flat = torch.zeros(end + len(_EXTRA), dtype=self._dtype, device=parameters[0].device)
-        self._extra = dict(zip(_EXTRA, self.flat[end:], strict=True))
-        self._views = [self._view(piece) for piece in self._parameters]
+        self._device = parameters[0].device
+        self.renew()
         self._before = [buffer.clone() for buffer in self._buffers]
         self._buckets = _Buckets(self._parameters, len(self.flat), bucket_bytes // self.flat.element_size())
         for number, piece in enumerate(self._parameters):
             piece.tensor.register_post_accumulate_grad_hook(self._collector(number))
+
+    def renew(self) -> None:
+        """Take another vector: a sum that was broken off may still write to the present one."""
+        end = self._slices[-1].stop
+        self.flat = torch.zeros(end + len(_EXTRA), dtype=self._dtype, device=self._device)
+        self._extra = dict(zip(_EXTRA, self.flat[end:], strict=True))
+        self._views = [self._view(piece) for piece in self._parameters]
 
     def begin(self) -> None:
         """Begin a step: copy the running statistics, with which every microbatch and every retry starts."""

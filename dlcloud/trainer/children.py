@@ -107,6 +107,9 @@ class Child:
         if now - self._started_at >= STEADY_S:
             self._failures = 0
         self._failures += 1
+        if self.is_leaving and status == -signal.SIGTERM:
+            # It was asked to leave before it could listen.
+            status = DRAINED
         if status in {0, DRAINED} or self.is_leaving or self._failures > self.restarts:
             self.status = status if status >= 0 else 128 - status
             return

@@ -80,8 +80,11 @@ class Compute:
         self._buffer.apply()
 
     def undo(self) -> None:
-        """Restore the running statistics that the step has changed."""
+        """Restore the running statistics that the step has changed; its sums may not have ended."""
         self._buffer.restore()
+        self._buffer.renew()
+        if self._rows is not None:
+            self._rows = torch.zeros_like(self._rows)
 
     def _compute_whole(self, place: WorkerStep, send: Send) -> None:
         samples = self.count_samples(place.step)

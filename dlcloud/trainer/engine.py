@@ -8,11 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-
-class NoQuorumError(Exception):
-    """The workers have not agreed on a step: the lighthouse does not answer, or too few workers are there."""
-
-
 State = dict[str, Any]
 """All that a newcomer needs: tensors and plain values only, so that it can be read from a peer safely."""
 
@@ -37,9 +32,8 @@ class Member:
 class Engine(Protocol):
     """The other workers, as one of them sees them."""
 
-    @property
-    def step(self) -> int:
-        """Committed steps."""
+    step: int
+    """Committed steps."""
 
     def begin(self) -> Member | None:
         """Agree on the participants of the next step and fetch a peer's state if this one is behind.
@@ -52,7 +46,7 @@ class Engine(Protocol):
         """
 
     def depart(self) -> None:
-        """Stop the heartbeats, so that peers don't wait for this worker after the step that has begun."""
+        """Leave after the step that has begun, so that peers don't wait for this worker then."""
 
     def allreduce(self, values: Tensor) -> None:
         """Begin to sum the values of all workers, in place; the result is certain after `commit` only."""
@@ -61,7 +55,7 @@ class Engine(Protocol):
         """Wait for every reduction; False where one failed.
 
         Args:
-            limit_s: Time after which a reduction is aborted; None where a newcomer may be fetching state.
+            limit_s: Time after which a reduction is given up; None where a newcomer may be fetching state.
         """
 
     def commit(self, *, agreed: bool) -> bool:

@@ -1,10 +1,10 @@
 """The fence: whether a worker may commit a step. Pure, so that every case can be tested.
 
-It refuses a worker that starts the run again from step 0, a stale state, a run that is done, and a group of
-workers that was separated from the others; by what the ledger and the control file say.
+It refuses a worker that starts the run again from step 0, a stale state, and a run that is done; by what the
+ledger and the control file say.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from .ledger import Entry
@@ -27,42 +27,6 @@ class CommitDecision:
 
 
 GO = CommitDecision(Verdict.GO)
-
-REJOIN_S = 3.0
-"""How long workers wait for others that a restarted lighthouse has not heard of yet."""
-
-
-@dataclass(slots=True)
-class RejoinBarrier:
-    """Keeps a part of the workers from continuing alone after a restart of the lighthouse.
-
-    A restarted lighthouse counts its quorums from 1 again and knows no worker: the first one that asks is
-    alone, as far as it knows. Within a few heartbeats it has heard of the others.
-    """
-
-    _size: int = field(default=0, init=False)
-    _until: float = field(default=0.0, init=False)
-
-    def observe(self, before: tuple[int, int], after: tuple[int, int], now: float) -> bool:
-        """Compare two quorums; True if the lighthouse has restarted in between and knows fewer workers.
-
-        Args:
-            before: Number and size of the quorum before.
-            after: The same of this one.
-            now: Seconds of a monotonic clock.
-        """
-        has_restarted = after[0] <= before[0] and after[1] < before[1]
-        if has_restarted:
-            self._size, self._until = before[1], now + REJOIN_S
-        return has_restarted
-
-    def check(self, size: int, now: float) -> CommitDecision:
-        """Decide on a quorum of so many workers."""
-        if size >= self._size or now >= self._until:
-            self._size = 0
-            return GO
-        reason = f"the lighthouse has restarted: {size} of {self._size} workers are back"
-        return CommitDecision(Verdict.HOLD, reason)
 
 
 def check_size(size: int, minimum: int) -> CommitDecision:

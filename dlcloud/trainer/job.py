@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from .drain import Drain
 from .engine import State, digest_of
+from .history import History
 from .ledger import WrongRunError
 from .sampler import key
 
@@ -92,14 +93,15 @@ class TrainingState:
     Args:
         fingerprint: Of run and settings, which all workers share.
         drain: Must not interrupt the loading of a state.
+        history: The records of the steps; that of the last one is a part of the state.
 
     Attributes:
         step: Committed steps.
         lineage: Distinguishes this sequence of commits from every other one.
     """
 
-    def __init__(self, job: Job, fingerprint: int, drain: Drain) -> None:
-        self._job, self._fingerprint, self._drain = job, fingerprint, drain
+    def __init__(self, job: Job, fingerprint: int, drain: Drain, history: History) -> None:
+        self._job, self._fingerprint, self._drain, self._history = job, fingerprint, drain, history
         self._rates = [group["lr"] for group in job.optimizer.param_groups]
         self.step = self.lineage = 0
 
@@ -109,6 +111,7 @@ class TrainingState:
             "fingerprint": self._fingerprint,
             "step": self.step,
             "lineage": self.lineage,
+            "record": self._history.find(self.step),
             "model": self._job.model.state_dict(),
             "optimizer": self._job.optimizer.state_dict(),
         }
@@ -127,6 +130,7 @@ class TrainingState:
             self._job.model.load_state_dict(state["model"])
             self._job.optimizer.load_state_dict(state["optimizer"])
             self.step, self.lineage = state["step"], state["lineage"]
+        self._history.rewind(self.step, state.get("record"))
 
     def reset(self) -> None:
         """Count from 0, so that a peer's state replaces this one."""

@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from .children import watch_termination
+from .history import Journal
 from .ledger import LIMIT_BYTES, PATH, TIMEOUT_S, Entry, WrongRunError, parse_entry
 from .options import parse_lighthouse
+from .quorum import Roster
+from .quorum_server import QuorumServer
 
 CLAIM_S = 10.0
 """A first step that was claimed and not committed for so long may be claimed again."""
@@ -30,20 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         ledger = Ledger(arguments.ledger, arguments.run, step=arguments.step)
         server = LedgerServer(ledger, arguments.host, arguments.ledger_port)
+        roster = Roster(
+            minimum=arguments.minimum,
+            join_s=arguments.join_ms / 1000,
+            silent_s=arguments.heartbeat_ms / 1000,
+        )
+        QuorumServer(roster, Journal(arguments.records), arguments.run, arguments.host, arguments.port)
     except (OSError, ValueError, WrongRunError) as error:
         sys.stderr.write(f"lighthouse: {error}\n")
         return 1
-    # After the arguments: a wrong one should not wait for PyTorch.
-    from torchft.coordination import LighthouseServer  # noqa: PLC0415
-
-    lighthouse = LighthouseServer(
-        bind=f"{arguments.host or '[::]'}:{arguments.port}",
-        min_replicas=arguments.minimum,
-        join_timeout_ms=arguments.join_ms,
-        heartbeat_timeout_ms=arguments.heartbeat_ms,
-    )
     terminated.wait()
-    lighthouse.shutdown()
     server.shutdown()
     return 0
 

@@ -15,6 +15,7 @@ from .compute import Compute
 from .control import Control, ControlFile
 from .drain import Drain, DrainedError
 from .engine import Connect, Engine, Member
+from .history import History
 from .job import Job, TrainingState
 from .ledger import LedgerReporter, WrongRunError
 from .membership import Membership
@@ -71,6 +72,7 @@ class Loop:
 
     Args:
         connect: Connects to the other workers.
+        history: The records of the steps, which `connect` sends to the coordinator.
         connect_to: The same for another coordinator, given its `HOST:PORT`.
         clock: Seconds of a monotonic clock.
     """
@@ -81,6 +83,7 @@ class Loop:
     connect: Connect
     reporter: LedgerReporter
     drain: Drain = field(default_factory=Drain)
+    history: History = field(default_factory=History)
     connect_to: Callable[[str], Connect] | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -113,7 +116,7 @@ class Loop:
     def _prepare(self) -> None:
         control = ControlFile(self.settings.control)
         self._compute = Compute(self.job, self.settings.run)
-        self._state = TrainingState(self.job, self._compute.fingerprint, self.drain)
+        self._state = TrainingState(self.job, self._compute.fingerprint, self.drain, self.history)
         self._checkpoints = Checkpoints(
             state=self._state,
             settings=self.settings,
@@ -131,7 +134,7 @@ class Loop:
             drain=self.drain,
             connect=self.connect,
             connect_to=self.connect_to,
-            coordinator=(self.settings.lighthouse or "").removeprefix("http://"),
+            coordinator=self.settings.lighthouse or "",
             clock=self.clock,
             sleep=self.sleep,
         )
@@ -223,7 +226,7 @@ class Loop:
             report(step=step)
         attempts, seconds = self._pace.attempts, self._pace.add(self.clock())
         every = self.settings.hash_every
-        self.records.step(
+        line = self.records.step(
             step=step,
             samples=self._compute.count_samples(share.step),
             share=self._compute.share(share),
@@ -237,6 +240,7 @@ class Loop:
             seconds=round(seconds, 6),
             hash=self._state.digest() if every and step % every == 0 else None,
         )
+        self.history.add(step, line)
         if self.job.after_step:
             self.job.after_step(step, self._loss)
         if self._checkpoints.is_due():

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from .checkpoint import Checkpoints
 from .control import Control, ControlFile
 from .drain import Drain
-from .engine import Connect, Engine, Member, NoQuorumError
-from .fence import CommitDecision, RejoinBarrier, Verdict, check_history, check_size
+from .engine import Connect, Engine, Member
+from .fence import CommitDecision, Verdict, check_history, check_size
 from .job import TrainingState
 from .ledger import LedgerReporter
+from .quorum import NoQuorumError
 from .records import Event, Records
 from .settings import ledger_address
 
@@ -53,7 +54,6 @@ class Membership:
     previous: Member | None = field(default=None, init=False)
     announced: int = field(default=0, init=False)
     waiting: str = field(default="", init=False)
-    _barrier: RejoinBarrier = field(default_factory=RejoinBarrier, init=False)
     _is_proven: bool = field(default=False, init=False)  # the ledger allows to train on this state
 
     def read_control(self) -> Control:
@@ -135,8 +135,6 @@ class Membership:
             self.records.event(Event.HEALED, "state from a live peer", step=step, seconds=seconds, size=size)
         if before is None:
             self.records.event(Event.JOINED, "agreed with the others", step=step, size=size)
-        elif self._barrier.observe((before.quorum, before.size), (member.quorum, size), self.clock()):
-            self._is_proven = False
         elif (lost := before.size - size - self.announced) > 0:
             self.records.event(Event.LOST, "no sign of life", step=step, workers=lost, size=size)
         if before is not None and size < before.size:
@@ -149,8 +147,6 @@ class Membership:
             AlreadyDoneError: The run is done.
         """
         decision = check_size(member.size, control.minimum)
-        if decision.verdict is Verdict.GO:
-            decision = self._barrier.check(member.size, self.clock())
         if decision.verdict is not Verdict.GO or not self._is_proven:
             history = check_history(engine.step, self.reporter.read(), control.least)
             # Where the run is done, no other worker will come.

@@ -12,7 +12,14 @@ from pathlib import Path
 from .control import Control
 from .drain import LEAVE_S
 from .notices import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE
-from .settings import CHECKPOINT_S, LEDGER_PORT, LIGHTHOUSE_PORT, ledger_address
+from .settings import (
+    CHECKPOINT_S,
+    HEARTBEAT_MS,
+    JOIN_MS,
+    LEDGER_PORT,
+    LIGHTHOUSE_PORT,
+    ledger_address,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,7 @@ class Options:
     last_s: float
     drain_on_rebalance: bool
     restarts: int
+    end_alone_s: float | None
     metadata: str
     engine: str
     command: tuple[str, ...]
@@ -80,6 +88,7 @@ def parse_lighthouse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--ledger", type=Path, required=True, metavar="FILE", help="where the ledger is kept")
     add("--host", default="", help="address to listen on; empty: all")
     add("--port", type=natural, default=LIGHTHOUSE_PORT, help="of the lighthouse")
+    add("--records", type=Path, metavar="FILE", help="where the steps of all workers are recorded")
     add("--ledger-port", type=natural, default=LEDGER_PORT, help="of the ledger")
     _add_quorum(parser)
     return parser.parse_args(argv)
@@ -163,15 +172,18 @@ def _add_leaving(parser: argparse.ArgumentParser, metadata: str) -> None:
     add("--last-seconds", dest="last_s", type=seconds, default=5.0, metavar="S",
         help="kill a worker that still runs so long before an interruption")  # fmt: skip
     add("--drain-on-rebalance", action="store_true", help="leave at a rebalance recommendation, too")
+    add("--end-alone-after", dest="end_alone_s", type=seconds, metavar="S",
+        help="power off after so long without coordinator and controller; None: never")  # fmt: skip
     add("--metadata", default=metadata, metavar="URL", help="of the metadata service")
 
 
 def _add_quorum(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     add = parser.add_argument
     add("--minimum", type=positive, default=1, metavar="N", help="workers that every step needs")
-    add("--join-ms", type=positive, default=200, metavar="MS", help="how long a step waits for a late worker")
-    add("--heartbeat-ms", type=positive, default=300, metavar="MS",
-        help="a worker without a heartbeat for so long is gone")  # fmt: skip
+    add("--join-ms", type=positive, default=JOIN_MS, metavar="MS",
+        help="how long a step waits for a worker that is late")  # fmt: skip
+    add("--heartbeat-ms", type=positive, default=HEARTBEAT_MS, metavar="MS",
+        help="a connected worker without a heartbeat for so long hangs")  # fmt: skip
     add("--step", type=natural, default=0, metavar="N",
         help="steps that are committed, where this replaces a lost coordinator")  # fmt: skip
 

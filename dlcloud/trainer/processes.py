@@ -81,6 +81,7 @@ def lighthouse_command(options: Options) -> list[str]:
     command = [sys.executable, "-m", f"{PACKAGE}.lighthouse", "--run", options.run, "--host", options.host]
     command += ["--port", str(options.port), "--ledger-port", str(options.port + 1)]
     command += ["--ledger", str(options.folder / "ledger.json"), "--minimum", str(options.minimum)]
+    command += ["--records", str(options.folder / "records.jsonl")]
     command += ["--join-ms", str(options.join_ms), "--heartbeat-ms", str(options.heartbeat_ms)]
     return [*command, "--step", str(options.step)]
 
@@ -118,7 +119,7 @@ def settings_of(options: Options, number: int) -> Settings:
         run=options.run,
         worker=options.worker if options.workers == 1 else f"{options.worker}.{number}",
         host=options.host,
-        lighthouse=f"http://{options.coordinator}:{options.port}",
+        lighthouse=f"{options.coordinator}:{options.port}",
         ledger=options.ledger_address,
         records=folder / "records.jsonl",
         # All workers of an instance have the same state: one of them keeps it.
@@ -133,8 +134,6 @@ def settings_of(options: Options, number: int) -> Settings:
 
 def _common_environment(options: Options) -> dict[str, str]:
     environment = add_package(os.environ, str(ROOT), str(Path(sys.executable).parent))
-    # Otherwise torchft logs every step.
-    environment.setdefault("RUST_LOG", "error")
     if interface := interface_of(options.host):
         # A host's name may resolve to an address that peers do not reach.
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)

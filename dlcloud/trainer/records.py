@@ -12,7 +12,8 @@ step        step: number of committed steps, this one included; samples; share [
 event       event: one of Event; cause; and what else belongs to it (step, deadline, path, seconds)
 end         ok; status: of the process; step
 
-The agent of an instance and its workers write to one file; each record is one write.
+The agent of an instance and its workers write to one file; each record is one write. On the coordinator the
+lighthouse adds the steps of all workers to it, each once; `worker` is who took it.
 """
 
 import json
@@ -49,6 +50,7 @@ class Event(Enum):
     REBALANCE = "rebalance"
     METADATA = "metadata"
     CONTROL = "control"
+    ORPHANED = "orphaned"
     WORKER_STARTED = "worker_started"
     WORKER_ENDED = "worker_ended"
     KILLED = "killed"
@@ -87,8 +89,9 @@ class Records:
     def start(self, **values: Any) -> None:  # noqa: ANN401 - whatever JSON holds
         self._write("start", values)
 
-    def step(self, **values: Any) -> None:  # noqa: ANN401
-        self._write("step", values)
+    def step(self, **values: Any) -> str:  # noqa: ANN401
+        """Record a committed step; return the line, for the coordinator."""
+        return self._write("step", values)
 
     def event(self, event: Event, cause: str, **values: Any) -> None:  # noqa: ANN401
         """Record and log an event."""
@@ -99,12 +102,13 @@ class Records:
     def end(self, *, status: int, **values: Any) -> None:  # noqa: ANN401
         self._write("end", {"ok": status == 0, "status": status, **values})
 
-    def _write(self, kind: str, values: dict[str, Any]) -> None:
-        if self._file < 0:
-            return
+    def _write(self, kind: str, values: dict[str, Any]) -> str:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         head = {"schema": SCHEMA, "record": kind, "time": time, "run": self.run, "worker": self.worker}
-        os.write(self._file, (json.dumps({**head, **values}, separators=(",", ":")) + "\n").encode())
+        line = json.dumps({**head, **values}, separators=(",", ":"))
+        if self._file >= 0:
+            os.write(self._file, line.encode() + b"\n")
+        return line
 
 
 def log_to_stderr(line: str) -> None:

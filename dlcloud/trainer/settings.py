@@ -13,6 +13,17 @@ LIGHTHOUSE_PORT = 29510
 LEDGER_PORT = LIGHTHOUSE_PORT + 1
 CHECKPOINT_S = 60
 
+HEARTBEAT_MS = 5000
+"""A process that ends closes its connections, which is noticed at once. So this limit is for machines and
+processes that stop without a word, and must be longer than what they live through: a processor shared with
+other programs, a copy of gigabytes that holds Python's lock, a virtual machine that is paused, a packet that
+TCP sends again after 0.2, 0.6, 1.4 and 3 s. torchft's lighthouse has the same default.
+Source: torchft 0.2.0, src/lighthouse.rs, heartbeat_timeout_ms; RFC 6298."""
+
+JOIN_MS = 5000
+"""A worker that is late by less, with heartbeats, keeps its place: to leave it behind and to take it back
+costs two changes of connections and a transfer of the state."""
+
 
 def ledger_address(lighthouse: str) -> str:
     """Return `HOST:PORT` of the ledger of the lighthouse at `HOST:PORT`: it has the next port."""
@@ -26,19 +37,21 @@ class Timing:
 
     Attributes:
         quorum_s: For an agreement on the participants of a step, before the request is repeated.
-        connect_s: For the connections among the workers of a new quorum.
-        heal_s: For the state of a peer, and for a step in which a peer may be fetching it.
-        stall_s: Least time after which a reduction is aborted.
-        stall_factor: Multiple of its usual length after which a step is aborted, where that is more.
-        heartbeat_s: Between heartbeats to the lighthouse.
+        connect_s: For a connection to another worker of a new quorum.
+        heal_s: For a step in which a peer may be fetching a state.
+        stall_s: Least time after which a reduction is given up.
+        stall_factor: Multiple of its usual length after which a step is given up, where that is more.
+        beat_s: Between heartbeats to the lighthouse.
+        silent_s: A lighthouse that does not answer them for so long is gone.
     """
 
     quorum_s: float = 60.0
-    connect_s: float = 10.0
+    connect_s: float = 3.0
     heal_s: float = 120.0
     stall_s: float = 5.0
     stall_factor: float = 5.0
-    heartbeat_s: float = 0.05
+    beat_s: float = 0.5
+    silent_s: float = HEARTBEAT_MS / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +62,7 @@ class Settings:
         run: Name of the run; workers of another run are refused.
         worker: Name of this worker.
         host: This machine's address, as peers reach it.
-        lighthouse: `http://HOST:PORT`; None trains alone.
+        lighthouse: `HOST:PORT`; None trains alone.
         ledger: `HOST:PORT`.
         records: File that records are appended to.
         checkpoints: Folder; None writes none.

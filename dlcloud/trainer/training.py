@@ -21,7 +21,8 @@ worker that is asked to leave raises DrainedError, a SystemExit: the lines after
 training has ended.
 """
 
-import logging
+import atexit
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ from torch.optim import Optimizer
 from .children import end_with_parent
 from .drain import Drain
 from .engine import Connect, Solo
+from .history import History
 from .job import Job, Loss, Samples
 from .ledger import LedgerClient, LedgerReporter, WrongRunError
 from .loop import Loop, Outcome, count_steps
@@ -98,12 +100,12 @@ def device() -> torch.device:
 
 
 def run(job: Job, settings: Settings) -> Outcome:
-    # torchft logs every error with its traceback, and meets one at each membership change.
-    logging.getLogger("torchft").setLevel(logging.CRITICAL)
     if settings.lighthouse:
         end_with_parent()
+        # At its end Python would walk through all objects: a second or more, of the notice's two minutes.
+        atexit.register(gc.freeze)
     client = LedgerClient(address=settings.ledger, run=settings.run) if settings.ledger else None
-    drain = Drain()
+    drain, history = Drain(), History()
     with (
         Records(
             path=settings.records, run=settings.run, worker=settings.worker, log=log_to_stderr
@@ -115,10 +117,11 @@ def run(job: Job, settings: Settings) -> Outcome:
             job=job,
             settings=settings,
             records=records,
-            connect=_make_connect(settings),
+            connect=_make_connect(settings, history),
             reporter=LedgerReporter(client),
             drain=drain,
-            connect_to=lambda address: _make_connect(replace(settings, lighthouse=f"http://{address}")),
+            history=history,
+            connect_to=lambda address: _make_connect(replace(settings, lighthouse=address), history),
         )
         try:
             return loop.run()
@@ -127,18 +130,20 @@ def run(job: Job, settings: Settings) -> Outcome:
             raise SystemExit(f"{settings.worker}: {error}") from error
 
 
-def _make_connect(settings: Settings) -> Connect:
+def _make_connect(settings: Settings, history: History) -> Connect:
     if settings.lighthouse is None:
         return lambda step, _load, _save: Solo(step)
-    # A worker that is alone needs no torchft.
-    from .quorum import QuorumEngine  # noqa: PLC0415
+    # A worker that is alone needs no connections.
+    from .quorum_engine import QuorumEngine  # noqa: PLC0415
 
     return partial(
         QuorumEngine,
         lighthouse=settings.lighthouse,
         host=settings.host,
         name=settings.worker,
+        run=settings.run,
         timing=settings.timing,
+        history=history,
     )
 
 

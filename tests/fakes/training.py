@@ -41,6 +41,8 @@ class Cluster:
         lighthouse: More arguments of the lighthouse.
     """
 
+    host = "127.0.0.1"  # of the lighthouse
+
     def __init__(self, python, folder, script, lighthouse=()):
         self.python, self.folder, self.script = str(python), Path(folder), list(script)
         self.port = free_pair()
@@ -66,8 +68,14 @@ class Cluster:
         command = [self.python, "-m", "trainer.lighthouse", "--run", run, "--port", str(self.port)]
         ledger = self.folder / f"ledger-{self.port}.json"
         command += ["--ledger-port", str(self.ledger_port), "--ledger", str(ledger)]
+        command += ["--records", str(self.journal)]
         self.lighthouse = self._spawn("lighthouse", [*command, *self.lighthouse_arguments], {})
         wait_until(lambda: self._listens(self.port) and self._listens(self.ledger_port), "the lighthouse")
+
+    @property
+    def journal(self):
+        """The file of the steps that the lighthouse has recorded."""
+        return self.records_path(f"lighthouse-{self.port}")
 
     def kill_lighthouse(self):
         self.lighthouse.kill()
@@ -87,7 +95,7 @@ class Cluster:
         values = {
             "run": RUN,
             "worker": name,
-            "lighthouse": f"http://127.0.0.1:{self.port}",
+            "lighthouse": f"127.0.0.1:{self.port}",
             "ledger": f"127.0.0.1:{self.ledger_port}",
             "records": str(self.records_path(name)),
             "hash_every": 1,
@@ -149,7 +157,6 @@ class Cluster:
         environment = {
             **{key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ},
             "OMP_NUM_THREADS": "1",
-            "RUST_LOG": "error",
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             **extra,
@@ -157,9 +164,8 @@ class Cluster:
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
-    @staticmethod
-    def _listens(port):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+    def _listens(self, port):
+        with contextlib.suppress(OSError), socket.create_connection((self.host, port), 1):
             return True
         return False
 

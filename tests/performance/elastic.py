@@ -364,7 +364,6 @@ class Nursery(Cluster):
     def __enter__(self):
         super().__enter__()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.folder)}
-        environment["RUST_LOG"] = "error"  # read when torchft is imported
         self.mother = subprocess.Popen(
             [self.python, "-c", MOTHER],
             cwd=self.folder, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -411,7 +410,7 @@ class Child:
 
 MOTHER = """
 import json, os, runpy, signal, sys
-import sklearn.datasets, torch, torchft.manager, trainer.quorum, trainer.training
+import sklearn.datasets, torch, trainer.quorum_engine, trainer.training
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
     asked = json.loads(line)

@@ -16,15 +16,19 @@ from dlcloud.trainer.control import Control
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.notices import MetadataError, SpotStatus
 from dlcloud.trainer.options import parse, promote
+from dlcloud.trainer.orphan import OrphanWatch
 from dlcloud.trainer.processes import make_workers
 from dlcloud.trainer.records import Event, Records
 from tests.fakes.training import read_records, write_control_file
 
 DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(60)"
-STUBBORN = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+STUBBORN = (
+    "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready','w'); time.sleep(90)"
+)
 DONE = "pass"
 FAILS = "raise SystemExit(3)"
-LIMIT_S = 30.0
+LIMIT_S = 120.0
+SOME_TICKS = 10
 
 
 class Desk:
@@ -34,10 +38,26 @@ class Desk:
         base = ["--run", "r", "--worker", "w", "--coordinator", "127.0.0.1", "--folder", str(folder)]
         self.folder, self.answer = folder, SpotStatus()
         self.options = parse([*base, *options, "--", sys.executable, "-c", script], {})
-        self.actions = []
+        self.actions, self.ticks = [], 0
 
-    def at(self, seconds, action):
-        self.actions.append((seconds, action))
+    def when(self, condition, action):
+        """Do something once a condition holds, and what was to be done before is done."""
+        self.actions.append((condition, action))
+
+    def once(self, kind, action, count=1):
+        """Do something once so many events of a kind are recorded."""
+        self.when(lambda: len(self.events(kind)) >= count, action)
+
+    def some_ticks_after(self, kind, action):
+        """Do something once an event is recorded and the agent has had the time to react to it."""
+        self.once(kind, lambda: self.actions.insert(0, (self.after_ticks(), action)))
+
+    def after_ticks(self):
+        last = self.ticks + SOME_TICKS
+        return lambda: self.ticks >= last
+
+    def leave(self):
+        self.agent.ask_to_leave("SIGTERM")
 
     def fetch(self):
         if isinstance(self.answer, Exception):
@@ -60,7 +80,8 @@ class Desk:
 
     def tick(self, elapsed):
         assert elapsed < LIMIT_S, "the agent does not end"
-        while self.actions and self.actions[0][0] <= elapsed:
+        self.ticks += 1
+        while self.actions and self.actions[0][0]():
             self.actions.pop(0)[1]()
         time.sleep(0.02)
 
@@ -86,10 +107,17 @@ def test_a_worker_that_fails_is_started_again_and_then_given_up(tmp_path):
     assert "failed with status 3" in desk.events("worker_ended")[0]["cause"]
 
 
+def test_a_worker_that_is_asked_to_leave_before_it_listens_has_left(tmp_path):
+    desk = Desk(tmp_path, "import time; time.sleep(90)")
+    desk.once("worker_started", desk.leave)
+    assert desk.run() == DRAINED
+    assert desk.events("worker_ended")[0]["cause"] == "ended by SIGTERM"
+
+
 def test_a_worker_that_is_killed_is_started_again_and_said_so(tmp_path):
     desk = Desk(tmp_path, DRAINS)
-    desk.at(1.0, lambda: os.kill(desk.events("worker_started")[0]["pid"], signal.SIGKILL))
-    desk.at(2.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    desk.once("worker_started", lambda: os.kill(desk.events("worker_started")[0]["pid"], signal.SIGKILL))
+    desk.once("worker_started", desk.leave, count=2)
     assert desk.run() == DRAINED
     assert desk.events("killed")[0]["cause"] == "ended by SIGKILL"
     assert len(desk.events("worker_started")) == 2
@@ -97,12 +125,14 @@ def test_a_worker_that_is_killed_is_started_again_and_said_so(tmp_path):
 
 def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_path):
     desk = Desk(tmp_path, DRAINS, "--margin", "60", "--last-seconds", "1")
-    desk.answer = SpotStatus(action="terminate", at=in_seconds(120))
-    desk.at(1.3, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=in_seconds(50))))
-    desk.at(1.2, lambda: None if desk.events("drain") else setattr(desk, "was_far", True))
-    desk.actions.sort(key=lambda action: action[0])
+    desk.answer = SpotStatus(action="terminate", at=in_seconds(600))
+    drains = []
+    desk.some_ticks_after("notice", lambda: drains.extend(desk.events("drain")))
+    desk.when(
+        lambda: True, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=in_seconds(50)))
+    )
     assert desk.run() == DRAINED
-    assert desk.was_far
+    assert drains == []
     notices = desk.events("notice")
     assert ["moved" in event["cause"] for event in notices] == [False, True]
     drain = desk.events("drain")[0]
@@ -112,10 +142,14 @@ def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_p
     assert ended["time"] < drain["deadline"]
 
 
-def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path):
-    desk = Desk(tmp_path, STUBBORN, "--margin", "60", "--last-seconds", "2")
-    deadline = in_seconds(5)
-    desk.at(1.5, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=deadline)))
+def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    desk = Desk(tmp_path, STUBBORN, "--margin", "90", "--last-seconds", "60")
+    deadline = in_seconds(65)
+    desk.when(
+        (tmp_path / "ready").exists,
+        lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=deadline)),
+    )
     assert desk.run() == 1
     killed = desk.events("killed")[0]
     assert datetime.fromisoformat(killed["time"]) < deadline
@@ -123,7 +157,8 @@ def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path):
 
 def test_the_controller_may_ask_a_worker_to_leave(tmp_path):
     desk = Desk(tmp_path, DRAINS)
-    desk.at(1.0, lambda: write_control_file(tmp_path / "control.json", generation=1, drain="resize to 2"))
+    path = tmp_path / "control.json"
+    desk.once("worker_started", lambda: write_control_file(path, generation=1, drain="resize to 2"))
     assert desk.run() == DRAINED
     assert desk.events("drain")[0]["cause"] == "resize to 2"
 
@@ -144,9 +179,9 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
         )
 
     control = Control(generation=1, minimum=2, coordinator="127.0.0.7:4000", coordinates=True, step=12)
-    desk.at(0.1, lambda: setattr(desk.agent, "make_lighthouse", make_lighthouse))
-    desk.at(0.5, lambda: write_control_file(tmp_path / "control.json", **asdict(control)))
-    desk.at(2.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    desk.once("worker_started", lambda: setattr(desk.agent, "make_lighthouse", make_lighthouse))
+    desk.when(lambda: True, lambda: write_control_file(tmp_path / "control.json", **asdict(control)))
+    desk.once("lighthouse_started", desk.leave)
     assert desk.run() == DRAINED
     assert len(desk.events("lighthouse_started")) == 1
     (options,) = promoted
@@ -158,7 +193,7 @@ def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path,
     desk = Desk(tmp_path, DRAINS, *(["--drain-on-rebalance"] if drain else []))
     desk.answer = SpotStatus(rebalance=in_seconds(0))
     if not drain:
-        desk.at(1.2, lambda: desk.agent.ask_to_leave("SIGTERM"))
+        desk.some_ticks_after("rebalance", desk.leave)
     assert desk.run() == DRAINED
     assert len(desk.events("rebalance")) == 1
     assert desk.events("drain")[0]["cause"] == ("rebalance recommendation" if drain else "SIGTERM")
@@ -167,8 +202,8 @@ def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path,
 def test_a_metadata_service_that_is_away_is_told_once(tmp_path):
     desk = Desk(tmp_path, DRAINS)
     desk.answer = MetadataError("no metadata service")
-    desk.at(0.5, lambda: setattr(desk, "answer", SpotStatus()))
-    desk.at(1.5, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    desk.some_ticks_after("metadata", lambda: setattr(desk, "answer", SpotStatus()))
+    desk.once("metadata", desk.leave, count=2)
     assert desk.run() == DRAINED
     assert [event["cause"] for event in desk.events("metadata")] == [
         "no metadata service",
@@ -178,9 +213,9 @@ def test_a_metadata_service_that_is_away_is_told_once(tmp_path):
 
 def test_a_notice_is_followed_where_the_rebalance_path_fails(tmp_path):
     desk = Desk(tmp_path, DRAINS)
-    notice = SpotStatus(action="terminate", at=in_seconds(30))
-    desk.at(2.0, lambda: setattr(desk, "answer", MetadataError("answered 503 for rebalance", notice)))
-    desk.at(6.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    desk.answer = MetadataError(
+        "answered 503 for rebalance", SpotStatus(action="terminate", at=in_seconds(30))
+    )
     assert desk.run() == DRAINED
     assert [event["cause"] for event in desk.events("metadata")] == ["answered 503 for rebalance"]
     assert len(desk.events("notice")) == 1
@@ -190,7 +225,6 @@ def test_a_notice_is_followed_where_the_rebalance_path_fails(tmp_path):
 def test_a_notice_whose_time_slides_is_followed_and_recorded_once(tmp_path):
     desk = Desk(tmp_path, DRAINS, "--margin", "3", "--last-seconds", "1")
     desk.fetch = lambda: SpotStatus(action="terminate", at=in_seconds(6))
-    desk.at(10.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
     assert desk.run() == DRAINED
     (event,) = desk.events("notice")
     (drain,) = desk.events("drain")
@@ -201,8 +235,8 @@ def test_a_notice_whose_time_slides_is_followed_and_recorded_once(tmp_path):
 def test_an_exception_of_the_metadata_client_is_recorded_once(tmp_path):
     desk = Desk(tmp_path, DRAINS)
     desk.answer = ValueError("Invalid header value")
-    desk.at(2.0, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=in_seconds(30))))
-    desk.at(6.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    notice = SpotStatus(action="terminate", at=in_seconds(30))
+    desk.some_ticks_after("metadata", lambda: setattr(desk, "answer", notice))
     assert desk.run() == DRAINED
     assert [event["cause"] for event in desk.events("metadata")] == [
         "the metadata client failed: ValueError('Invalid header value')",
@@ -214,8 +248,8 @@ def test_an_exception_of_the_metadata_client_is_recorded_once(tmp_path):
 def test_an_exception_is_recorded_where_the_service_failed_before(tmp_path):
     desk = Desk(tmp_path, DRAINS)
     desk.answer = MetadataError("answered 503")
-    desk.at(0.7, lambda: setattr(desk, "answer", ValueError("Invalid header value")))
-    desk.at(1.5, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    desk.once("metadata", lambda: setattr(desk, "answer", ValueError("Invalid header value")))
+    desk.once("metadata", desk.leave, count=2)
     assert desk.run() == DRAINED
     causes = [event["cause"] for event in desk.events("metadata")]
     assert causes == ["answered 503", "the metadata client failed: ValueError('Invalid header value')"]
@@ -232,14 +266,42 @@ def test_a_polling_thread_that_ends_is_started_again(tmp_path):
         return desk.answer
 
     desk.fetch = fetch
-    desk.at(2.0, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=in_seconds(30))))
-    desk.at(6.0, lambda: desk.agent.ask_to_leave("SIGTERM"))
+    notice = SpotStatus(action="terminate", at=in_seconds(30))
+    desk.once("metadata", lambda: setattr(desk, "answer", notice), count=2)
     assert desk.run() == DRAINED
     assert [event["cause"] for event in desk.events("metadata")] == [
         "the thread that polls the metadata service ended; starting it again",
         "the metadata service answers again",
     ]
     assert desk.events("drain")[0]["cause"] == "interruption notice"
+
+
+def test_an_instance_without_coordinator_and_controller_ends_itself(tmp_path):
+    desk = Desk(tmp_path, DRAINS, "--port", "1", "--end-alone-after", "600")
+    ended = []
+    desk.when(
+        lambda: True,
+        lambda: setattr(desk.agent, "power_off", lambda: ended.append(desk.events("worker_ended"))),
+    )
+    desk.once("worker_started", lambda: [desk.agent._orphan.look(60.0) for _ in range(11)])
+    assert desk.run() == DRAINED
+    assert len(ended[0]) == 1, "its worker has left before"
+    (event,) = desk.events("orphaned")
+    assert event["cause"] == "neither coordinator nor controller for 600 s"
+
+
+def test_a_sign_of_the_controller_keeps_an_instance(tmp_path):
+    control = tmp_path / "control.json"
+    write_control_file(control, generation=1)
+    watch = OrphanWatch(run="r", ledger=lambda: "127.0.0.1:1", control=control, limit_s=100)
+    for moment in range(1, 6):
+        os.utime(control, ns=(moment, moment))
+        watch.look(60)
+    assert not watch.is_orphan
+    watch.look(1e9)
+    assert not watch.is_orphan, "a pause of the machine is no time alone"
+    watch.look(60)
+    assert watch.is_orphan
 
 
 def test_a_program_that_is_not_there_is_said(tmp_path):
@@ -269,7 +331,7 @@ def test_workers_are_told_where_the_others_are(tmp_path, monkeypatch):
     desk = Desk(tmp_path, script, "--hash-every", "5", "--port", "4000")
     assert desk.run() == 0
     settings = json.loads((tmp_path / "settings.json").read_text())
-    assert settings["lighthouse"] == "http://127.0.0.1:4000"
+    assert settings["lighthouse"] == "127.0.0.1:4000"
     assert settings["ledger"] == "127.0.0.1:4001"
     assert settings["hash_every"] == 5
     assert settings["durable"] is False

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.fakes.agents import Agents, Proxy
-from tests.fakes.training import Cluster, check_exactly_once, wait_until
+from tests.fakes.training import Cluster, check_exactly_once, read_records, wait_until
 
 BATCH, STEPS_PER_EPOCH, SAMPLES = 96, 15, 1437
 DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "30"]
@@ -55,6 +55,8 @@ def test_workers_turn_to_a_new_coordinator_with_their_state(trainer_python, alon
         check_exactly_once(steps, samples)
         states = {(record["step"], record["hash"]) for worker in steps for record in worker}
         assert len(states) == 8 * STEPS_PER_EPOCH, "a step has two states"
+        recorded = {record["step"] for record in read_records(cluster.journal)}
+        assert recorded == set(range(1, 8 * STEPS_PER_EPOCH + 1)), "the new one has the steps of before, too"
         assert cluster.events("b", "coordinator")
         assert cluster.steps("d")[0]["step"] > reached
 
@@ -65,7 +67,7 @@ def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer
     with Cluster(trainer_python, alone, FOREVER) as cluster, Proxy(cluster.port) as proxy:
         cluster.start("a")
         cluster.start("hung")
-        cluster.start("cut", lighthouse=f"http://127.0.0.1:{proxy.port}")
+        cluster.start("cut", lighthouse=f"127.0.0.1:{proxy.port}")
         together(cluster, "a", 3)
         some_steps(cluster, "a")
         cluster.signal("hung", signal.SIGSTOP)

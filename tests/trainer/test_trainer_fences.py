@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from dlcloud.trainer.control import Control, ControlError, ControlFile, parse
-from dlcloud.trainer.fence import GO, REJOIN_S, RejoinBarrier, Verdict, check_history, check_size
+from dlcloud.trainer.fence import Verdict, check_history, check_size
 from dlcloud.trainer.ledger import Entry, LedgerClient, LedgerError, WrongRunError
 from dlcloud.trainer.lighthouse import Ledger, LedgerServer
 from tests.fakes.training import write_control_file
@@ -36,23 +36,6 @@ def test_a_state_older_than_a_peer_is_known_to_have_is_not_trained_on():
     assert decision.verdict is Verdict.HOLD
     assert "a peer has the state of step 41" in decision.reason
     assert check_history(41, Entry(run="r", step=41), least=41).verdict is Verdict.GO
-
-
-def test_the_first_worker_of_a_restarted_lighthouse_waits_for_the_others():
-    barrier = RejoinBarrier()
-    assert barrier.check(2, 10.0) == GO
-    assert not barrier.observe((3, 3), (4, 2), 10.0)  # one is gone: nothing to wait for
-    assert barrier.check(2, 10.0) == GO
-    assert barrier.observe((4, 2), (1, 1), 20.0)
-    assert barrier.check(1, 20.5).verdict is Verdict.HOLD
-    assert barrier.check(2, 21.0) == GO
-    assert barrier.check(1, 21.5) == GO  # it left later
-
-
-def test_the_wait_for_others_after_a_restart_ends():
-    barrier = RejoinBarrier()
-    assert barrier.observe((9, 3), (1, 1), 20.0)
-    assert barrier.check(1, 20.0 + REJOIN_S) == GO
 
 
 def test_too_few_workers_hold():

@@ -1,13 +1,12 @@
-"""Real workers on torchft: one life of a run, with everything that may happen to it."""
+"""Real workers: one life of a run, with everything that may happen to it."""
 
-import os
-import random
 import signal
 
 import pytest
 
-from tests.fakes.training import Cluster, check_exactly_once, wait_until
+from tests.fakes.training import Cluster, check_exactly_once, read_records, wait_until
 
+EPOCHS = 12
 BATCH, STEPS_PER_EPOCH, SAMPLES = 96, 15, 1437
 DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "30"]
 
@@ -18,21 +17,27 @@ def samples(step):
 
 @pytest.mark.timeout(420)
 def test_a_run_survives_joins_a_drain_a_kill_and_a_lighthouse_restart(trainer_python, alone):
-    """Exact mode: the loss of every step is that of one fixed worker, whatever happened."""
-    script = [*DIGITS, "--epochs", "6", "--shards", "4"]
+    """Exact mode: the loss of every step is that of one fixed worker, whatever happened.
+
+    Below three workers the run waits: it must not end before the fourth, which takes its time to start.
+    """
+    script = [*DIGITS, "--epochs", str(EPOCHS), "--shards", "4"]
     with Cluster(trainer_python, alone, script) as cluster:
         cluster.start("fixed", lighthouse=None, ledger=None)
+        for name in "abcd":
+            cluster.write_control(name, minimum=3)
         cluster.start("a", checkpoints=str(alone / "checkpoints"), durable=True)
         cluster.start("b")
         cluster.start("c")
         cluster.wait_for_step("c", 30)
-        wait_until(lambda: cluster.steps("a")[-1]["world_size"] == 3, "all three")
         cluster.kill("b")
-        cluster.wait_for_step("a", cluster.steps("a")[-1]["step"] + 5)
+        wait_until(lambda: cluster.events("a", "hold")[-1]["step"] >= 30, "the others to wait")
         cluster.kill_lighthouse()
         cluster.start("d")
         cluster.start_lighthouse()
-        cluster.wait_for_step("d", 60)
+        cluster.wait_for_step("d", 31)
+        for name in "acd":
+            cluster.write_control(name, minimum=1)
         cluster.signal("c", signal.SIGTERM)
         assert cluster.wait("c") == 10
         assert cluster.wait("a") == cluster.wait("d") == cluster.wait("fixed") == 0
@@ -44,7 +49,7 @@ def check_life(cluster):
     elastic = [cluster.steps(name) for name in "abcd"]
     check_exactly_once(elastic, samples)
     fixed = {record["step"]: record for record in cluster.steps("fixed")}
-    assert len(fixed) == 6 * STEPS_PER_EPOCH
+    assert len(fixed) == EPOCHS * STEPS_PER_EPOCH
     for record in (step for worker in elastic for step in worker):
         assert record["hash"] == fixed[record["step"]]["hash"], f"step {record['step']} of {record['worker']}"
     assert cluster.events("a", "lost")
@@ -52,6 +57,7 @@ def check_life(cluster):
     assert cluster.events("d", "healed")
     assert cluster.steps("d")[0]["step"] > 1
     assert cluster.events("a", "checkpoint")
+    assert {record["step"] for record in read_records(cluster.journal)} == set(fixed), "a record is missing"
     redone = sum(record["attempts"] - 1 for record in cluster.steps("a"))
     assert redone <= len(cluster.events("a", "retry"))
 
@@ -84,52 +90,3 @@ def test_a_run_that_lost_all_workers_resumes_from_its_checkpoint(trainer_python,
         assert resumed >= cluster.events("a", "checkpoint")[-2]["step"]
         assert cluster.steps("b")[0]["step"] == resumed + 1
         assert cluster.steps("phantom")[0]["step"] > 1
-
-
-@pytest.mark.skipif("DLCLOUD_ELASTIC_ROUNDS" not in os.environ, reason="minutes: set DLCLOUD_ELASTIC_ROUNDS")
-@pytest.mark.timeout(3600)
-def test_random_lives(trainer_python, alone):
-    """DLCLOUD_ELASTIC_ROUNDS=N tries N lives, from DLCLOUD_ELASTIC_SEED on; a failure says its seed."""
-    first = int(os.environ.get("DLCLOUD_ELASTIC_SEED", "0"))
-    for seed in range(first, first + int(os.environ["DLCLOUD_ELASTIC_ROUNDS"])):
-        folder = alone / f"life-{seed}"
-        folder.mkdir()
-        (folder / "trainer").symlink_to(alone / "trainer")
-        with Cluster(trainer_python, folder, [*DIGITS, "--epochs", "12"]) as cluster:
-            try:
-                live(cluster, random.Random(seed))
-            except AssertionError as error:
-                raise AssertionError(f"DLCLOUD_ELASTIC_SEED={seed}: {error}") from error
-
-
-def live(cluster, chance):
-    """Start, stop, continue, drain and kill at random moments; the worker named `a` outlives it all."""
-    names, frozen = iter("bcdefghijklmnopqrstuvwxyz"), None
-    cluster.start("a")
-    cluster.wait_for_step("a", 3)
-    while cluster.workers["a"].poll() is None:
-        others = [name for name, process in cluster.workers.items() if name != "a" and process.poll() is None]
-        action = chance.choice(["start", "start", "kill", "drain", "freeze"])
-        if action == "start" and len(others) < 3 and (name := next(names, None)):
-            cluster.start(name)
-        elif others and action in {"kill", "drain", "freeze"}:
-            name = chance.choice(others)
-            number = {"kill": signal.SIGKILL, "drain": signal.SIGTERM, "freeze": signal.SIGSTOP}[action]
-            cluster.signal(name, number)
-            frozen = name if action == "freeze" else frozen
-        wait_some_steps(cluster, chance.randint(2, 20))
-        if frozen:
-            cluster.signal(frozen, signal.SIGCONT)
-            frozen = None
-    for name, process in cluster.workers.items():
-        assert process.wait(60) in {0, 10, -9}, f"{name}: {cluster.output(name)}"
-    check_exactly_once([cluster.steps(name) for name in cluster.workers], samples)
-
-
-def wait_some_steps(cluster, count):
-    reached = cluster.steps("a")[-1]["step"] + count
-
-    def passed():
-        return cluster.steps("a")[-1]["step"] >= reached or cluster.workers["a"].poll() is not None
-
-    wait_until(passed, f"step {reached}")

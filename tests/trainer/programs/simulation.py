@@ -108,6 +108,7 @@ class ListRecords(Records):
 
     def _write(self, kind, values):
         self.kept.append({"record": kind, "worker": self.worker, **values})
+        return ""
 
 
 @dataclass

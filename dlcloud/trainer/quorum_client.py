@@ -1,0 +1,148 @@
+"""A worker's connection to the lighthouse; see `quorum_server.py` for what is sent."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .ledger import WrongRunError
+from .quorum import Ask, NoQuorumError
+
+CONNECT_S = 3.0
+SLICE_S = 0.25
+"""Of a wait: signals are handled, and what ends it is looked at, so often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A member of a quorum: its address, the ports of its store and its state, and its committed steps."""
+
+    id: str
+    host: str
+    store: int
+    state: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """The quorum of a step, and how many steps the coordinator has recorded."""
+
+    number: int
+    members: tuple[Peer, ...]
+    recorded: int
+
+
+class QuorumClient:
+    """One connection, with a thread that listens and sends signs of life.
+
+    Args:
+        address: `HOST:PORT`.
+        hello: Of this worker.
+        beat_s: Between signs of life.
+        silent_s: A lighthouse that does not answer them for so long is gone.
+
+    Raises:
+        NoQuorumError: There is no lighthouse.
+    """
+
+    def __init__(
+        self, address: str, run: str, hello: dict[str, Any], *, beat_s: float, silent_s: float
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        self._address, self._beat_s, self._silent_s = address, beat_s, silent_s
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._agreement: tuple[int, Agreement] | None = None
+        self._broken, self._refused = 0, ""
+        self._end = ""
+        try:
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+        except OSError as error:
+            raise NoQuorumError(f"no lighthouse at {address}: {error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(silent_s)  # a send that takes longer fails
+        self._send({"run": run, "hello": hello})
+        for target in (self._listen, self._beat):
+            threading.Thread(target=target, name="lighthouse", daemon=True).start()
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self._end)
+
+    def ask(self, ask: Ask, records: Sequence[str]) -> None:
+        self._send({"ask": asdict(ask), "records": list(records)})
+
+    def leave(self) -> None:
+        self._send({"leave": True})
+
+    def wait(self, number: int, limit_s: float) -> Agreement | None:
+        """Wait for the answer to the request of a number; None if there is none in time.
+
+        Raises:
+            NoQuorumError: The lighthouse is gone.
+            WrongRunError: It serves another run.
+        """
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            while (left := deadline - time.monotonic()) > 0:
+                if self._refused:
+                    raise WrongRunError(f"the lighthouse at {self._address} {self._refused}")
+                if self._end:
+                    raise NoQuorumError(f"no lighthouse at {self._address}: {self._end}")
+                if self._agreement is not None and self._agreement[0] == number:
+                    return self._agreement[1]
+                self._changed.wait(min(left, SLICE_S))
+        return None
+
+    def is_broken(self, number: int) -> bool:
+        """True if a member of the quorum of a number is gone."""
+        return self._broken >= number
+
+    def close(self) -> None:
+        self._stop("closed")
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            with self._sending:
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            self._stop(str(error))
+
+    def _beat(self) -> None:
+        """Send signs of life; each is answered, and one that is not ends the connection."""
+        while not self._end:
+            self._send({"beat": 1})
+            time.sleep(self._beat_s)
+
+    def _listen(self) -> None:
+        try:
+            with self._socket.makefile("rb") as lines:
+                for line in lines:
+                    self._handle(json.loads(line))
+            self._stop("it has closed the connection")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._stop(str(error) or type(error).__name__)
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        with self._changed:
+            self._broken = max(self._broken, message.get("broken", 0))
+            self._end = message.get("end", self._end)
+            self._refused = message.get("refused", self._refused)
+            if "quorum" in message:
+                members = tuple(Peer(**member) for member in message["members"])
+                agreement = Agreement(number=message["quorum"], members=members, recorded=message["recorded"])
+                self._agreement = message["ask"], agreement
+            self._changed.notify_all()
+
+    def _stop(self, reason: str) -> None:
+        with self._changed:
+            self._end = self._end or reason
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
