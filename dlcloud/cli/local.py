@@ -59,6 +59,9 @@ def status(*, output: str, verbose: bool) -> None:
         extra={"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at, "status": state},
     )
     _print(report, endpoint, output)
+    if output == Format.TABLE and "isolation" in state:
+        reason = f" ({state['isolation']['reason']})" if state["isolation"]["reason"] else ""
+        click.echo(f"\nisolation of instances: {state['isolation']['level']}{reason}")
 
 
 @command.command("stop")

@@ -7,8 +7,10 @@ from decimal import Decimal
 from functools import cached_property
 from importlib.resources import files
 
-from dlcloud.core.instance import Gpu, InstanceType, Market, Price
+from dlcloud.core.instance import Accelerator, InstanceType, Market, Price
 
+_MANUFACTURERS = {"Inferentia": "AWS", "Trainium": "AWS", "Radeon": "AMD"}
+"""Makers by the first word of an accelerator's name; all others are NVIDIA's."""
 _PRICE_COLUMNS = {"us-east-1": "usd_hr_us_east_1", "ap-northeast-1": "usd_hr_ap_northeast_1"}
 
 
@@ -19,6 +21,18 @@ class Catalog:
         """Return a type's hardware; None for one that the table lacks."""
         row = self._rows.get(instance_type)
         return None if row is None else _hardware(row)
+
+    def relative(self, instance_type: str) -> InstanceType | None:
+        """Return a listed type of the same family, whose processor is the same; None without any."""
+        family = instance_type.partition(".")[0]
+        return next(
+            (_hardware(row) for name, row in self._rows.items() if name.split(".")[0] == family), None
+        )
+
+    def accelerator(self, name: str) -> Accelerator | None:
+        """Return an accelerator of that name, of any listed type; None without any."""
+        rows = (row for row in self._rows.values() if row["gpu_name"] == name)
+        return next((_accelerator(row) for row in rows), None)
 
     def on_demand_price(self, instance_type: str, region: str) -> Price | None:
         """Return the dated on-demand price of a type in a region; None where the table has none."""
@@ -53,21 +67,26 @@ def _hardware(row: Mapping[str, str]) -> InstanceType:
         memory_gib=float(row["memory_gib"]),
         cpu_model=row["cpu_model"],
         cpu_isa=tuple(row["cpu_isa"].split(",")),
-        gpu=_gpu(row),
+        accelerator=_accelerator(row),
         cpu_fp32_tflops=_tflops(row["cpu_fp32_gflops_peak_est"]),
+        network=row["network"],
+        bare_metal=".metal" in row["instance_type"],
     )
 
 
-def _gpu(row: Mapping[str, str]) -> Gpu | None:
+def _accelerator(row: Mapping[str, str]) -> Accelerator | None:
     if not int(row["gpu_count"] or 0):
         return None
-    return Gpu(
+    return Accelerator(
         name=row["gpu_name"],
         count=int(row["gpu_count"]),
         memory_mib=int(float(row["gpu_mem_mib_each"] or 0)),
         compute_capability=row["gpu_cc"],
         fp32_tflops=_number(row["gpu_fp32_tflops_each"]),
         tensor_tflops=_number(row["gpu_fp16_tensor_tflops_each_dense"]),
+        manufacturer=next(
+            (maker for word, maker in _MANUFACTURERS.items() if row["gpu_name"].startswith(word)), "NVIDIA"
+        ),
     )
 
 

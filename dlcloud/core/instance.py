@@ -6,10 +6,28 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
+from fractions import Fraction
 
 from dlcloud.core.remote import Endpoint
 
+KEY_ACTIONS = ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext")
+"""What the launch of an encrypted disk needs on a customer managed key.
+Source: AWS re:Post, "kms-iam-ec2-permission"; EBS user guide, "Requirements for Amazon EBS encryption"."""
+SPOT_KEY_GRANT = (
+    "if the default EBS key is your own, EC2 Spot needs a grant on it, once: aws kms create-grant"
+    " --region {region} --key-id $(aws ec2 get-ebs-default-kms-key-id --region {region} --query KmsKeyId"
+    " --output text) --grantee-principal arn:aws:iam::$(aws sts get-caller-identity --query Account"
+    " --output text):role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot --operations Decrypt"
+    " Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext CreateGrant DescribeKey ReEncryptFrom"
+    " ReEncryptTo"
+)
+"""Source: EC2 user guide, "Service-linked role for Spot Instance requests"."""
+FEWEST_SCORED_TYPES = 3
+"""With fewer types EC2's spot placement score is always low, and says nothing.
+Source: EC2 API reference, GetSpotPlacementScores, InstanceTypes."""
 SSH_PORT = 22
+X86_64 = "x86_64"
+ARM64 = "arm64"
 _ACCELERATED = re.compile(r"p[4-6][a-z-]*\d*\.")
 
 
@@ -46,20 +64,40 @@ def boot_timeout_s(instance_type: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """The accelerators of one instance; TFLOPS are peak and dense, of one of them."""
+class Accelerator:
+    """The GPUs, or other accelerators, of one instance; TFLOPS are peak and dense, of one of them."""
 
     name: str
     count: int
     memory_mib: int
-    compute_capability: str
-    fp32_tflops: float | None
-    tensor_tflops: float | None
+    compute_capability: str = ""
+    fp32_tflops: float | None = None
+    tensor_tflops: float | None = None
+    manufacturer: str = "NVIDIA"
+    share: float = 1.0
+    """The part of a whole GPU that each of them is: 0.125 on a g6f.large."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """True for a GPU; False for Inferentia, Trainium, an FPGA or the like."""
+        return self.manufacturer in {"NVIDIA", "AMD"}
+
+    @property
+    def is_neuron(self) -> bool:
+        """True for Inferentia and Trainium, which AWS's Neuron SDK programs."""
+        return self.manufacturer == "AWS"
+
+    def describe(self) -> str:
+        """Return as of `4x A10G`, or `1/8 L4`."""
+        return f"{self.count}x {self.name}" if self.share == 1 else f"{Fraction(self.share)} {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """Hardware of an instance type, with `status` current, previous-generation or retired."""
+    """Hardware of an instance type, with `status` current, previous-generation or retired.
+
+    `cpu_isa` is empty where the instruction sets are not known.
+    """
 
     name: str
     status: str
@@ -68,9 +106,31 @@ class InstanceType:
     memory_gib: float
     cpu_model: str
     cpu_isa: tuple[str, ...]
-    gpu: Gpu | None
+    accelerator: Accelerator | None = None
     cpu_fp32_tflops: float | None = None
     """Cores times fused multiply-adds times the listed clock: an upper bound."""
+    architectures: tuple[str, ...] = (X86_64,)
+    network: str = ""
+    """As of `Up to 12.5 Gigabit`; empty if unknown."""
+    local_disks_gb: int = 0
+    """Size of all instance store volumes."""
+    bare_metal: bool = False
+    markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
+    source: str = "bundled table"
+
+    @property
+    def gpu(self) -> Accelerator | None:
+        """The GPUs; None without any."""
+        return self.accelerator if self.accelerator is not None and self.accelerator.is_gpu else None
+
+    @property
+    def has_nvidia_gpu(self) -> bool:
+        return self.accelerator is not None and self.accelerator.manufacturer == "NVIDIA"
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of images that the type boots; of two, the 64-bit one."""
+        return self.architectures[-1]
 
     @property
     def retired(self) -> bool:
@@ -79,22 +139,32 @@ class InstanceType:
 
     @property
     def fp32_tflops(self) -> float | None:
-        """Peak FP32 TFLOPS of all GPUs, or of the CPU if there is none."""
-        if self.gpu is None:
+        """Peak FP32 TFLOPS of all accelerators, or of the CPU if there is none."""
+        accelerator = self.accelerator
+        if accelerator is None:
             return self.cpu_fp32_tflops
-        return None if self.gpu.fp32_tflops is None else self.gpu.count * self.gpu.fp32_tflops
+        return None if accelerator.fp32_tflops is None else accelerator.count * accelerator.fp32_tflops
 
     @property
     def tensor_tflops(self) -> float | None:
-        """Peak dense FP16 TFLOPS of all GPUs' tensor cores; None without any."""
-        if self.gpu is None or self.gpu.tensor_tflops is None:
+        """Peak dense FP16 TFLOPS of all accelerators; None without any."""
+        if self.accelerator is None or self.accelerator.tensor_tflops is None:
             return None
-        return self.gpu.count * self.gpu.tensor_tflops
+        return self.accelerator.count * self.accelerator.tensor_tflops
 
     @property
     def peak_tflops(self) -> float | None:
         """Peak TFLOPS: of the tensor cores, else FP32."""
         return self.tensor_tflops or self.fp32_tflops
+
+    def describe(self) -> str:
+        """Return vCPUs, memory, accelerators, architecture, local disks and network in a line."""
+        parts = [f"{self.vcpus} vCPUs", f"{self.memory_gib:g} GiB", *self.architectures]
+        if self.accelerator is not None:
+            parts.insert(2, self.accelerator.describe())
+        if self.local_disks_gb:
+            parts.append(f"{self.local_disks_gb} GB of local disks")
+        return ", ".join([*parts, *([self.network] if self.network else [])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +228,23 @@ class Instance:
         return self.state not in {InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED}
 
     @property
+    def interrupted(self) -> bool:
+        """True if EC2 took it back. Source: EC2 API reference, StateReason."""
+        return self.state_reason.startswith("Server.SpotInstanceTermination")
+
+    @property
     def ended(self) -> bool:
         """True if it is terminated."""
         return self.state is InstanceState.TERMINATED
+
+    @property
+    def end_hint(self) -> str:
+        """What to do about the reason of its end; empty where nothing is known."""
+        if not self.state_reason.startswith(("Client.InternalError", "Client.InvalidKmsKey")):
+            return ""
+        if self.market is not Market.SPOT:
+            return f"if the default EBS key is your own, allow these credentials {' and '.join(KEY_ACTIONS)}"
+        return SPOT_KEY_GRANT.format(region=self.zone.rstrip("abcdefghijklmnopqrstuvwxyz"))
 
     def endpoint(self, user: str) -> Endpoint:
         return Endpoint(instance_id=self.instance_id, host=self.host, port=self.ssh_port, user=user)

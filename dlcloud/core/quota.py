@@ -22,14 +22,17 @@ CODES: Mapping[tuple[str, Market], str] = {
     (G, Market.SPOT): "L-3819A6DF",
     (P, Market.ON_DEMAND): "L-417A185B",
     (P, Market.SPOT): "L-7212CCBC",
-    (P5, Market.SPOT): "L-C4BD4855",
+    (P5, Market.SPOT): "L-C4BD4855",  # sources differ, see FALLBACKS
     (INF, Market.ON_DEMAND): "L-1945791B",
     (INF, Market.SPOT): "L-B5D1601B",
     (TRN, Market.ON_DEMAND): "L-2C3B7624",
     (TRN, Market.SPOT): "L-6B0D517C",
 }
-_FAMILIES = {"g": G, "vt": G, "p": P, "inf": INF, "trn": TRN}
-_STANDARD_LETTERS = frozenset("acdhimrtz")
+FALLBACKS: Mapping[str, str] = {"L-C4BD4855": "L-7212CCBC"}
+"""The limit of types where an account has none of their own: P5 and P6 spot count with the other P."""
+_FAMILIES = {"g": G, "gr": G, "vt": G, "p": P, "inf": INF, "trn": TRN}
+_FAMILIES |= dict.fromkeys(("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), STANDARD)
+"""Families by the letters before a type's generation; dl, f, hpc, mac, u and x have limits of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,7 @@ class Quota:
 def quota_key(instance_type: str, market: Market) -> tuple[str, Market] | None:
     """Return the family and market whose limit a type counts against; None where the limit is not known."""
     series = "".join(takewhile(str.isalpha, instance_type))
-    family = _FAMILIES.get(series) or (STANDARD if series[:1] in _STANDARD_LETTERS else None)
+    family = _FAMILIES.get(series)
     if family == P and market is Market.SPOT and instance_type.startswith(("p5", "p6")):
         family = P5
     key = (family, market) if family else None
@@ -77,14 +80,15 @@ def quota_key(instance_type: str, market: Market) -> tuple[str, Market] | None:
 
 
 def quotas(limits: Mapping[str, int], usage: Iterable[Usage]) -> dict[tuple[str, Market], Quota]:
-    """Join the limits, by their codes, with what runs."""
-    used: dict[tuple[str, Market], int] = {}
+    """Join the limits, by their codes, with what runs; types without a limit of their own share another."""
+    codes = {key: code if code in limits else FALLBACKS.get(code, code) for key, code in CODES.items()}
+    used: dict[str, int] = {}
     for instance in usage:
         key = quota_key(instance.instance_type, instance.market)
         if key is not None:
-            used[key] = used.get(key, 0) + instance.vcpus
+            used[codes[key]] = used.get(codes[key], 0) + instance.vcpus
     return {
-        key: Quota(family=key[0], market=key[1], code=code, limit=limits[code], used=used.get(key, 0))
-        for key, code in CODES.items()
+        key: Quota(family=key[0], market=key[1], code=code, limit=limits[code], used=used.get(code, 0))
+        for key, code in codes.items()
         if code in limits
     }

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 _TAG = re.compile(r"TagSpecification\.(\d+)\.Tag\.(\d+)\.(Key|Value)")
+_MEMBER_TAG = re.compile(r"Tags\.member\.(\d+)\.(Key|Value)")
 _CREDENTIAL_PARTS = 5  # key/date/region/service/aws4_request
 
 
@@ -48,6 +49,19 @@ class Call:
         """Return the tags of a CreateTags call."""
         pairs = ((f"TagSpecification.0.{name}", value) for name, value in self.parameters)
         return _tags_by_specification(pairs).get("0", {})
+
+    def member_tags(self) -> dict[str, str]:
+        """Return the tags of a call of IAM that creates something."""
+        pairs = (
+            (f"TagSpecification.0.Tag.{match[1]}.{match[2]}", value)
+            for name, value in self.parameters
+            if (match := _MEMBER_TAG.fullmatch(name))
+        )
+        return _tags_by_specification(pairs).get("0", {})
+
+
+NO_ANSWER = 0
+"""The status of a reply that is not sent: its connection is closed instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,32 @@ Source: cloud-init documentation, "User data formats" and the modules write-file
 import base64
 import binascii
 import gzip
+import json
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 _GZIP = b"\x1f\x8b"
 _DEFAULT_MODE = 0o644
+
+
+# Writes files below the folder that stands for the root; a path that leaves it is skipped.
+WRITE_FILES = """import base64, json, os, sys
+request = json.load(sys.stdin)
+base = os.path.realpath(request["base"])
+for file in request["files"]:
+    path = os.path.realpath(os.path.join(base, file["path"].lstrip("/")))
+    if os.path.commonpath([base, path]) != base:
+        print("user data asks for a file outside of the instance; left out")
+        continue
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "ab" if file["append"] else "wb") as stream:
+        stream.write(base64.b64decode(file["content"]))
+    os.chmod(path, file["mode"])
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +70,16 @@ def read_user_data(content: bytes) -> UserData:
     except (OSError, EOFError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
         return UserData(warnings=(f"user data cannot be read: {type(error).__name__}",))
     return UserData(warnings=("user data in an unknown format is ignored",) if plain.strip() else ())
+
+
+def root_key(public_key: str, user: str) -> str:
+    """Return the line by which a key logs in as root: it only names the image's own user.
+
+    Source: cloud-init, cc_ssh with `disable_root`, the default of Ubuntu's, Debian's and Amazon's images.
+    """
+    command = f'echo \'Please login as the user \\"{user}\\" rather than the user \\"root\\".\';echo;sleep 10'
+    options = f'no-port-forwarding,no-agent-forwarding,no-X11-forwarding,command="{command};exit 142"'
+    return f"{options} {public_key}"
 
 
 def _read_config(config: dict[str, Any]) -> UserData:
@@ -101,3 +129,17 @@ def _command(entry: object) -> str:
     if isinstance(entry, list):
         return shlex.join(str(word) for word in entry)
     return str(entry)
+
+
+def describe_files(files: tuple[WrittenFile, ...], base: Path) -> bytes:
+    """Return the input of the program that writes files below the folder that stands for the root."""
+    entries = [
+        {
+            "path": file.path,
+            "content": base64.b64encode(file.content).decode(),
+            "mode": file.mode,
+            "append": file.append,
+        }
+        for file in files
+    ]
+    return json.dumps({"base": str(base), "files": entries}).encode()

@@ -25,7 +25,7 @@ def read_console(root: Path, *, hostname: str, booted_at: datetime | None) -> st
         parts = [f"cloud-init: boot of {root.name}\n", output]
         if booted_at is not None:
             parts += [_host_keys(root / "etc/ssh"), f"\n{hostname} login: \n"]
-        result = root / "run/cloud-init/result"
+        result = root / "lib/cloud-init-result"
         if result.exists():
             parts.append(f"cloud-init: finished, status: {result.read_text(encoding='utf-8')}\n")
     except OSError:

@@ -52,13 +52,38 @@ class ControlClient:
         """Limit the running vCPUs of a type's family in one market; None restores the default."""
         self._call("POST", "quota", {"instance_type": instance_type, "vcpus": vcpus, "spot": spot})
 
+    def set_cache(self, *, shared: bool) -> None:
+        """Let new instances share the site's `~/.cache`, or give each its own, as on EC2."""
+        self._call("POST", "cache", {"shared": shared})
+
     def set_boot_delay(self, seconds: float) -> None:
         """Keep new instances in `pending` for this long."""
         self._call("POST", "boot-delay", {"seconds": seconds})
 
+    def set_boot_scale(self, part: float) -> None:
+        """Let new instances take this part of EC2's time from running to SSH, which depends on their type."""
+        self._call("POST", "boot-scale", {"seconds": part})
+
+    def fail_boots(self, fault: str, count: int = 1) -> None:
+        """Let the next boots fail: `ends` or `no-key` while pending, or `silent`: SSH never answers."""
+        self._call("POST", "boot-faults", {"fault": fault, "count": count})
+
     def set_minute(self, seconds: float) -> None:
         """Set the length of a minute of the timers on new instances."""
         self._call("POST", "minute", {"seconds": seconds})
+
+    def set_apt_lock(self, seconds: float) -> None:
+        """Have a job of the image hold apt's locks on new instances, for so long from their boot on."""
+        self._call("POST", "apt-lock", {"seconds": seconds})
+
+    def set_machine(self, command: str) -> None:
+        """Have new instances run a shell command that boots a virtual machine, until it powers off.
+
+        The command gets SSH_ADDRESS, at which the machine must answer, METADATA_ADDRESS, MAC_ADDRESS,
+        INSTANCE_ID, and the instance's folder in DLCLOUD_ROOT; its output is the console. An empty command:
+        processes again.
+        """
+        self._call("POST", "machine", {"command": command})
 
     def set_role_session(self, seconds: float) -> None:
         """Set how long new credentials of instance profiles are valid."""
@@ -68,6 +93,13 @@ class ControlClient:
         """Delay every API call."""
         self._call("POST", "latency", {"seconds": seconds})
 
+    def set_visibility(self, longest_s: float, seed: int = 0) -> None:
+        """Show new instances, security groups and launch templates late: half of this to this long.
+
+        The delays are random, by the seed. At 0, all that is hidden appears.
+        """
+        self._call("POST", "visibility", {"longest_s": longest_s, "seed": seed})
+
     def add_fault(
         self,
         action: str,
@@ -76,13 +108,17 @@ class ControlClient:
         times: int | None = None,
         rate: float | None = None,
         status: int = 400,
+        skip: int = 0,
+        carried_out: bool = False,
     ) -> None:
         """Refuse calls of an action, or of every action ("*"), with an error code and its HTTP status.
 
-        With `times`, only the next calls are refused; with `rate`, this share of them, 0 to 1, evenly spread.
+        With `times`, only the next calls are refused; with `rate`, this share of them, 0 to 1, evenly spread;
+        with `skip`, so many calls pass first. A status of 0 closes the connection without an answer. With
+        `carried_out`, the call takes effect, and only its answer is lost.
         """
         fault = {"action": action, "code": code, "times": times, "rate": rate, "status": status}
-        self._call("POST", "faults", fault)
+        self._call("POST", "faults", {**fault, "skip": skip, "carried_out": carried_out})
 
     def clear_faults(self) -> None:
         self._call("DELETE", "faults")

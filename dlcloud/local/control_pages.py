@@ -7,12 +7,14 @@ from http import HTTPStatus
 from typing import Any
 
 from dlcloud.core.instance import Market
+from dlcloud.local.boots import BootFault
 from dlcloud.local.capacity import VcpuQuotas
 from dlcloud.local.control import CONTROL_PREFIX, TOKEN_HEADER
 from dlcloud.local.faults import Fault, FaultInjector
 from dlcloud.local.instances import Instances
 from dlcloud.local.roles import InstanceRoles
-from dlcloud.local.site import SiteState
+from dlcloud.local.site_files import SiteState
+from dlcloud.local.visibility import Visibility
 
 _TOKEN_KEY = "HTTP_" + TOKEN_HEADER.upper().replace("-", "_")
 
@@ -30,18 +32,22 @@ class ControlPages:
         roles: InstanceRoles,
         quotas: VcpuQuotas,
         faults: FaultInjector,
+        visibility: Visibility,
         end: Callable[[], None],
     ) -> None:
         self.state: SiteState | None = None
         self._instances = instances
         self._quotas = quotas
         self._faults = faults
+        self._visibility = visibility
         # Durations that a client may set: the object and its attribute, by the name of the page.
         self._durations: dict[str, tuple[object, str]] = {
             "boot-delay": (instances, "boot_delay_s"),
             "minute": (instances, "minute_s"),
+            "apt-lock": (instances, "apt_lock_s"),
             "role-session": (roles, "session_s"),
             "latency": (faults, "latency_s"),
+            "boot-scale": (instances.boots, "scale"),
         }
         self._pages: dict[tuple[str, str], Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             ("GET", "status"): self._status,
@@ -50,8 +56,14 @@ class ControlPages:
             ("POST", "interrupt"): self._interrupt,
             ("POST", "capacity"): self._set_capacity,
             ("POST", "quota"): self._set_quota,
+            ("POST", "cache"): self._set_cache,
             ("POST", "faults"): self._add_fault,
+            ("POST", "visibility"): lambda request: visibility.delay(
+                _seconds(request["longest_s"]), int(request.get("seed") or 0)
+            ),
+            ("POST", "boot-faults"): self._add_boot_faults,
             ("DELETE", "faults"): lambda _: faults.clear(),
+            ("POST", "machine"): self._set_machine,
             ("POST", "shutdown"): lambda _: end(),
         }
 
@@ -81,11 +93,13 @@ class ControlPages:
             "endpoint": None if state is None else state.url,
             "pid": None if state is None else state.pid,
             "started_at": None if state is None else state.started_at,
+            "isolation": self._instances.isolation.report(),
             "instances": self._instances.report(),
             "capacities": self._instances.capacity.report(),
             "quotas": self._quotas.limits(),
             "faults": self._faults.report(),
             "latency_s": self._faults.latency_s,
+            "visibility_s": self._visibility.longest_s,
             "boot_delay_s": self._instances.boot_delay_s,
             "calls": self._faults.calls(),
         }
@@ -107,6 +121,16 @@ class ControlPages:
         market = Market.SPOT if request.get("spot") else Market.ON_DEMAND
         self._quotas.set_limit(str(request["instance_type"]), market, _count(request.get("vcpus"), "quota"))
 
+    def _add_boot_faults(self, request: dict[str, Any]) -> None:
+        count = _count(request.get("count", 1), "number of boots") or 0
+        self._instances.boots.fail_next(BootFault(request["fault"]), count)
+
+    def _set_cache(self, request: dict[str, Any]) -> None:
+        self._instances.shares_cache = bool(request["shared"])
+
+    def _set_machine(self, request: dict[str, Any]) -> None:
+        self._instances.machine = str(request["command"])
+
     def _add_fault(self, request: dict[str, Any]) -> None:
         times, rate = request.get("times"), request.get("rate")
         if rate is not None and not 0.0 <= float(rate) <= 1.0:
@@ -114,9 +138,11 @@ class ControlPages:
         fault = Fault(
             action=str(request["action"]),
             code=str(request["code"]),
-            status=int(request.get("status") or HTTPStatus.BAD_REQUEST),
+            status=int(request.get("status", HTTPStatus.BAD_REQUEST)),
             times=None if times is None else int(times),
             rate=None if rate is None else float(rate),
+            skip=int(request.get("skip") or 0),
+            carried_out=bool(request.get("carried_out")),
         )
         self._faults.add(fault)
 

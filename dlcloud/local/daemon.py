@@ -8,7 +8,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from dlcloud.local.images import IMAGES
-from dlcloud.local.site import SitePaths
+from dlcloud.local.site_files import SitePaths
 from dlcloud.system.files import FileLock
 
 _LOG_BYTES = 2_000_000
@@ -20,7 +20,7 @@ log = logging.getLogger("dlcloud.local.daemon")
 def main(arguments: list[str]) -> int:
     """Run the local EC2 of a folder until a signal or a control call ends it. Returns the exit status."""
     paths = SitePaths(folder=Path(arguments[0]))
-    os.umask(0o077)
+    umask = os.umask(0o077)
     _log_to(paths.log)
     lock = FileLock(paths.life_lock)  # held as long as this process lives
     if not lock.acquire(wait=False):
@@ -28,8 +28,11 @@ def main(arguments: list[str]) -> int:
         return 1
     _prepare_moto(paths)
     try:
+        os.umask(umask)  # of compiled modules, which other users may share
         # Only now: moto reads its settings from the environment while it is imported.
         from dlcloud.local.service import run  # noqa: PLC0415
+
+        os.umask(0o077)
     except ImportError as error:
         log.error("%s", error)  # noqa: TRY400 - the message names what is missing; the traceback adds nothing
         return 1

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from moto.core.common_types import TYPE_RESPONSE
 from moto.core.responses import ActionResult
@@ -22,6 +22,7 @@ from dlcloud.local.filters import (
     compile_filters,
 )
 from dlcloud.local.launch_checks import check_instance_ids, root_device
+from dlcloud.local.visibility import Visibility
 
 # Source: EC2 API reference, MaxResults of each action; elsewhere 1 to 1000.
 _SMALLEST_PAGE = dict.fromkeys(
@@ -47,7 +48,9 @@ _ALWAYS_PAGED = frozenset({"DescribeInstanceTypes", "DescribeInstanceTypeOfferin
 
 
 class DescribingResponses(EC2Response):
-    """moto's EC2 answers with EC2's filters of instances, and with pages."""
+    """moto's EC2 answers with EC2's filters of instances, and with pages; bound to one site by a subclass."""
+
+    visibility: ClassVar[Visibility]
 
     def describe_instances(self) -> ActionResult:
         """Return the instances that pass every filter, in their reservations, a page of them if asked."""
@@ -64,7 +67,7 @@ class DescribingResponses(EC2Response):
         matching = [
             (reservation, instance)
             for reservation in list(self.ec2_backend.reservations.values())
-            for instance in reservation.instances
+            for instance in self.visibility.shown(reservation.instances)
             if (not instance_ids or instance.id in instance_ids) and passes(instance)
         ]
         page, token = self.page("DescribeInstances", matching)
@@ -127,7 +130,7 @@ class DescribingResponses(EC2Response):
         if key is None or not isinstance(result, dict) or is_page:
             return super().serialized(action_result)
         try:
-            items, token = self.page(action, list(result.get(key) or ()))
+            items, token = self.page(action, self.visibility.shown(result.get(key) or ()))
         except EC2ClientError as error:
             return self._refuse(error)
         return super().serialized(ActionResult({**result, key: items, "NextToken": token}))

@@ -10,20 +10,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
+from xml.sax.saxutils import escape
 
 from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.instance import Market
+from dlcloud.local.authorization import Caller, call_refusal, decode_message, find_caller, fleet_refusals
 from dlcloud.local.call import Call, Refusal, Reply, json_reply, read_call
 from dlcloud.local.capacity import VcpuQuotas
 from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.faults import FaultInjector
-from dlcloud.local.fleets import POOL_ERROR_HEADER, POOL_ERRORS
+from dlcloud.local.fleets import POOL_ERROR_HEADER, is_pool_error
 from dlcloud.local.instances import Instances
 from dlcloud.local.moto_app import Wsgi
-from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
 from dlcloud.local.signature import SignatureVerifier
-from dlcloud.local.site import AccessKey
+from dlcloud.local.site_files import AccessKey
+from dlcloud.local.visibility import Visibility
 
 _OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
 _SERVICES = frozenset({"ec2", "ssm", "sts", "iam"}) | _OWN_SERVICES
@@ -42,10 +45,10 @@ class Endpoint:
     moto: Wsgi
     catalog: Catalog
     instances: Instances
-    roles: InstanceRoles
     quotas: VcpuQuotas
     faults: FaultInjector
     pages: ControlPages
+    visibility: Visibility
     access_key: AccessKey
 
     def __post_init__(self) -> None:
@@ -62,7 +65,9 @@ class Endpoint:
         environ.pop(_POOL_ERROR_KEY, None)
         call = read_call(environ)
         owner = self.access_key
-        secret = owner.secret if call.access_key == owner.key_id else self.roles.secret(call.access_key)
+        is_owner = call.access_key == owner.key_id
+        caller = None if is_owner else find_caller(call.access_key)
+        secret = owner.secret if is_owner else caller.secret if caller else None
         refusal = self._signatures.refusal(call, environ, secret)
         if refusal is not None:
             return refusal.reply_to(call)
@@ -74,24 +79,45 @@ class Endpoint:
             return Refusal(code="UnknownPath", message="The local EC2 answers at /.", status=404).reply_to(
                 call
             )
-        return self._answer_call(call, environ)
+        return self._answer_call(call, caller, environ)
 
-    def _answer_call(self, call: Call, environ: dict[str, Any]) -> Reply:
+    def _answer_call(self, call: Call, caller: Caller | None, environ: dict[str, Any]) -> Reply:
+        """Answer a call; without a caller it is the owner's."""
         if self.faults.latency_s > 0:
             time.sleep(self.faults.latency_s)
-        fault = self.faults.count_call(call.action)
-        if fault is not None:
-            if call.action != "CreateFleet" or fault.code not in POOL_ERRORS:
-                message = "The local cloud was asked to refuse this call."
-                return Refusal(status=fault.status, code=fault.code, message=message).reply_to(call)
-            environ[_POOL_ERROR_KEY] = fault.code
-        refusal = self.roles.refusal(call)
+        fault = self.faults.count_call(call.action, dry_run=call.parameter("DryRun") == "true")
+        if fault is None:
+            return self._answer_allowed(call, caller, environ, {})
+        message = "The local cloud was asked to refuse this call."
+        refused = Refusal(status=fault.status, code=fault.code, message=message)
+        if call.action == "CreateFleet" and is_pool_error(fault.code):
+            return self._answer_allowed(call, caller, environ, dict.fromkeys(Market, refused))
+        if fault.carried_out:
+            self._answer_allowed(call, caller, environ, {})
+        return refused.reply_to(call)
+
+    def _answer_allowed(
+        self, call: Call, caller: Caller | None, environ: dict[str, Any], pool_errors: dict[Market, Refusal]
+    ) -> Reply:
+        """Answer a call if its caller may make it; `pool_errors` are of the pools of a fleet."""
+        refusal = (caller and call_refusal(call, caller)) or self.visibility.refusal(call)
         if refusal is not None:
             return refusal.reply_to(call)
+        if caller is not None:
+            pool_errors |= fleet_refusals(call, caller)
+        if pool_errors:
+            environ[_POOL_ERROR_KEY] = json.dumps(
+                {market: (error.code, error.message) for market, error in pool_errors.items()}
+            )
+        if (call.service, call.action) == ("sts", "DecodeAuthorizationMessage"):
+            return _decoded(call)
         token = call.parameter("ClientToken") if call.service == "ec2" else ""
         if not token or call.parameter("DryRun") == "true":
-            return self._carry_out(call, environ)
-        return self._tokens.once(token, call, lambda: self._carry_out(call, environ))
+            reply = self._carry_out(call, environ)
+        else:
+            reply = self._tokens.once(token, call, lambda: self._carry_out(call, environ))
+        self.visibility.record(call, reply)
+        return reply
 
     def _carry_out(self, call: Call, environ: dict[str, Any]) -> Reply:
         if call.service not in _OWN_SERVICES:
@@ -133,6 +159,16 @@ class Endpoint:
         # EC2 answers that it has no capacity with a server error, which makes stock clients try again.
         code = 500 if code == HTTPStatus.BAD_REQUEST and _NO_CAPACITY in body else code
         return Reply(status=code, headers=tuple(headers), body=body)
+
+
+def _decoded(call: Call) -> Reply:
+    content = decode_message(call.parameter("EncodedMessage"))
+    if content is None:
+        message = "Message is invalid"
+        return Refusal(code="InvalidAuthorizationMessageException", message=message).reply_to(call)
+    text = f"<DecodedMessage>{escape(json.dumps(content))}</DecodedMessage>"
+    body = f"<{call.action}Response><{call.action}Result>{text}</{call.action}Result></{call.action}Response>"
+    return Reply(status=HTTPStatus.OK, headers=(("Content-Type", "text/xml"),), body=body.encode())
 
 
 def _names_loopback(host: str) -> bool:

@@ -9,18 +9,27 @@ ANY_ACTION = "*"
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """A refusal of calls of an action: of every one, of a number of them, or at a rate."""
+    """A refusal of calls of an action: of every one, of a number of them, or at a rate.
+
+    The first `skip` calls pass. A status of 0 closes the connection without an answer. With `carried_out`,
+    the call takes effect, and only its answer is lost.
+    """
 
     action: str
     code: str
     status: int = 400
     times: int | None = None
     rate: float | None = None
+    skip: int = 0
+    carried_out: bool = False
     _owed: float = field(default=0.0, repr=False)
 
     def strikes(self, action: str) -> bool:
         """Count a call; True if it is refused. A rate is spread evenly, so that runs repeat exactly."""
         if self.action not in (ANY_ACTION, action):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
             return False
         if self.times is not None:
             self.times -= 1
@@ -52,10 +61,10 @@ class FaultInjector:
         with self._lock:
             self._faults.clear()
 
-    def count_call(self, action: str) -> Fault | None:
-        """Count a call and return the fault that refuses it, if any."""
+    def count_call(self, action: str, *, dry_run: bool = False) -> Fault | None:
+        """Count a call, a dry run apart from others, and return the fault that refuses it, if any."""
         with self._lock:
-            self._calls[action] += 1
+            self._calls[f"{action} (dry run)" if dry_run else action] += 1
             struck = next((fault for fault in self._faults if fault.strikes(action)), None)
             self._faults = [fault for fault in self._faults if fault.times is None or fault.times > 0]
             return struck
@@ -72,5 +81,5 @@ class FaultInjector:
     def report(self) -> list[dict[str, object]]:
         """Return the faults as plain values, for the status page."""
         with self._lock:
-            names = ("action", "code", "status", "times", "rate")
+            names = ("action", "code", "status", "times", "rate", "skip", "carried_out")
             return [{name: getattr(fault, name) for name in names} for fault in self._faults]

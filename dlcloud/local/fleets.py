@@ -1,5 +1,6 @@
 """CreateFleet of type instant: one call over all pools, with the errors of each pool."""
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,7 @@ from dlcloud.local.capacity import (
     allocate,
 )
 from dlcloud.local.launch_checks import block_devices, check_launch
+from dlcloud.local.network import check_network
 from dlcloud.local.record import StateReason, template_version
 from dlcloud.local.responses import NO_CAPACITY
 from dlcloud.local.services import on_demand_price, spot_usd
@@ -27,19 +29,21 @@ from dlcloud.local.spot_responses import LocalSpotResponses
 
 FLEET_TAG = "aws:ec2:fleet-id"
 POOL_ERROR_HEADER = "X-Dlcloud-Pool-Error"
-# Errors that EC2 reports for each pool of a fleet instead of refusing the call.
-POOL_ERRORS = frozenset(
-    {
-        NO_CAPACITY,
-        "VcpuLimitExceeded",
-        "MaxSpotInstanceCountExceeded",
-        "UnfulfillableCapacity",
-        "InsufficientAddressCapacity",
-    }
-)
+"""In JSON, the code and the message of the error of every pool, by market."""
+_OF_CALL = "InvalidLaunchTemplate"
+_OF_POOLS = ("AuthFailure.", "Insufficient", "Invalid", "Max", "Unauthorized", "Unfulfillable", "Vcpu")
 _NOT_OFFERED = "InvalidFleetConfiguration"
 _NO_FLEET = {"Code": "fleetIdDoesNotExist", "Message": "There is no such fleet."}
 _NO_TARGETS = {"TotalTargetCapacity": 0, "SpotTargetCapacity": 0, "OnDemandTargetCapacity": 0}
+
+
+def is_pool_error(code: str) -> bool:
+    """True for an error that EC2 reports for each pool of an instant fleet instead of refusing the call.
+
+    Those are the refusals of the launches that a fleet makes in the caller's name.
+    Source: karpenter-provider-aws, pkg/errors and issues 1488, 3302 and 5850.
+    """
+    return code.startswith(_OF_POOLS) and not code.startswith(_OF_CALL)
 
 
 class LocalFleetResponses(LocalSpotResponses):
@@ -86,24 +90,34 @@ class LocalFleetResponses(LocalSpotResponses):
         errors: list[dict[str, Any]] = []
         for market, target in _targets(self.params["TargetCapacitySpecification"]).items():
             named = [offer for index, config in enumerate(configs) for offer in config.offers(index, market)]
-            unusable = [(offer, configs[offer.config].fault_code(offer, market)) for offer in named]
-            errors += [configs[offer.config].error(offer, market, code) for offer, code in unusable if code]
-            offers = [offer for offer, code in unusable if not code]
+            faults = [
+                (offer, self._injected(market) or configs[offer.config].fault(offer, market))
+                for offer in named
+            ]
+            errors += [configs[offer.config].error(offer, market, fault) for offer, fault in faults if fault]
+            offers = [offer for offer, fault in faults if fault is None]
             allocation = self._allocate(offers, target, market)
             errors += [
-                configs[offer.config].error(offer, market, self._refusal_code(offer, market, allocation))
+                configs[offer.config].error(offer, market, self._refusal(offer, market, allocation))
                 for offer in allocation.refused
             ]
-            instances += [
-                configs[grant.offer.config].launch(grant, market, fleet.id) for grant in allocation.grants
-            ]
-            fleet.fulfilled_capacity += allocation.fulfilled
+            for grant in allocation.grants:
+                config = configs[grant.offer.config]
+                try:
+                    instances.append(config.launch(grant, market, fleet.id))
+                except EC2ClientError as error:
+                    errors.append(config.error(grant.offer, market, error))
+                else:
+                    fleet.fulfilled_capacity += grant.count
         return {"FleetId": fleet.id, "Instances": instances, "Errors": errors}
+
+    def _injected(self, market: Market) -> EC2ClientError | None:
+        """Return the error that the layer before moto decided for every pool of a market."""
+        errors = json.loads(self.headers.get(POOL_ERROR_HEADER) or "{}")
+        return EC2ClientError(*errors[market]) if market in errors else None
 
     def _allocate(self, offers: list[Offer], target: int, market: Market) -> Allocation:
         """Allocate; grant nothing below the request's MinTargetCapacity."""
-        if self.headers.get(POOL_ERROR_HEADER):
-            return Allocation(grants=(), refused=tuple(offers))
         options = self.params.get("SpotOptions" if market is Market.SPOT else "OnDemandOptions") or {}
         name = options.get("AllocationStrategy") or Strategy.LOWEST_PRICE
         if name not in list(Strategy):
@@ -120,10 +134,8 @@ class LocalFleetResponses(LocalSpotResponses):
             return Allocation(grants=(), refused=allocation.refused)
         return allocation
 
-    def _refusal_code(self, offer: Offer, market: Market, allocation: Allocation) -> str:
-        """Return the error code of a pool: its quota's if that leaves no room for one more instance."""
-        if self.headers.get(POOL_ERROR_HEADER):
-            return str(self.headers[POOL_ERROR_HEADER])
+    def _refusal(self, offer: Offer, market: Market, allocation: Allocation) -> EC2ClientError:
+        """Return the error of a pool: its quota's if that leaves no room for one more instance."""
         code = self.quotas.code(offer.pool.instance_type, market)
         for limit in offer.shared:
             granted = sum(
@@ -133,8 +145,8 @@ class LocalFleetResponses(LocalSpotResponses):
                 if shared.name == code
             )
             if limit.name == code and limit.left - granted < limit.per_instance:
-                return OVER_QUOTA[market]
-        return NO_CAPACITY
+                return _pool_error(offer, OVER_QUOTA[market])
+        return _pool_error(offer, NO_CAPACITY)
 
     def _create_fleet_record(self) -> Any:  # noqa: ANN401 - moto's object
         """Create moto's fleet, for DescribeFleets, without letting moto launch its instances."""
@@ -176,27 +188,28 @@ class _Config:
             for zone in self._zones(override)
         ]
 
-    def fault_code(self, offer: Offer, market: Market) -> str | None:
-        """Return the error code of a pool that no instance can be launched into; None for a usable one."""
+    def fault(self, offer: Offer, market: Market) -> EC2ClientError | None:
+        """Return the error of a pool that no instance can be launched into; None for a usable one."""
         if offer.pool.zone not in self._responses.offered(offer.pool.instance_type):
-            return _NOT_OFFERED
+            return _pool_error(offer, _NOT_OFFERED)
         limit = self._max_price(offer) if market is Market.SPOT else None
         if limit and offer.price is not None and offer.price > Decimal(str(limit)):
-            return PRICE_TOO_LOW
+            return _pool_error(offer, PRICE_TOO_LOW)
+        for hidden in self._responses.visibility.not_found(self._template.get("SecurityGroupIds") or ()):
+            return EC2ClientError(hidden.code, hidden.message)
         try:
             block_devices(self._image(offer), self._template.get("BlockDeviceMappings") or ())
         except EC2ClientError as error:
-            return str(error.code)
+            return error
         return None
 
-    def error(self, offer: Offer, market: Market, code: str) -> dict[str, Any]:
+    def error(self, offer: Offer, market: Market, error: EC2ClientError) -> dict[str, Any]:
         """Return the reply's error of a pool."""
-        pool = offer.pool
         return {
             "LaunchTemplateAndOverrides": self._echo(offer),
             "Lifecycle": market.value,
-            "ErrorCode": code,
-            "ErrorMessage": f"{pool.instance_type} in {pool.zone} refused the launch ({code}).",
+            "ErrorCode": error.code,
+            "ErrorMessage": error.message,
         }
 
     def launch(self, grant: Grant, market: Market, fleet_id: str) -> dict[str, Any]:
@@ -204,6 +217,7 @@ class _Config:
         keywords = self._keywords(grant.offer, market, fleet_id)
         image = self._image(grant.offer)
         mappings = block_devices(image, self._template.get("BlockDeviceMappings") or ())
+        check_network(self._backend, self._template)
         reservation = self._backend.run_instances(
             image.id,
             grant.count,
@@ -298,6 +312,11 @@ class _Config:
         pool = {"InstanceType": offer.pool.instance_type, "AvailabilityZone": offer.pool.zone}
         overrides = {**self._overrides[offer.override], **pool}
         return {"LaunchTemplateSpecification": self._specification, "Overrides": overrides}
+
+
+def _pool_error(offer: Offer, code: str) -> EC2ClientError:
+    pool = offer.pool
+    return EC2ClientError(code, f"{pool.instance_type} in {pool.zone} refused the launch ({code}).")
 
 
 def _targets(specification: dict[str, Any]) -> dict[Market, int]:

@@ -9,9 +9,12 @@ _AMAZON = "137112412989"
 _DEEP_LEARNING = "898082745236"
 _BASE = "Deep Learning Base OSS Nvidia Driver GPU AMI"
 _DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver"
+_DLAMI_ARM64 = "/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver"
 # The root snapshot of the Base OSS GPU images, as EC2 names it when it refuses a smaller volume.
 _DLAMI_GIB = 75
-_UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm"
+# Source: published stacks for trn1 and inf2, which give the root volume more than the snapshot's 100 GB.
+_NEURON_GIB = 100
+_UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current"
 _AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel"
 
 
@@ -25,6 +28,12 @@ class Image:
     parameters: tuple[str, ...]
     root_device: str = "/dev/sda1"
     snapshot_gib: int = 8
+    architecture: str = "x86_64"
+
+    @property
+    def user(self) -> str:
+        is_amazon_linux = self.name.startswith("al2023") or "Amazon Linux" in self.name
+        return "ec2-user" if is_amazon_linux else "ubuntu"
 
     def as_moto(self) -> dict[str, object]:
         """Return the image as an entry of MOTO_AMIS_PATH."""
@@ -36,7 +45,7 @@ class Image:
             "image_location": f"amazon/{self.name}",
             "public": True,
             "state": "available",
-            "architecture": "x86_64",
+            "architecture": self.architecture,
             "virtualization_type": "hvm",
             "hypervisor": "xen",
             "image_type": "machine",
@@ -52,7 +61,14 @@ IMAGES = (
         "ami-0d1c10cd000002404",
         "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-20260901",
         _CANONICAL,
-        (f"{_UBUNTU}/ebs-gp3/ami-id", f"{_UBUNTU}/ebs-gp2/ami-id"),
+        (f"{_UBUNTU}/amd64/hvm/ebs-gp3/ami-id", f"{_UBUNTU}/amd64/hvm/ebs-gp2/ami-id"),
+    ),
+    Image(
+        "ami-0d1c10cd000012404",
+        "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-arm64-server-20260901",
+        _CANONICAL,
+        (f"{_UBUNTU}/arm64/hvm/ebs-gp3/ami-id",),
+        architecture="arm64",
     ),
     Image(
         "ami-0d1c10cd000002023",
@@ -77,6 +93,21 @@ IMAGES = (
         snapshot_gib=_DLAMI_GIB,
     ),
     Image(
+        "ami-0d1c10cd000012401",
+        "Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) 20260901",
+        _DEEP_LEARNING,
+        (f"{_DLAMI_ARM64}-gpu-ubuntu-24.04/latest/ami-id",),
+        snapshot_gib=_DLAMI_GIB,
+        architecture="arm64",
+    ),
+    Image(
+        "ami-0d1c10cd000002402",
+        "Deep Learning AMI Neuron (Ubuntu 24.04) 20260901",
+        _DEEP_LEARNING,
+        ("/aws/service/neuron/dlami/multi-framework/ubuntu-24.04/latest/image_id",),
+        snapshot_gib=_NEURON_GIB,
+    ),
+    Image(
         "ami-0d1c10cd000002301",
         f"{_BASE} (Amazon Linux 2023) 20260901",
         _DEEP_LEARNING,
@@ -85,6 +116,11 @@ IMAGES = (
         _DLAMI_GIB,
     ),
 )
+
+
+def default_user(image_id: str) -> str:
+    """Return the user to whom an image's first boot gives the keys; that of Ubuntu's images if unknown."""
+    return next((image.user for image in IMAGES if image.image_id == image_id), "ubuntu")
 
 
 def snapshot_gib(image_id: str) -> int:

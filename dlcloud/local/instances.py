@@ -10,20 +10,27 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.local.addresses import AddressPool, Listeners, has_many_addresses
+from dlcloud.local.boots import BootFault, Boots
 from dlcloud.local.capacity import Capacity
+from dlcloud.local.image_copies import images_folder, make_image
 from dlcloud.local.instance import LocalInstance
-from dlcloud.local.processes import base_interpreter, end_all
+from dlcloud.local.isolation import UNISOLATED, Isolation, share_cache
+from dlcloud.local.power import ShutdownTimer
+from dlcloud.local.processes import end_all
 from dlcloud.local.record import InstanceRecord, StateReason
-from dlcloud.local.site import SitePaths
+from dlcloud.local.site_files import SitePaths
 from dlcloud.system.files import write_file
 
 # Time between SIGTERM and SIGKILL for the programs of an instance that ends.
 _GRACE_S = 0.5
 _NAMING_S = 0.2
+
+_END_REASONS = {BootFault.ENDS: StateReason.BOOT, BootFault.NO_KEY: StateReason.KEY}
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +45,9 @@ class _Entry:
 
     record: InstanceRecord
     instance: LocalInstance
+    fault: BootFault | None = None
     boot: asyncio.Task[None] | None = None
-    power: asyncio.TimerHandle | None = None
+    power: ShutdownTimer
     notice: asyncio.TimerHandle | None = None
 
 
@@ -48,6 +56,8 @@ class Instances:
 
     Args:
         paths: Where the instances' folders are.
+        isolation: What keeps instances from the machine.
+        interpreter: The Python of their programs.
         loop: The event loop that runs the instances' servers.
         boot_delay_s: How long an instance stays `pending`.
         iam: Returns the metadata documents of an instance's id and profile.
@@ -57,25 +67,42 @@ class Instances:
         self,
         *,
         paths: SitePaths,
+        isolation: Isolation,
+        interpreter: str,
         loop: asyncio.AbstractEventLoop,
         boot_delay_s: float,
         iam: Callable[[str, Any], Mapping[str, str]],
     ) -> None:
         self.boot_delay_s = boot_delay_s
         self.minute_s = 60.0
+        # False: each instance has a `~/.cache` of its own, as on EC2.
+        self.shares_cache = True
+        self.boots = Boots()
+        self.apt_lock_s = 0.0
+        self.machine = ""
         self.capacity = Capacity(
             lambda: [entry.record.pool for entry in self._all() if entry.record.occupies_capacity]
         )
         # Held from reading what is left of a pool until the launch into it.
         self.launching = threading.Lock()
         self._iam = iam
+        self.isolation = isolation
         self._paths = paths
         self._loop = loop
         self._addresses = AddressPool(many=has_many_addresses())
-        self._interpreter = base_interpreter()
+        self._interpreter = interpreter
         self._entries: dict[str, _Entry] = {}
         self._naming: asyncio.TimerHandle | None = None
         self._closing = False
+
+    def copy_to_image(self, instance_id: str, image: Any) -> None:  # noqa: ANN401 - moto's object
+        """Begin to copy an instance's folder to an image; see `make_image`."""
+        root, folder = self._entries[instance_id].instance.root, images_folder(self._paths) / image.id
+        self._submit(make_image(image, root, folder, delay_s=self.boot_delay_s))
+
+    def remove_image(self, image_id: str) -> None:
+        """Remove what an image was a copy of, if it is one of this site's."""
+        shutil.rmtree(images_folder(self._paths) / image_id, ignore_errors=True)
 
     def launch(self, records: Sequence[InstanceRecord]) -> None:
         """Boot instances that moto has made.
@@ -87,6 +114,7 @@ class Instances:
             raise OSError(errno.ESHUTDOWN, "the local cloud is ending")
         entries = [self._create(record) for record in records]
         self._entries |= {entry.record.instance_id: entry for entry in entries}
+        share_cache(self._paths.cache, self.isolation)
         self._loop.call_soon_threadsafe(self._start_boots, entries)
 
     def terminate(self, instance_ids: Iterable[str], reason: StateReason) -> None:
@@ -223,23 +251,34 @@ class Instances:
         instance_id = record.instance_id
         listeners = self._addresses.take()
         record.set_address(listeners.host, listeners.ssh_port)
+        fault = self.boots.next_fault()
+        identity, root = record.identity(), self._paths.instances / instance_id
         instance = LocalInstance(
-            identity=record.identity(),
-            root=self._paths.instances / instance_id,
-            cache=self._paths.cache,
+            identity=identity,
+            root=root,
+            container=(UNISOLATED if self.machine else self.isolation).container(root, self._interpreter),
+            instance_users=self.isolation.users,
+            image=images_folder(self._paths) / identity.image_id,
+            cache=self._paths.cache if self.shares_cache else root / "home/.cache",
             listeners=listeners,
             interpreter=self._interpreter,
             properties=record.metadata_documents,
             iam=lambda: self._iam(instance_id, record.profile()),
             minute_s=self.minute_s,
-            power=lambda order: self._schedule_power(instance_id, order),
+            ssh_delay_s=self.boots.delay_s(record.pool.instance_type, fault),
+            apt_lock_s=self.apt_lock_s,
+            machine=self.machine,
+            power=lambda order: self._shutdown_timer(instance_id).obey(order),
         )
-        return _Entry(record=record, instance=instance)
+        shut_down = partial(self._shut_down, record)
+        timer = ShutdownTimer(instance=instance, loop=self._loop, shut_down=shut_down)
+        return _Entry(record=record, instance=instance, power=timer, fault=fault)
 
     def _start_boots(self, entries: list[_Entry]) -> None:
         for entry in entries:
             name = f"boot {entry.record.instance_id}"
-            entry.boot = self._loop.create_task(self._boot(entry, entry.instance.boot), name=name)
+            boot = _fail if entry.fault in _END_REASONS else entry.instance.boot
+            entry.boot = self._loop.create_task(self._boot(entry, boot), name=name)
 
     def _start_again(self, entry: _Entry, listeners: Listeners) -> None:
         booting = self._boot(entry, lambda: entry.instance.boot_again(listeners))
@@ -252,7 +291,8 @@ class Instances:
         except Exception:
             log.exception("%s could not boot", entry.record.instance_id)
             entry.boot = None
-            self.terminate([entry.record.instance_id], StateReason.BOOT)
+            reason = _END_REASONS.get(entry.fault, StateReason.BOOT) if entry.fault else StateReason.BOOT
+            self.terminate([entry.record.instance_id], reason)
             return
         if entry.record.state is InstanceState.PENDING:
             entry.record.set_state(InstanceState.RUNNING)
@@ -308,9 +348,9 @@ class Instances:
         await end_all(roots, grace_s=0.0)
 
     async def _refuse_logins(self, entry: _Entry) -> None:
-        for timer in (entry.power, entry.notice):
-            if timer is not None:
-                timer.cancel()
+        entry.power.cancel()
+        if entry.notice is not None:
+            entry.notice.cancel()
         if entry.boot is not None and not entry.boot.done():
             entry.boot.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -323,14 +363,8 @@ class Instances:
         instance_ids = [entry.record.instance_id]
         entry.notice = self._loop.call_later(grace_s, self.terminate, instance_ids, StateReason.SPOT)
 
-    def _schedule_power(self, instance_id: str, order: str) -> None:
-        """Carry out an order of an instance's shutdown program: a delay in seconds, cancel, or reboot."""
-        entry = self._entries[instance_id]
-        if entry.power is not None:
-            entry.power.cancel()
-            entry.power = None
-        if order not in ("cancel", "reboot"):
-            entry.power = self._loop.call_later(max(0.0, float(order)), self._shut_down, entry.record)
+    def _shutdown_timer(self, instance_id: str) -> ShutdownTimer:
+        return self._entries[instance_id].power
 
     def _shut_down(self, record: InstanceRecord) -> None:
         change = self.terminate if record.terminates_at_shutdown else self.stop
@@ -344,18 +378,11 @@ class Instances:
         asyncio.run_coroutine_threadsafe(work, self._loop).add_done_callback(_log_failure)
 
 
+async def _fail() -> None:
+    raise OSError(errno.EIO, "this boot was to fail")
+
+
 def _log_failure(done: "Future[None]") -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("an instance could not be brought down", exc_info=error)
-
-
-async def clear_leftovers(paths: SitePaths) -> None:
-    """End the processes and remove the folders of a daemon that was killed."""
-    roots = list(paths.instances.iterdir()) if paths.instances.is_dir() else []
-    if roots:
-        log.warning("clearing %d instances of an earlier daemon", len(roots))
-        await end_all(roots, grace_s=0.0)
-    await asyncio.to_thread(shutil.rmtree, paths.instances, ignore_errors=True)
-    paths.instances.mkdir(mode=0o700, exist_ok=True)
-    paths.cache.mkdir(mode=0o700, exist_ok=True)

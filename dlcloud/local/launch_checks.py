@@ -56,7 +56,10 @@ def check_launch(backend: Any, request: Mapping[str, Any], instance_type: str) -
         raise refuse("MissingParameter", "The request must contain the parameter ImageId")
     if not _IMAGE_ID.fullmatch(image_id):
         raise refuse("InvalidAMIID.Malformed", f'Invalid id: "{image_id}"')
-    (image,) = backend.describe_images(ami_ids=[image_id])
+    (image,) = backend.describe_images(ami_ids=[image_id]) or [None]
+    if image is None or image.state != "available":
+        # Source: EC2 API reference, "Error codes": a deregistered image, or one that is pending.
+        raise refuse("InvalidAMIID.Unavailable", f"The image ID '{image_id}' is not available.")
     supported = INSTANCE_TYPES.get(instance_type, {}).get("ProcessorInfo", {}).get("SupportedArchitectures")
     architecture = image.architecture or "x86_64"
     if supported and architecture not in supported:
@@ -144,9 +147,10 @@ def root_device(image: Any) -> dict[str, Any]:  # noqa: ANN401 - moto's object
         "DeviceName": image.root_device_name,
         "Ebs": {
             "DeleteOnTermination": True,
-            "Encrypted": False,
+            "Encrypted": image.ebs_snapshot.encrypted,
             "SnapshotId": image.ebs_snapshot.id,
-            "VolumeSize": snapshot_gib(image.id),
+            # Of an image that was made here, `root_gib`.
+            "VolumeSize": getattr(image, "root_gib", None) or snapshot_gib(image.id),
             "VolumeType": "gp3",
         },
     }

@@ -1,5 +1,7 @@
 """The EC2 actions that tell where types are offered, at which spot price and with which chance."""
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -7,12 +9,15 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
 from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.instance import FEWEST_SCORED_TYPES
 from dlcloud.local.describe import DescribingResponses
 from dlcloud.local.instances import Instances
 from dlcloud.local.services import spot_usd
 
 _LINUX = {"Linux/UNIX", "Linux/UNIX (Amazon VPC)"}
 _BEST_SCORE = 9
+_LOW_SCORE = 3
+_LOCAL_DISKS = re.compile(r"(?<=\d)([a-z]*)d(?=\.)")
 
 
 class MarketResponses(DescribingResponses):
@@ -47,9 +52,13 @@ class MarketResponses(DescribingResponses):
         return ActionResult({"SpotPriceHistory": history if products & _LINUX else [], "NextToken": ""})
 
     def get_spot_placement_scores(self) -> ActionResult:
-        """Score regions, or their zones, by how much of the target the capacity allows: 1 to 9."""
+        """Score regions, or their zones, by how much of the target the capacity allows: 1 to 9.
+
+        With fewer than three types the score is low. Source: EC2 API reference, GetSpotPlacementScores.
+        """
         self.error_on_dryrun()
         names = self.params.get("InstanceTypes") or []
+        best = _BEST_SCORE if len(_distinct(names)) >= FEWEST_SCORED_TYPES else _LOW_SCORE
         target = int(self.params.get("TargetCapacity") or 1)
         by_zone = bool(self.params.get("SingleAvailabilityZone"))
         scores: list[dict[str, Any]] = []
@@ -64,12 +73,12 @@ class MarketResponses(DescribingResponses):
                     {
                         "Region": region,
                         "AvailabilityZoneId": str(zone_ids.get(zone, zone)),
-                        "Score": _score(count, target),
+                        "Score": _score(count, target, best),
                     }
                     for zone, count in sorted(left.items())
                 ]
             elif left:
-                scores.append({"Region": region, "Score": _score(sum(left.values()), target)})
+                scores.append({"Region": region, "Score": _score(sum(left.values()), target, best)})
         return ActionResult({"SpotPlacementScores": scores})
 
     def offered(self, instance_type: str, region: str | None = None) -> set[str]:
@@ -87,5 +96,10 @@ def index_offerings() -> dict[str, dict[str, set[str]]]:
     return offered
 
 
-def _score(left: int, target: int) -> int:
-    return max(1, _BEST_SCORE * min(left, target) // max(1, target))
+def _distinct(names: Sequence[str]) -> set[str]:
+    """Return the types without their variants with local disks, which EC2 counts as one."""
+    return {_LOCAL_DISKS.sub(r"\1", name) for name in names}
+
+
+def _score(left: int, target: int, best: int) -> int:
+    return max(1, best * min(left, target) // max(1, target))

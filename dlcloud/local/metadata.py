@@ -48,11 +48,13 @@ class MetadataService:
         documents: Returns the texts by path, at every request: notices come and go.
         power: Carries out an order of the shutdown program.
         secret: Proves that an order comes from the shutdown program.
+        instance_users: The user ids of instances' programs.
     """
 
     documents: Callable[[], Mapping[str, str]]
     power: Callable[[str], None]
     secret: str
+    instance_users: range = range(0)
     _tokens: dict[str, float] = field(default_factory=dict)
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -74,7 +76,8 @@ class MetadataService:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            if belongs_to_other_user(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
+            ends = (writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
+            if belongs_to_other_user(*ends, self.instance_users):
                 return
             while request := await asyncio.wait_for(_read(reader), _IDLE_S):
                 status, text, extra = self._answer(request)

@@ -23,7 +23,9 @@ from dlcloud.local.fleets import LocalFleetResponses
 from dlcloud.local.images import parameters
 from dlcloud.local.instances import Instances
 from dlcloud.local.market_responses import index_offerings
+from dlcloud.local.network import NetworkedBackend
 from dlcloud.local.spot import SpotRequests
+from dlcloud.local.visibility import Visibility
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _SERVICES: tuple[Literal["ec2", "iam", "ssm", "sts"], ...] = ("ec2", "iam", "ssm", "sts")
@@ -32,7 +34,9 @@ _LAST_MODIFIED = datetime(2026, 9, 1, tzinfo=UTC)  # the date of the images
 _make_parameter = cast("Callable[..., Parameter]", Parameter)
 
 
-def create_moto_app(instances: Instances, catalog: Catalog, quotas: VcpuQuotas) -> Wsgi:
+def create_moto_app(
+    instances: Instances, catalog: Catalog, quotas: VcpuQuotas, visibility: Visibility
+) -> Wsgi:
     """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
     _add_retired_types(catalog)
     bound = {
@@ -40,10 +44,12 @@ def create_moto_app(instances: Instances, catalog: Catalog, quotas: VcpuQuotas) 
         "spot": SpotRequests(),
         "catalog": catalog,
         "quotas": quotas,
+        "visibility": visibility,
         "offerings": index_offerings(),
     }
     responses = cast("type[LocalFleetResponses]", type("BoundResponses", (LocalFleetResponses,), bound))
     ec2_urls.url_paths["{0}/"] = responses.dispatch
+    ec2_backends.backend = NetworkedBackend
     ssm_backends.backend = _SeededParameters
     ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].describe_images()
     application = DomainDispatcherApplication(create_backend_app)
@@ -103,8 +109,10 @@ def _description(hardware: core_instance.InstanceType) -> dict[str, Any]:
     if gpu is not None:
         device = {
             "Name": gpu.name,
-            "Manufacturer": "AMD" if "Radeon" in gpu.name else "NVIDIA",
+            "Manufacturer": gpu.manufacturer,
             "Count": gpu.count,
+            "LogicalGpuCount": gpu.count,
+            "GpuPartitionSize": gpu.share,
             "MemoryInfo": {"SizeInMiB": gpu.memory_mib},
         }
         gpus = {"GpuInfo": {"Gpus": [device], "TotalGpuMemoryInMiB": gpu.count * gpu.memory_mib}}
@@ -125,6 +133,6 @@ def _description(hardware: core_instance.InstanceType) -> dict[str, Any]:
             "DefaultThreadsPerCore": hardware.vcpus // hardware.physical_cores,
         },
         "MemoryInfo": {"SizeInMiB": round(hardware.memory_gib * 1024)},
-        "NetworkInfo": {},
+        "NetworkInfo": {"NetworkPerformance": hardware.network},
         **gpus,
     }

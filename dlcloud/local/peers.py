@@ -12,9 +12,10 @@ _UID, _INODE = 4, 6  # fields after the two addresses
 Address = tuple[str, int]
 
 
-def belongs_to_other_user(peer: Address, own: Address) -> bool:
-    """True if a connection is known to come from a user who is neither root nor the user of this process."""
-    return peer_uid(peer, own) not in (None, 0, os.getuid())
+def belongs_to_other_user(peer: Address, own: Address, instance_users: range) -> bool:
+    """True if a connection is known to come from a user that is not root, the daemon's or an instance's."""
+    uid = peer_uid(peer, own)
+    return uid not in (None, 0, os.getuid()) and uid not in instance_users
 
 
 def peer_uid(peer: Address, own: Address) -> int | None:

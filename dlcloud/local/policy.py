@@ -1,4 +1,4 @@
-"""Decide what IAM policies allow, for the conditions that bind a role to resources with a tag.
+"""Decide what IAM policies allow, for the conditions that bind callers to resources with a tag.
 
 Source: IAM user guide, "Policy evaluation logic" and "IAM JSON policy elements: Condition operators". An
 operator or an element that is not implemented here never allows anything.
@@ -8,9 +8,18 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 Values = Sequence[str]
+
+
+class Decision(Enum):
+    """The result of an evaluation."""
+
+    ALLOWED = auto()
+    NOT_ALLOWED = auto()
+    DENIED = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +31,22 @@ class AccessRequest:
     context: Mapping[str, Values] = field(default_factory=dict)
 
 
-def is_allowed(documents: Iterable[str], request: AccessRequest) -> bool:
-    """True if a statement of the policies allows the request and none denies it; broken ones do neither."""
+def decide(documents: Iterable[str], request: AccessRequest) -> Decision:
+    """Evaluate policies of one kind: a denial counts for all of them; broken ones neither allow nor deny."""
     effects = {
         statement.get("Effect")
         for document in documents
         for statement in _statements(document)
         if _applies(statement, request)
     }
-    return "Allow" in effects and "Deny" not in effects
+    if "Deny" in effects:
+        return Decision.DENIED
+    return Decision.ALLOWED if "Allow" in effects else Decision.NOT_ALLOWED
+
+
+def is_allowed(documents: Iterable[str], request: AccessRequest) -> bool:
+    """True if a statement of the policies allows the request and none denies it."""
+    return decide(documents, request) is Decision.ALLOWED
 
 
 def _statements(document: str) -> list[dict[str, Any]]:
@@ -72,6 +88,11 @@ def _any_equals(values: Values, allowed: Values) -> bool:
     return any(value in allowed for value in values)
 
 
+def _none_equals(values: Values, denied: Values) -> bool:
+    """Also true where the request has no such key."""
+    return not _any_equals(values, denied)
+
+
 def _any_matches(values: Values, patterns: Values) -> bool:
     return any(_matches(pattern, value) for value in values for pattern in patterns)
 
@@ -83,6 +104,7 @@ def _all_equal(values: Values, allowed: Values) -> bool:
 _OPERATORS: Mapping[str, Callable[[Values, Values], bool]] = {
     "StringEquals": _any_equals,
     "StringLike": _any_matches,
+    "StringNotEquals": _none_equals,
     "ArnLike": _any_matches,
     "ForAnyValue:StringEquals": _any_equals,
     "ForAllValues:StringEquals": _all_equal,

@@ -68,22 +68,6 @@ def package_sources(environ: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-async def run_logged(argv: list[str], *, env: Mapping[str, str], cwd: Path, output: Path) -> int:
-    """Run a command of the boot, append its output to a file and return its exit status."""
-    with output.open("ab") as stream:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            umask=UMASK,
-        )
-    return await process.wait()
-
-
 async def end_all(roots: Iterable[Path], *, grace_s: float) -> None:
     """End every process of the instances with these roots: ask, wait up to the grace, then kill.
 

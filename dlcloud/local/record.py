@@ -9,7 +9,7 @@ from typing import Any
 
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.local.capacity import Pool
-from dlcloud.local.instance import Identity
+from dlcloud.local.identity import Identity
 from dlcloud.local.metadata_documents import metadata_documents
 
 SSH_PORT_TAG = "dlcloud:ssh-port"
@@ -50,6 +50,8 @@ class StateReason(Enum):
     ITSELF = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
     SPOT = ("Server.SpotInstanceTermination", "Spot instance termination")
     BOOT = ("Server.InternalError", "Internal error on launch")
+    # Source: AWS re:Post, "kms-iam-ec2-permission".
+    KEY = ("Client.InternalError", "Client error on launch")
 
 
 class InstanceRecord:
@@ -59,10 +61,19 @@ class InstanceRecord:
         instance: moto's object, whose attributes the EC2 answers show.
         template: The launch template data that the instance was launched with, if any.
         reservation_id: The id of its launch.
+        public: It has a public address.
     """
 
-    def __init__(self, instance: Any, template: Mapping[str, Any], reservation_id: str) -> None:  # noqa: ANN401 - moto's object
+    def __init__(
+        self,
+        instance: Any,  # noqa: ANN401 - moto's object
+        template: Mapping[str, Any],
+        reservation_id: str,
+        *,
+        public: bool = True,
+    ) -> None:
         self._instance = instance
+        self._public = public
         self._set_shown_properties(reservation_id)
         self.state = InstanceState.PENDING
         self.ended_at: datetime | None = None
@@ -132,14 +143,14 @@ class InstanceRecord:
         )
 
     def set_address(self, host: str, ssh_port: int) -> None:
-        """Make the instance's own loopback address its private and its public one."""
+        """Make the instance's own loopback address its private one, and its public one if it has any."""
         card = self._instance.nics[0]
         card.delete_on_termination = True
         card.private_ip_address = host
         for entry in card.private_ip_addresses:
             entry["PrivateIpAddress"] = host
-        if card.public_ip is not None:
-            card.public_ip = host
+        card.public_ip_auto_assign = self._public
+        card.public_ip = host if self._public else None
         self._instance.add_tags({SSH_PORT_TAG: str(ssh_port)})
 
     def set_state(self, state: InstanceState) -> None:

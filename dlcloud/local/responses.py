@@ -14,6 +14,7 @@ from moto.iam.exceptions import NotFoundException
 
 from dlcloud.core.instance import Market
 from dlcloud.local.capacity import OVER_QUOTA, VcpuQuotas
+from dlcloud.local.image_responses import ImageResponses
 from dlcloud.local.launch_checks import (
     block_devices,
     check_instance_ids,
@@ -21,7 +22,7 @@ from dlcloud.local.launch_checks import (
     check_profile,
     check_spot_options,
 )
-from dlcloud.local.market_responses import MarketResponses
+from dlcloud.local.network import check_default_vpc, check_network, has_public_address
 from dlcloud.local.record import InstanceRecord, StateReason, template_version
 from dlcloud.local.services import on_demand_price, spot_usd
 from dlcloud.local.spot import ONE_TIME, PRICE_TOO_LOW, SpotRequest, SpotRequests
@@ -53,7 +54,7 @@ _SHOWN_OF_LAUNCH = (
 _SHOWN_AFTER_END = timedelta(hours=1)
 
 
-class LocalResponses(MarketResponses):
+class LocalResponses(ImageResponses):
     """moto's EC2 answers with these actions in place of its own; bound to one site by a subclass."""
 
     spot: ClassVar[SpotRequests]
@@ -61,7 +62,6 @@ class LocalResponses(MarketResponses):
 
     def run_instances(self) -> ActionResult:
         """Launch as many instances as MaxCount asks for and one zone can give, at least MinCount."""
-        self.error_on_dryrun()
         return self._launch(None)
 
     def spot_request(self, parameters: Mapping[str, Any], template: Mapping[str, Any]) -> SpotRequest:
@@ -106,10 +106,13 @@ class LocalResponses(MarketResponses):
                 # Some clients name none by an empty name.
                 self.params.pop("IamInstanceProfile", None)
             check_profile(self.current_account, self.params.get("IamInstanceProfile"))
+            check_network(self.ec2_backend, {**template, **self.params})
             self.params["BlockDeviceMappings"] = block_devices(
                 image, self.params.get("BlockDeviceMappings") or ()
             )
-            self.params["MinCount"] = self._grant(instance_type, self._zones(instance_type))
+            zones = self._zones(instance_type)
+            self.error_on_dryrun()
+            self.params["MinCount"] = self._grant(instance_type, zones)
             result = super().run_instances()
             reservation = cast("Any", result.result)
             self._complete(reservation.instances)
@@ -184,14 +187,11 @@ class LocalResponses(MarketResponses):
             raise EC2ClientError("IncorrectInstanceState", message)
         return super().associate_iam_instance_profile()
 
-    def register_image(self) -> ActionResult:
-        """Register an image with the properties of the request that moto leaves out."""
-        result = super().register_image()
-        image = cast("Any", result.result)
-        image = self.ec2_backend.amis[image["ImageId"]] if isinstance(image, dict) else image
-        image.architecture = self.params.get("Architecture") or "x86_64"
-        image.root_device_name = self.params.get("RootDeviceName") or image.root_device_name
-        return result
+    def create_security_group(self) -> ActionResult:
+        """Create a group in a VPC, by default in the default VPC if there is one."""
+        if not self.params.get("VpcId"):
+            check_default_vpc(self.ec2_backend)
+        return super().create_security_group()
 
     def associate_address(self) -> ActionResult:
         """Refuse an Elastic IP: it would be an address of the internet, and not reach the instance."""
@@ -220,7 +220,11 @@ class LocalResponses(MarketResponses):
             parameters: Those of RunInstances; with them, a persistent spot request launches again.
             request: The waiting spot request that the launch is for.
         """
-        records = [InstanceRecord(instance, template, reservation.id) for instance in reservation.instances]
+        cards = parameters.get("NetworkInterfaces") or template.get("NetworkInterfaces") or ()
+        records = [
+            InstanceRecord(instance, template, reservation.id, public=has_public_address(instance, cards))
+            for instance in reservation.instances
+        ]
         try:
             self.instances.launch(records)
         except OSError as error:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 from wsgiref.util import setup_testing_defaults
 
-from dlcloud.local.call import Reply
+from dlcloud.local.call import NO_ANSWER, Reply
 from dlcloud.local.peers import belongs_to_other_user
 
 _BACKLOG = 512
@@ -29,6 +29,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
 
     Args:
         answer: Answers a request, given as WSGI's environment.
+        instance_users: The user ids of instances' programs.
     """
 
     daemon_threads = True
@@ -36,8 +37,9 @@ class HttpServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = _BACKLOG
 
-    def __init__(self, answer: Callable[[dict[str, Any]], Reply]) -> None:
+    def __init__(self, answer: Callable[[dict[str, Any]], Reply], instance_users: range) -> None:
         self.answer = answer
+        self.instance_users = instance_users
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -73,6 +75,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
         reply = self.server.answer(self._environ(self.rfile.read(length)))
+        if reply.status == NO_ANSWER:
+            self.close_connection = True
+            return
         self.send_response_only(reply.status)
         for name, value in reply.headers:
             if name.lower() not in ("content-length", "connection", "date", "server"):
@@ -86,7 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Find out whose connection it is."""
         super().setup()
-        self._is_other_user = belongs_to_other_user(self.client_address, self.connection.getsockname())
+        ends = (self.client_address, self.connection.getsockname())
+        self._is_other_user = belongs_to_other_user(*ends, self.server.instance_users)
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
 

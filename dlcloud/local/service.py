@@ -14,11 +14,15 @@ from dlcloud.local.capacity import VcpuQuotas
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.endpoint import Endpoint
 from dlcloud.local.faults import FaultInjector
-from dlcloud.local.instances import Instances, clear_leftovers
+from dlcloud.local.instances import Instances
+from dlcloud.local.isolation import Level, find_isolation, place_instances
+from dlcloud.local.leftovers import clear_leftovers
 from dlcloud.local.moto_app import create_moto_app
+from dlcloud.local.processes import base_interpreter
 from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.server import HttpServer
-from dlcloud.local.site import SitePaths, SiteState, load_access_key, write_state
+from dlcloud.local.site_files import SitePaths, SiteState, load_access_key, write_state
+from dlcloud.local.visibility import Visibility
 
 _BOOT_DELAY_S = 0.2
 
@@ -36,9 +40,22 @@ async def _serve(paths: SitePaths) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
     await clear_leftovers(paths)
+    interpreter = base_interpreter()
+    isolation = await find_isolation(paths, interpreter=interpreter, environ=os.environ)
+    log.info("isolation of instances: %s %s", isolation.level, isolation.reason)
+    if isolation.level is Level.USER:
+        paths = place_instances(paths, isolation)
+        await clear_leftovers(paths)
     roles = InstanceRoles()
-    instances = Instances(paths=paths, loop=loop, boot_delay_s=_BOOT_DELAY_S, iam=roles.documents)
-    faults = FaultInjector()
+    instances = Instances(
+        paths=paths,
+        isolation=isolation,
+        interpreter=interpreter,
+        loop=loop,
+        boot_delay_s=_BOOT_DELAY_S,
+        iam=roles.documents,
+    )
+    faults, visibility = FaultInjector(), Visibility()
     catalog = Catalog()
     quotas = VcpuQuotas(
         running=instances.running, vcpus={hardware.name: hardware.vcpus for hardware in catalog}
@@ -52,19 +69,20 @@ async def _serve(paths: SitePaths) -> None:
         roles=roles,
         quotas=quotas,
         faults=faults,
+        visibility=visibility,
         end=end,
     )
     endpoint = Endpoint(
-        moto=create_moto_app(instances, catalog, quotas),
+        moto=create_moto_app(instances, catalog, quotas, visibility),
         catalog=catalog,
         instances=instances,
-        roles=roles,
         quotas=quotas,
         faults=faults,
         pages=pages,
+        visibility=visibility,
         access_key=load_access_key(paths),
     )
-    server = HttpServer(endpoint.answer)
+    server = HttpServer(endpoint.answer, isolation.users)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

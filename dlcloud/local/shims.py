@@ -6,8 +6,14 @@ from pathlib import Path
 
 POWER_PATH = "/_dlcloud/power"
 POWER_HEADER = "X-Dlcloud-Power"
+FOUND_BY_PATH = (
+    *("apt", "apt-get", "cloud-init", "halt", "init", "poweroff", "reboot", "shutdown", "sudo"),
+    *("systemctl", "systemd-run", "telinit"),
+)
+"""Those that an instance with a root file system of its own has in /usr/bin or /usr/sbin too."""
+_SFTP_SERVER = Path(__file__).with_name("sftp_server.py")
 _EXECUTABLE = 0o755
-_SECRET = 0o600
+_READABLE = 0o644
 
 # sudo runs its command as the same user; its options and assignments are parsed and dropped.
 _SUDO = """#!/bin/sh
@@ -23,11 +29,17 @@ done
 exec env "$@"
 """
 
-# A fresh image has no lists of packages: nothing can be installed before an update.
+# A fresh image has no lists of packages: nothing can be installed before an update. A job of the image may
+# hold apt's locks at boot; DPkg::Lock::Timeout does not wait for that of the lists. Source: apt 2.6.1, tried.
 _APT = """#!/bin/sh
-lists="$(dirname "$0")/../var/lib/apt-lists"
+state=@ROOT@/var/lib
+lists="$state/apt-lists"
 for word in "$@"; do
   if [ "$word" = update ]; then
+    if [ "$(cat "$state/apt-lock" 2>/dev/null || echo 0)" -gt "$(date +%s)" ]; then
+      echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)" >&2
+      exit 100
+    fi
     : >"$lists"
   elif [ "$word" = install ] && [ ! -e "$lists" ]; then
     echo "E: Unable to locate package (no apt-get update yet)" >&2
@@ -38,20 +50,63 @@ echo "$(basename "$0"): on the local cloud packages are those of this machine; n
 exit 0
 """
 
-# The units of the host are none of an instance's.
+# The units of the host are none of an instance's; the power of the instance is.
 _SYSTEMCTL = """#!/bin/sh
+for word in "$@"; do
+  case "$word" in
+    -*) ;;
+    poweroff|halt|reboot) exec "$(dirname "$0")/$word" ;;
+    *) break ;;
+  esac
+done
 echo "systemctl: the local cloud has no units; nothing was changed" >&2
 exit 0
 """
 
+_INIT = """#!/bin/sh
+case "$1" in
+  0) exec "$(dirname "$0")/poweroff" ;;
+  6) exec "$(dirname "$0")/reboot" ;;
+esac
+echo "init: the local cloud has no runlevels but 0 and 6; nothing was changed" >&2
+exit 0
+"""
+
+# Transient units: a command under a free name, at once or after a time; a minute is that of shutdown's timer.
+_SYSTEMD_RUN = """#!/bin/sh
+delay=0
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --unit=*) unit="${1#*=}" ;;
+    --on-active=*min) delay="${1#*=}"; delay=$(awk "BEGIN { print ${delay%min} * $DLCLOUD_MINUTE_S }") ;;
+    --on-active=*s) delay="${1#*=}"; delay="${delay%s}" ;;
+    --property=*) ;;
+    -*) echo "systemd-run: the local cloud does not support $1" >&2; exit 1 ;;
+    *) break ;;
+  esac
+  shift
+done
+if ! mkdir -p "$DLCLOUD_ROOT/run/units" || ! mkdir "$DLCLOUD_ROOT/run/units/$unit" 2>/dev/null; then
+  echo "Failed to start transient unit: Unit $unit was already loaded" >&2
+  exit 1
+fi
+if [ "$delay" = 0 ]; then
+  "$@" >/dev/null 2>&1 </dev/null &
+else
+  (sleep "$delay" && exec "$@") >/dev/null 2>&1 </dev/null &
+fi
+"""
+
 _CLOUD_INIT = """#!/bin/sh
+# Of its state, an instance has what its image has not.
+[ "$1" = clean ] && exit 0
 if [ "$1" != status ]; then
-  echo "cloud-init: the local cloud supports only: cloud-init status [--wait]" >&2
+  echo "cloud-init: the local cloud supports only: cloud-init status [--wait], cloud-init clean" >&2
   exit 2
 fi
-while [ "$2" = --wait ] && [ ! -e "$DLCLOUD_ROOT/run/cloud-init/result" ]; do sleep 0.05; done
-if [ ! -e "$DLCLOUD_ROOT/run/cloud-init/result" ]; then echo "status: running"; exit 0; fi
-status=$(cat "$DLCLOUD_ROOT/run/cloud-init/result")
+while [ "$2" = --wait ] && [ ! -e @ROOT@/lib/cloud-init-result ]; do sleep 0.05; done
+if [ ! -e @ROOT@/lib/cloud-init-result ]; then echo "status: running"; exit 0; fi
+status=$(cat @ROOT@/lib/cloud-init-result)
 echo "status: $status"
 [ "$status" = done ]
 """
@@ -97,7 +152,7 @@ if reply.split()[1:2] != [b"200"]:
 
 
 def write_shims(root: Path, *, interpreter: str, address: tuple[str, int], secret: str) -> None:
-    """Fill an instance's `bin/`.
+    """Fill an instance's `bin/`, and its `lib/` with what these programs read.
 
     Args:
         root: The instance's root folder.
@@ -108,16 +163,18 @@ def write_shims(root: Path, *, interpreter: str, address: tuple[str, int], secre
     folder = root / "bin"
     python = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
     programs = {"sudo": _SUDO, "apt-get": _APT, "apt": _APT, "cloud-init": _CLOUD_INIT}
-    programs |= {"systemctl": _SYSTEMCTL, "python3": python, "shutdown": _shell_shutdown(root, interpreter)}
+    programs |= {"systemctl": _SYSTEMCTL, "systemd-run": _SYSTEMD_RUN, "init": _INIT, "telinit": _INIT}
+    programs |= {"python3": python, "shutdown": _shell_shutdown(root, interpreter)}
     programs |= {name: _power_alias(root, words) for name, words in _ALIASES.items()}
     for name, text in programs.items():
-        _write(folder / name, text, _EXECUTABLE)
-    power = root / "var/lib/dlcloud/power"
-    _write(power, secret, _SECRET)
+        _write(folder / name, text.replace("@ROOT@", shlex.quote(str(root))), _EXECUTABLE)
+    power = root / "lib/power"
+    _write(power, secret, _READABLE)
     values = {"SECRET": str(power), "HOST": address[0], "PORT": address[1]}
     values |= {"PATH": POWER_PATH, "HEADER": POWER_HEADER}
     constants = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-    _write(root / "var/lib/dlcloud/shutdown.py", constants + _SHUTDOWN, _SECRET)
+    _write(root / "lib/shutdown.py", constants + _SHUTDOWN, _READABLE)
+    _write(root / "lib/sftp_server.py", _SFTP_SERVER.read_text(encoding="utf-8"), _READABLE)
 
 
 _ALIASES = {"poweroff": "-P now", "halt": "-h now", "reboot": "-r now"}
@@ -125,7 +182,7 @@ _ALIASES = {"poweroff": "-P now", "halt": "-h now", "reboot": "-r now"}
 
 def _shell_shutdown(root: Path, interpreter: str) -> str:
     """Return a wrapper around the shutdown program; -I -S keep packages out and the start quick."""
-    program = shlex.quote(str(root / "var/lib/dlcloud/shutdown.py"))
+    program = shlex.quote(str(root / "lib/shutdown.py"))
     return f'#!/bin/sh\nexec {shlex.quote(interpreter)} -I -S {program} "$@"\n'
 
 

@@ -1,16 +1,13 @@
 """Find, start and stop the local EC2 of a folder, or use that of another home. Standard library only."""
 
-import base64
-import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -18,9 +15,9 @@ from urllib.parse import urlsplit
 from dlcloud.core.errors import LocalCloudError
 from dlcloud.core.wait import wait_until
 from dlcloud.local.control import ControlClient
-from dlcloud.system.files import FileLock, write_file
+from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, read_state
+from dlcloud.system.files import FileLock
 
-SCHEMA = 1
 ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"
 TOKEN_VARIABLE = "DLCLOUD_LOCAL_TOKEN"  # noqa: S105  a variable's name
 KEY_ID_VARIABLE = "DLCLOUD_LOCAL_ACCESS_KEY_ID"
@@ -31,14 +28,6 @@ _START_S = 60.0
 _STOP_S = 30.0
 _POLL_S = 0.02
 _LOG_TAIL_BYTES = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessKey:
-    """The access key of a local EC2's owner, who may do anything there."""
-
-    key_id: str
-    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +137,7 @@ class LocalSite:
         process.wait()
         raise self._error(f"the local cloud did not answer within {_START_S:.0f} s")
 
-    def _state_of(self, pid: int) -> "SiteState | None":
+    def _state_of(self, pid: int) -> SiteState | None:
         """Return the state that a daemon has written; None until then."""
         state = read_state(self._paths.state)
         return state if state is not None and state.pid == pid else None
@@ -156,7 +145,7 @@ class LocalSite:
     def _is_alive(self) -> bool:
         return FileLock(self._paths.life_lock).is_held()
 
-    def _endpoint(self, state: "SiteState") -> LocalEndpoint:
+    def _endpoint(self, state: SiteState) -> LocalEndpoint:
         return LocalEndpoint(
             pid=state.pid,
             url=state.url,
@@ -255,96 +244,6 @@ class SharedSite:
                 "for example http://127.0.0.1:40001; dlcloud local status shows it",
             )
         return host, port
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SitePaths:
-    """The files of a site."""
-
-    folder: Path
-
-    @property
-    def state(self) -> Path:
-        """Return the file with the daemon's address and control token; only its owner can read it."""
-        return self.folder / "endpoint.json"
-
-    @property
-    def access_key(self) -> Path:
-        """Return the file with the owner's access key; only its owner can read it."""
-        return self.folder / "access-key.json"
-
-    @property
-    def start_lock(self) -> Path:
-        """Return the file locked while a command looks for, starts or stops the daemon."""
-        return self.folder / "start.lock"
-
-    @property
-    def life_lock(self) -> Path:
-        """Return the file that a daemon keeps locked while it lives; the kernel unlocks it at any death."""
-        return self.folder / "daemon.lock"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "daemon.log"
-
-    @property
-    def startup_log(self) -> Path:
-        """Return the output of the interpreter while the daemon started."""
-        return self.folder / "startup.log"
-
-    @property
-    def instances(self) -> Path:
-        """Return the folder with one folder per instance."""
-        return self.folder / "instances"
-
-    @property
-    def ssh_config(self) -> Path:
-        """Return the file that gives `ssh -F` the addresses of the instances by their names."""
-        return self.folder / "ssh_config"
-
-    @property
-    def cache(self) -> Path:
-        """Return the folder that instances share as `~/.cache`; it outlives the daemon."""
-        return self.folder / "cache"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteState:
-    """The content of a running daemon's state file."""
-
-    pid: int
-    url: str
-    token: str
-    started_at: str
-    schema: int = SCHEMA
-
-
-def load_access_key(paths: SitePaths) -> AccessKey:
-    """Return the site's access key, a new one if it has none yet; all processes get the same."""
-    path = paths.access_key
-    if not path.exists():
-        with FileLock(path.with_suffix(".lock")):
-            if not path.exists():
-                key_id = "AKIA" + base64.b32encode(secrets.token_bytes(10)).decode()
-                content = {"key_id": key_id, "secret": secrets.token_urlsafe(30), "schema": SCHEMA}
-                write_file(path, json.dumps(content), durable=True)
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return AccessKey(key_id=content["key_id"], secret=content["secret"])
-
-
-def write_state(path: Path, state: SiteState) -> None:
-    """Write the state whole or not at all, readable by its owner only: it carries the control token."""
-    write_file(path, json.dumps(asdict(state)), durable=True)
-
-
-def read_state(path: Path) -> SiteState | None:
-    """Read the state; None if there is none, or if it is broken or of another schema."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        state = SiteState(**{name: content[name] for name in ("pid", "url", "token", "started_at", "schema")})
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return state if state.schema == SCHEMA else None
 
 
 def _daemon_environment() -> dict[str, str]:

@@ -1,28 +1,23 @@
 """The SSH server of one instance: commands, shells and SFTP as real processes and files of this machine.
 
-As sshd: `authorized_keys` is read at every login, a connection has 10 sessions (MaxSessions), and a shell
-without a terminal reads its commands from the client's input.
+As sshd: `authorized_keys` is read at every login, a connection has 10 sessions (MaxSessions), a shell
+without a terminal reads its commands from the client's input, and /run/nologin keeps all but root out.
 """
 
 import asyncio
-import contextlib
-import fcntl
 import logging
-import os
-import signal
 import socket
-import struct
-import termios
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 
+from dlcloud.local.container import Container
 from dlcloud.local.peers import belongs_to_other_user
-from dlcloud.local.processes import UMASK, shell_path
+from dlcloud.local.ssh_sessions import run_session
 
 _LOGIN_S = 60.0
 _KEEPALIVE_S = 30.0
@@ -30,28 +25,31 @@ _BACKLOG = 128
 _SFTP_VERSION = 3
 MAX_SESSIONS = 10
 """Sessions of a connection, as sshd's MaxSessions."""
-_CHUNK = 65536
-# Makes the terminal on its standard input the controlling one, then becomes the given program.
-_TAKE_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class SshServer:
-    """Accepts the keys of `~/.ssh/authorized_keys`, under any user name.
+    """Accepts the keys of its users' `authorized_keys`.
 
     Args:
         host_key: The instance's ed25519 key.
         env: The environment of every session.
-        home: The working folder of sessions and SFTP.
-        interpreter: A Python that gives a shell its terminal.
+        container: Runs the programs of sessions.
+        authorized_keys: The file of keys by user name; others may not log in.
+        nologin: While this file exists, only root may log in.
+        interpreter: A Python that gives a shell its terminal, and serves SFTP.
+        instance_users: The user ids of instances' programs.
     """
 
     host_key: asyncssh.SSHKey
     env: Mapping[str, str]
-    home: Path
+    container: Container
+    authorized_keys: Mapping[str, Path]
+    nologin: Path
     interpreter: str
+    instance_users: range = range(0)
     _admitted: dict[bytes, float] = field(default_factory=dict)
     _acceptor: asyncssh.SSHAcceptor | None = None
     _connections: set[asyncssh.SSHServerConnection] = field(default_factory=set)
@@ -61,10 +59,11 @@ class SshServer:
         self._acceptor = await asyncssh.create_server(
             lambda: _Login(
                 admits=self._admits,
-                authorized_keys=self.home / ".ssh/authorized_keys",
+                authorized_keys=self.authorized_keys,
+                nologin=self.nologin,
                 connections=self._connections,
                 run=self._run,
-                sftp=lambda channel: _HomeSftp(channel, self.home),
+                instance_users=self.instance_users,
             ),
             sock=listener,
             backlog=_BACKLOG,
@@ -113,11 +112,10 @@ class SshServer:
         return self._admitted.get(key.public_data, 0.0) > time.monotonic()
 
     async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
-        await _run_session(process, env=self.env, home=self.home, interpreter=self.interpreter)
+        await run_session(process, env=self.env, container=self.container, interpreter=self.interpreter)
 
 
 _Run = Callable[["asyncssh.SSHServerProcess[bytes]"], Coroutine[Any, Any, None]]
-_Sftp = Callable[[Any], asyncssh.SFTPServer]  # of a channel
 
 
 class _Login(asyncssh.SSHServer):
@@ -125,33 +123,37 @@ class _Login(asyncssh.SSHServer):
 
     Args:
         admits: True for a key that is accepted beside those of the file.
-        authorized_keys: The file of authorized keys, in OpenSSH's form with its options.
+        authorized_keys: The file of authorized keys by user name, in OpenSSH's form with its options.
+        nologin: While this file exists, only root may log in.
         connections: Gets the connection while it is open.
-        run: Runs a session's command or shell.
-        sftp: Returns the SFTP server of a session.
+        run: Runs a session's command, shell or SFTP server.
+        instance_users: The user ids of instances' programs.
     """
 
     def __init__(
         self,
         *,
         admits: Callable[[asyncssh.SSHKey], bool],
-        authorized_keys: Path,
+        authorized_keys: Mapping[str, Path],
+        nologin: Path,
         connections: set[asyncssh.SSHServerConnection],
         run: _Run,
-        sftp: _Sftp,
+        instance_users: range,
     ) -> None:
         self._admits = admits
         self._authorized_keys = authorized_keys
+        self._nologin = nologin
         self._connections = connections
         self._connection: asyncssh.SSHServerConnection | None = None
         self._run = run
-        self._sftp = sftp
+        self._instance_users = instance_users
         self._sessions: set[_Session] = set()
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
         self._connections.add(conn)
-        if belongs_to_other_user(conn.get_extra_info("peername"), conn.get_extra_info("sockname")):
+        ends = (conn.get_extra_info("peername"), conn.get_extra_info("sockname"))
+        if belongs_to_other_user(*ends, self._instance_users):
             log.warning("refused a connection of another user of this machine")
             conn.abort()
 
@@ -162,9 +164,9 @@ class _Login(asyncssh.SSHServer):
 
     def begin_auth(self, username: str) -> bool:
         """Read the authorized keys, which may have changed since the last login."""
-        if self._connection is not None:
+        if self._connection is not None and self._may_log_in(username):
             try:
-                self._connection.set_authorized_keys(str(self._authorized_keys))
+                self._connection.set_authorized_keys(str(self._authorized_keys[username]))
             except (OSError, ValueError) as error:
                 log.info("no authorized keys for user %s: %s", username, error)
         return True
@@ -174,17 +176,21 @@ class _Login(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Accept a key that is not in the file."""
-        admits = self._admits(key)
+        admits = self._may_log_in(username) and self._admits(key)
         if not admits:
             log.info("refused an unknown key of user %s", username)
         return admits
+
+    def _may_log_in(self, username: str) -> bool:
+        """Source: pam_nologin(8)."""
+        return username in self._authorized_keys and (username == "root" or not self._nologin.exists())
 
     def session_requested(self) -> "tuple[asyncssh.SSHServerChannel[bytes], _Session] | bool":
         """Open a session, unless the connection has as many as sshd allows."""
         if self._connection is None or len(self._sessions) >= MAX_SESSIONS:
             log.info("refused a session beyond %d", MAX_SESSIONS)
             return False
-        session = _Session(self._run, self._sftp, self._sessions.discard)
+        session = _Session(self._run, self._sessions.discard)
         self._sessions.add(session)
         return self._connection.create_server_channel(), session
 
@@ -197,8 +203,8 @@ class _Login(asyncssh.SSHServer):
 class _Session(asyncssh.SSHServerProcess[bytes]):
     """A session, which counts until its program has ended, or its channel where it has none."""
 
-    def __init__(self, run: _Run, sftp: _Sftp, on_end: "Callable[[_Session], None]") -> None:
-        super().__init__(self._run_program, sftp, _SFTP_VERSION, allow_scp=False)
+    def __init__(self, run: _Run, on_end: "Callable[[_Session], None]") -> None:
+        super().__init__(self._run_program, sftp_factory=None, sftp_version=_SFTP_VERSION, allow_scp=False)
         self._run = run
         self._on_end = on_end
         self._has_program = False
@@ -208,177 +214,23 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
         if not self._has_program:
             self._on_end(self)
 
+    def subsystem_requested(self, subsystem: str) -> bool:
+        """Allow SFTP, which a program of the instance serves."""
+        return subsystem == "sftp"
+
+    def session_started(self) -> None:
+        """Run SFTP's program as any other; asyncssh would serve the daemon's files."""
+        if self._chan is None or self._conn is None or self._chan.get_subsystem() is None:
+            super().session_started()
+            return
+        output = asyncssh.SSHWriter(self, self._chan)
+        error = asyncssh.SSHWriter(self, self._chan, asyncssh.EXTENDED_DATA_STDERR)
+        self._stdin, self._stdout, self._stderr = asyncssh.SSHReader(self, self._chan), output, error
+        self._conn.create_task(self._run_program(self), self.logger)
+
     async def _run_program(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
         self._has_program = True
         try:
             await self._run(process)
         finally:
             self._on_end(self)
-
-
-class _HomeSftp(asyncssh.SFTPServer):
-    """Files as the session's commands see them: relative to home, absolute as on this machine."""
-
-    def __init__(self, channel: "asyncssh.SSHServerChannel[bytes]", home: Path) -> None:
-        super().__init__(channel)
-        self._home = os.fsencode(home)
-
-    def map_path(self, path: bytes) -> bytes:
-        return os.path.normpath(os.path.join(self._home, path))  # noqa: PTH118 - bytes, which Path cannot hold
-
-
-async def _run_session(
-    process: "asyncssh.SSHServerProcess[bytes]", *, env: Mapping[str, str], home: Path, interpreter: str
-) -> None:
-    """Run a session's command or shell to its end and send its exit status.
-
-    The process outlives a dropped connection, as under sshd; it is never signalled by one.
-    """
-    shell = shell_path()
-    argv = [shell, "-c", process.command] if process.command is not None else [shell, "-l"]
-    try:
-        if process.term_type is None:
-            status = await _with_pipes(process, argv, env=env, home=home)
-        else:
-            terminal_env = {**env, "TERM": process.term_type}
-            argv = [interpreter, "-I", "-S", "-c", _TAKE_TERMINAL, *argv]
-            status = await _with_terminal(process, argv, env=terminal_env, home=home)
-    except OSError as error:
-        log.warning("a session could not be started: %s", error)
-        status = 255
-    # The client may be gone.
-    with contextlib.suppress(OSError, asyncssh.Error):
-        if status >= 0:
-            process.exit(status)
-        else:
-            process.exit_with_signal(signal.Signals(-status).name.removeprefix("SIG"))
-
-
-async def _with_pipes(
-    process: "asyncssh.SSHServerProcess[bytes]", argv: list[str], *, env: Mapping[str, str], home: Path
-) -> int:
-    """Run with three pipes; the session ends when the process has ended and its output is closed."""
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    try:
-        child = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=out_write,
-            stderr=err_write,
-            env=env,
-            cwd=home,
-            start_new_session=True,
-            umask=UMASK,
-        )
-    except OSError:
-        os.close(out_read)
-        os.close(err_read)
-        raise
-    finally:
-        os.close(out_write)
-        os.close(err_write)
-    feeding = asyncio.create_task(_feed(process, child))
-    try:
-        await asyncio.gather(_drain(out_read, process.stdout), _drain(err_read, process.stderr))
-        return await child.wait()
-    finally:
-        feeding.cancel()
-
-
-async def _feed(process: "asyncssh.SSHServerProcess[bytes]", child: asyncio.subprocess.Process) -> None:
-    """Copy the client's input to the process; the end of either closes the process's standard input."""
-    if child.stdin is None:
-        return
-    try:
-        async for chunk in _read_input(process):
-            child.stdin.write(chunk)
-            await child.stdin.drain()
-    except OSError:
-        log.debug("a process closed its standard input")
-    finally:
-        child.stdin.close()
-
-
-async def _read_input(
-    process: "asyncssh.SSHServerProcess[bytes]", terminal: int | None = None
-) -> AsyncIterator[bytes]:
-    """Yield the client's input until its end; breaks and signals are ignored, as sshd long did."""
-    while True:
-        try:
-            chunk = await process.stdin.read(_CHUNK)
-        except (asyncssh.BreakReceived, asyncssh.SignalReceived):
-            continue
-        except asyncssh.TerminalSizeChanged as change:
-            if terminal is not None:
-                _resize(terminal, (change.width, change.height, change.pixwidth, change.pixheight))
-            continue
-        except (asyncssh.Error, OSError):
-            return
-        if not chunk:
-            return
-        yield chunk
-
-
-async def _drain(descriptor: int, writer: "asyncssh.SSHWriter[bytes]") -> None:
-    """Copy a process's output to the client until the process closes the pipe or the client is gone."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_CHUNK)
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
-    )
-    try:
-        while chunk := await reader.read(_CHUNK):
-            writer.write(chunk)
-            await writer.drain()
-    except (OSError, asyncssh.Error):
-        log.debug("the client left before the output ended")
-    finally:
-        transport.close()
-
-
-async def _with_terminal(
-    process: "asyncssh.SSHServerProcess[bytes]", argv: list[str], *, env: Mapping[str, str], home: Path
-) -> int:
-    """Run on a terminal of its own; hanging up sends the usual SIGHUP."""
-    master, slave = os.openpty()
-    try:
-        _resize(master, process.term_size)
-        child = await asyncio.create_subprocess_exec(
-            *argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=home, umask=UMASK
-        )
-    except OSError:
-        os.close(master)
-        raise
-    finally:
-        os.close(slave)
-    typing = asyncio.create_task(_type(process, master))
-    showing = asyncio.create_task(_drain(os.dup(master), process.stdout))
-    leaving = asyncio.create_task(process.wait_closed())
-    tasks = (typing, showing, leaving)
-    try:
-        await asyncio.wait([showing, leaving], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        os.close(master)
-    return await child.wait()
-
-
-async def _type(process: "asyncssh.SSHServerProcess[bytes]", master: int) -> None:
-    async for chunk in _read_input(process, master):
-        await asyncio.to_thread(_write_all, master, chunk)
-
-
-def _write_all(descriptor: int, chunk: bytes) -> None:
-    """Write to a terminal, which takes little at a time; it may be closed already."""
-    with contextlib.suppress(OSError):
-        while chunk:
-            chunk = chunk[os.write(descriptor, chunk) :]
-
-
-def _resize(master: int, size: tuple[int, int, int, int]) -> None:
-    width, height, pixel_width, pixel_height = size
-    with contextlib.suppress(OSError):
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, pixel_width, pixel_height))

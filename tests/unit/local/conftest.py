@@ -24,3 +24,6 @@ def _undisturbed(request):
         if rig.site.find() is not None:
             rig.control.clear_faults()
             rig.control.set_boot_delay(0.2)
+            rig.control.set_visibility(0.0)
+            rig.control.set_minute(60.0)
+            rig.control.set_apt_lock(0.0)

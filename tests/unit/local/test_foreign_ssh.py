@@ -158,6 +158,7 @@ def test_the_ssh_configuration_knows_the_names(rig, instance, command, name):
 def test_the_ssh_configuration_forgets_ended_instances(rig):
     ended = rig.up()
     config = rig.folder / "ssh_config"
+    wait_for(config.exists, "there is a configuration")
     wait_for(lambda: ended["InstanceId"] in config.read_text("utf-8"), "it is named")
     rig.ec2.terminate_instances(InstanceIds=[ended["InstanceId"]])
     wait_for(lambda: ended["InstanceId"] not in config.read_text("utf-8"), "it is forgotten")

@@ -15,11 +15,13 @@ from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.control_role import POLICY_NAME
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
+from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.prices import Prices
 from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CloudError, CredentialsError
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.core.protocols import FleetRequest, LaunchRequest
+from dlcloud.local.container import Container
 from dlcloud.local.sshd import SshServer
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
@@ -33,7 +35,7 @@ def cloud_of(clients, clock=None):
     catalog, clock = Catalog(), clock or FakeClock()
     return Ec2Cloud(
         clients=clients,
-        catalog=catalog,
+        types=InstanceTypes(clients=clients, catalog=catalog, cache=None, clock=clock),
         images=Images(clients=clients, cache=None, clock=clock),
         prices=Prices(clients=clients, catalog=catalog, cache=None, clock=clock),
         own_cidr=lambda: "127.0.0.1/32",
@@ -229,7 +231,7 @@ def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
         "LaunchTemplateConfigs": [
             {
                 "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
-                "Overrides": [{"InstanceType": TYPE}],
+                "Overrides": [{"InstanceType": TYPE, "AvailabilityZone": "us-east-1a"}],
             }
         ],
         "TagSpecifications": [
@@ -243,10 +245,12 @@ def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
 
     def answer(market):
         capacity = {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": market}
-        return refusal(ec2.create_fleet, TargetCapacitySpecification=capacity, **arguments)
+        reply = ec2.create_fleet(TargetCapacitySpecification=capacity, **arguments)
+        return [error["ErrorCode"] for error in reply["Errors"]], len(reply["Instances"])
 
-    assert answer("spot") == "UnauthorizedOperation"
-    assert answer("on-demand") is None
+    # EC2 answers such a call with success: the denial is an error of each pool.
+    assert answer("spot") == (["UnauthorizedOperation"], 0)
+    assert answer("on-demand") == ([], 1)
 
 
 def test_a_controller_does_nothing_for_another_cluster(rig, controller, owner, stranger):
@@ -391,7 +395,9 @@ def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):
     server = SshServer(
         host_key=asyncssh.generate_private_key("ssh-ed25519"),
         env={},
-        home=tmp_path,
+        container=Container(root=tmp_path, interpreter="", owner=0),
+        authorized_keys={},
+        nologin=tmp_path / "nologin",
         interpreter="",
     )
     key = asyncssh.import_public_key(rig.public_key)

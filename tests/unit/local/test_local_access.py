@@ -25,7 +25,8 @@ from click.testing import CliRunner
 from dlcloud.cli.main import dlcloud
 from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.peers import peer_uid
-from dlcloud.local.site import LocalSite, SharedSite, SitePaths, load_access_key
+from dlcloud.local.site import LocalSite, SharedSite
+from dlcloud.local.site_files import SitePaths, load_access_key
 from tests.fakes.local_ec2 import Rig
 
 DESCRIBE = b"Action=DescribeVpcs&Version=2016-11-15"

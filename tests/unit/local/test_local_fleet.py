@@ -144,6 +144,36 @@ def test_a_quota_fault_is_reported_pool_by_pool(rig, template):
     assert {error["ErrorCode"] for error in reply["Errors"]} == {"VcpuLimitExceeded"}
 
 
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "InvalidBlockDeviceMapping"])
+def test_a_refused_launch_is_an_error_of_every_pool(rig, template, code):
+    rig.control.add_fault("CreateFleet", code, times=1)
+    reply = fleet(rig, template, [pool("c7i.large"), pool("c6i.xlarge")], 1)
+    assert reply["Instances"] == []
+    assert [error["ErrorCode"] for error in reply["Errors"]] == [code, code]
+
+
+def test_a_disk_below_the_image_is_named_in_the_pools_error(rig):
+    mapping = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 1}}
+    data = {"ImageId": UBUNTU, "BlockDeviceMappings": [mapping]}
+    rig.ec2.create_launch_template(LaunchTemplateName="small", LaunchTemplateData=data)
+    [error] = fleet(rig, "small", [pool("c7i.large")], 1)["Errors"]
+    assert error["ErrorCode"] == "InvalidBlockDeviceMapping"
+    assert "smaller than snapshot" in error["ErrorMessage"]
+
+
+def test_a_missing_group_is_an_error_of_the_pool(rig):
+    data = {"ImageId": UBUNTU, "SecurityGroupIds": ["sg-0123456789abcdef0"]}
+    rig.ec2.create_launch_template(LaunchTemplateName="groupless", LaunchTemplateData=data)
+    reply = fleet(rig, "groupless", [pool("c7i.large")], 1)
+    assert [error["ErrorCode"] for error in reply["Errors"]] == ["InvalidGroup.NotFound"]
+    assert reply["Instances"] == []
+
+
+def test_a_missing_template_refuses_the_call(rig):
+    with pytest.raises(ClientError, match="InvalidLaunchTemplateName"):
+        fleet(rig, "missing", [pool("c7i.large")], 1)
+
+
 def test_a_type_that_a_zone_does_not_offer_is_that_pools_error(rig, template):
     reply = fleet(rig, template, [pool("c99.huge"), pool("c7i.large")], 1)
     assert count(reply) == {"c7i.large": 1}

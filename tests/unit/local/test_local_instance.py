@@ -250,7 +250,7 @@ def test_lost_capacity_interrupts_the_youngest_spot_instances(rig):
 def test_shutdown_terminates_where_the_behavior_says_so(rig):
     instance = rig.up(InstanceInitiatedShutdownBehavior="terminate")
     root = Path(rig.entry(instance["InstanceId"])["folder"])
-    assert rig.on(instance, "sudo shutdown -P +240; sudo shutdown -c; sudo shutdown -P +1")[0] == 0
+    assert rig.on(instance, "sudo shutdown -P +240; sudo shutdown -c; sudo shutdown -P +10")[0] == 0
     rig.on(instance, "sudo shutdown -h now")
     ended = rig.await_state(instance["InstanceId"], "terminated")
     assert ended["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"

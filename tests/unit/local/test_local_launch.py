@@ -184,14 +184,23 @@ def test_the_price_list_knows_a_type(rig):
 
 
 def test_placement_scores_follow_capacity(rig):
-    options = {"InstanceTypes": ["c8i.large"], "TargetCapacity": 4, "RegionNames": ["us-east-1"]}
+    types = ["c8i.large", "m6i.large", "r6i.large"]
+    options = {"InstanceTypes": types, "TargetCapacity": 4, "RegionNames": ["us-east-1"]}
     [score] = rig.ec2.get_spot_placement_scores(**options)["SpotPlacementScores"]
     assert score == {"Region": "us-east-1", "Score": 9}
-    rig.control.set_capacity("c8i.large", 0)
+    for few in (types[:2], ["m6i.large", "m6id.large", "r6i.large"]):
+        [score] = rig.ec2.get_spot_placement_scores(**{**options, "InstanceTypes": few})[
+            "SpotPlacementScores"
+        ]
+        assert score["Score"] == 3
+    for name in types:
+        rig.control.set_capacity(name, 0)
     [score] = rig.ec2.get_spot_placement_scores(**options)["SpotPlacementScores"]
     assert score["Score"] == 1
     zones = rig.ec2.get_spot_placement_scores(**options, SingleAvailabilityZone=True)["SpotPlacementScores"]
     assert all(entry["AvailabilityZoneId"].startswith("use1-az") for entry in zones)
+    for name in types:
+        rig.control.set_capacity(name, None)
 
 
 def test_quotas_of_ec2(rig):

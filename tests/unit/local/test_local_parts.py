@@ -13,7 +13,7 @@ from dlcloud.local.cloudinit import read_user_data
 from dlcloud.local.faults import Fault, FaultInjector
 from dlcloud.local.processes import package_sources
 from dlcloud.local.services import on_demand_price, spot_usd
-from dlcloud.local.site import SiteState, read_state, write_state
+from dlcloud.local.site_files import SiteState, read_state, write_state
 
 
 def offer(name, left, price, zone="a", **more):

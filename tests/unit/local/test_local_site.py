@@ -18,12 +18,15 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from dlcloud.core.errors import LocalCloudError
-from dlcloud.local.site import LocalSite, SharedSite, SiteState, write_state
+from dlcloud.local.processes import find_processes
+from dlcloud.local.site import LocalSite, SharedSite
+from dlcloud.local.site_files import SiteState, write_state
 from tests.fakes.local_ec2 import Rig, wait_for
 
 CODE = """
 import sys
 from pathlib import Path
+from dlcloud.local.processes import find_processes
 from dlcloud.local.site import LocalSite
 print(LocalSite(Path(sys.argv[1])).start().pid)
 """
@@ -90,31 +93,26 @@ def test_the_daemon_outlives_its_command_and_ends_its_children(site):
     )
     rig = Rig(site, site.find())
     assert rig.endpoint.pid == int(process.stdout)
-    instance = rig.up(
-        UserData=rig.user_data("runcmd:\n  - setsid sleep 1000 &\n  - echo $! > $HOME/pid\n  - sleep 999\n")
-    )
-    pid_file = Path(rig.entry(instance["InstanceId"])["folder"]) / "home/pid"
-    wait_for(lambda: pid_file.exists() and pid_file.read_text().strip(), "the sleeper sleeps")
-    sleeper = int(pid_file.read_text())
-    assert is_running(sleeper)
+    instance = rig.up(UserData=rig.user_data("runcmd:\n  - setsid sleep 1000 &\n  - sleep 999\n"))
+    root = rig.entry(instance["InstanceId"])["folder"]
+    wait_for(lambda: find_processes({root}), "the sleeper sleeps")
     site.stop()
-    assert not is_running(sleeper)
+    assert not find_processes({root})
     assert not list(site._paths.folder.glob("instances/*"))
 
 
 def test_leftovers_of_a_killed_daemon_are_cleared_at_the_next_start(site):
     rig = Rig(site, site.start())
     instance = rig.up()
-    rig.on(instance, "setsid sleep 1000 > /dev/null 2>&1 < /dev/null & echo $! > pid")
+    rig.on(instance, "setsid sleep 1000 > /dev/null 2>&1 < /dev/null &")
     root = Path(rig.entry(instance["InstanceId"])["folder"])
-    sleeper = int((root / "home/pid").read_text())
+    assert find_processes({str(root)})
     (site._paths.cache / "kept").write_text("environment")
     os.kill(rig.endpoint.pid, signal.SIGKILL)
     wait_for(lambda: site.find() is None, "the daemon is dead")
-    assert is_running(sleeper)
     second = site.start()
     assert second.pid != rig.endpoint.pid
-    assert not is_running(sleeper)
+    assert not find_processes({str(root)})
     assert not root.exists()
     assert (site._paths.cache / "kept").exists()
     assert second.control.status()["instances"] == []

@@ -1,0 +1,33 @@
+"""What a daemon that was killed has left: processes, and the folders of its instances."""
+
+import asyncio
+import logging
+import shutil
+
+from dlcloud.local.image_copies import images_folder
+from dlcloud.local.processes import end_all
+from dlcloud.local.site_files import SitePaths
+
+_ATTEMPTS, _PAUSE_S = 20, 0.1
+
+log = logging.getLogger(__name__)
+
+
+async def clear_leftovers(paths: SitePaths) -> None:
+    """End the processes and remove the folders of a daemon that was killed."""
+    roots = list(paths.instances.iterdir()) if paths.instances.is_dir() else []
+    if roots:
+        log.warning("clearing %d instances of an earlier daemon", len(roots))
+        await end_all(roots, grace_s=0.0)
+    for path in paths.instances.glob("*/work/*/work"):
+        path.chmod(0o700)  # as the kernel left it, it could not be removed
+    for _ in range(_ATTEMPTS):  # namespaces that are just ending may still hold something
+        await asyncio.to_thread(shutil.rmtree, paths.instances, ignore_errors=True)
+        if not paths.instances.exists():
+            break
+        await asyncio.sleep(_PAUSE_S)
+    await asyncio.to_thread(shutil.rmtree, images_folder(paths), ignore_errors=True)
+    paths.instances.mkdir(exist_ok=True)
+    paths.instances.chmod(0o711)  # the instances' user passes through, if it gets as far
+    images_folder(paths).mkdir(mode=0o700, exist_ok=True)
+    paths.cache.mkdir(mode=0o700, exist_ok=True)

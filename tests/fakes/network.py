@@ -1,0 +1,61 @@
+"""Machines with addresses of their own on this one, and cuts between them; only root may make them."""
+
+import contextlib
+import subprocess
+
+PREFIX = "10.77.0"
+
+
+class Network:
+    """A bridge, at `host`, and a network namespace for each name; Linux only."""
+
+    def __init__(self, names):
+        self.addresses = {name: f"{PREFIX}.{number}" for number, name in enumerate(names, 2)}
+        self.host = f"{PREFIX}.1"
+
+    def __enter__(self):
+        self._ip("link add dlc-bridge type bridge")
+        self._ip(f"addr add {self.host}/24 dev dlc-bridge")
+        self._ip("link set dlc-bridge up")
+        for name, address in self.addresses.items():
+            self._ip(f"netns add dlc-{name}")
+            self._ip(f"link add dlc-{name} type veth peer name eth0 netns dlc-{name}")
+            self._ip(f"link set dlc-{name} master dlc-bridge up")
+            self._inside(name, f"addr add {address}/24 dev eth0")
+            self._inside(name, "link set eth0 up")
+            self._inside(name, "link set lo up")
+        return self
+
+    def __exit__(self, *_):
+        for name in self.addresses:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self._ip(f"netns del dlc-{name}")
+                self._ip(f"link del dlc-{name}")  # it may be gone with the machine
+        self._ip("link del dlc-bridge")
+
+    def command(self, name, command):
+        """Return a command that runs on a machine."""
+        return ["ip", "netns", "exec", f"dlc-{name}", *command]
+
+    def cut(self, one, other):
+        """Let nothing pass between two machines, and say nothing about it."""
+        self._inside(one, f"route add blackhole {self.addresses[other]}/32")
+        self._inside(other, f"route add blackhole {self.addresses[one]}/32")
+
+    def mend(self, one, other):
+        self._inside(one, f"route del blackhole {self.addresses[other]}/32")
+        self._inside(other, f"route del blackhole {self.addresses[one]}/32")
+
+    def unplug(self, name):
+        """Let a machine be gone without a word."""
+        self._ip(f"link set dlc-{name} down")
+
+    def plug(self, name):
+        self._ip(f"link set dlc-{name} up")
+
+    def _inside(self, name, words):
+        self._ip(f"-n dlc-{name} {words}")
+
+    @staticmethod
+    def _ip(words):
+        subprocess.run(["ip", *words.split()], check=True, capture_output=True)

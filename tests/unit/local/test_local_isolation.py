@@ -1,0 +1,346 @@
+"""What programs of an instance do to the machine: nothing, where it offers namespaces."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dlcloud.local.isolation import Isolation, Level, find_isolation, share_cache
+from dlcloud.local.processes import base_interpreter, find_processes
+from dlcloud.local.site import LocalSite
+from dlcloud.local.site_files import SitePaths
+from tests.fakes.local_ec2 import Rig, wait_for
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = Path(pytest.__file__).parents[1]
+ORDINARY = 4242
+FAR_AWAY_S = 60.0
+# Root's home lets no other user in: of it, show the folders that Python is in.
+AS_USER = """
+hold=$1 uid=$2
+shift 2
+for path in "$@"; do mkdir -p "$hold$path" && mount --bind "$path" "$hold$path"; done
+mount -t tmpfs -o mode=755 tmpfs /root
+for path in "$@"; do mkdir -p "$path" && mount --bind "$hold$path" "$path"; done
+exec setpriv --reuid "$uid" --regid "$uid" --clear-groups env -i PATH="$PATH" $VARIABLES \
+  "$1/bin/python3" -m dlcloud.local.daemon "$HOME/local"
+"""
+FLINTROCK_LIKE = """
+set -e
+sudo mkdir -p /media/root /media/ephemeral0
+echo '/dev/xvdb /media/ephemeral0 ext4 defaults 0 0' | sudo tee -a /etc/fstab >/dev/null
+sudo sed -i 's/defaults/noatime/' /etc/fstab
+sudo chown "$(logname 2>/dev/null || echo ubuntu)" /media/root
+for device in $(lsblk --noheadings --paths --output name); do sudo mkfs.ext4 -F "$device"; done
+sudo tee /etc/profile.d/spark.sh >/dev/null <<'END'
+export SPARK_HOME=/opt/spark
+END
+sudo mkdir -p /opt/spark /data && sudo ln -sf /opt/spark /usr/local/spark
+sudo tee /usr/local/bin/spark-submit >/dev/null <<'END'
+#!/bin/sh
+echo submitted
+END
+sudo chmod +x /usr/local/bin/spark-submit
+sudo tee /etc/security/limits.d/spark.conf /etc/sysctl.d/99-spark.conf >/dev/null </dev/null
+sudo hostname spark-master
+mkdir /tmp/release && echo spark >/tmp/release/LICENSE
+tar -C /tmp/release -cf - . | tar -C /opt/spark -xf -
+spark-submit
+"""
+
+
+@contextlib.contextmanager
+def other_daemon(uid, level=""):
+    """Run a daemon as another user, or with another level, from folders that every user can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="dlcloud-isolation-"))
+    folder.chmod(0o755)
+    (folder / "hold").mkdir()
+    home = folder / "home"
+    (home / "local").mkdir(parents=True, mode=0o700)
+    for path in (home, home / "local"):
+        os.chown(path, uid, uid)
+    for path in PACKAGES.glob("**/__pycache__"):  # a daemon of root may have compiled them
+        path.chmod(0o755)
+    paths = [os.path.realpath(sys.base_prefix), str(PACKAGES), str(ROOT)]
+    variables = f"HOME={home} PYTHONPATH={ROOT}:{PACKAGES} DLCLOUD_LOCAL_ISOLATION={level}"
+    daemon = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", AS_USER, "sh", str(folder / "hold"), str(uid), *paths],
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "VARIABLES": variables},
+        start_new_session=True,
+    )
+    site = LocalSite(folder / "home/local")
+    try:
+        state = folder / "home/local/endpoint.json"
+        wait_for(lambda: daemon.poll() is not None or state.exists(), "the daemon answers", FAR_AWAY_S)
+        rig = Rig(site, site.find())
+        rig.folder = folder / "home/local"
+        yield rig
+    finally:
+        daemon.terminate()
+        daemon.wait(FAR_AWAY_S)
+        shutil.rmtree(folder)
+
+
+def has_namespaces(rig):
+    return rig.control.status()["isolation"]["level"] == Level.NAMESPACES
+
+
+@pytest.fixture(scope="module", params=["own user", "ordinary user"])
+def isolated(request, rig):
+    """A site with namespaces, of the user of the tests and of one without any rights."""
+    if request.param == "own user":
+        if not has_namespaces(rig):
+            pytest.skip(rig.control.status()["isolation"]["reason"])
+        yield rig
+        return
+    if os.getuid() != 0 or not has_namespaces(rig):
+        pytest.skip("only root can run a daemon as another user")
+    with other_daemon(ORDINARY) as other:
+        if not has_namespaces(other):
+            pytest.skip(other.control.status()["isolation"]["reason"])
+        yield other
+
+
+@pytest.fixture(scope="module")
+def instance(isolated):
+    return isolated.up()
+
+
+@pytest.fixture
+def there(isolated, instance):
+    """Run a command on the instance and return its output."""
+    return lambda command: isolated.on(instance, command)[1].strip()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/dlcloud-test",
+        "/media/dlcloud-test",
+        "/tmp/dlcloud-test",
+        "/usr/bin/dlcloud-test",
+        "/dlcloud-test",
+    ],
+)
+def test_what_it_writes_is_there_and_not_on_the_machine(there, path):
+    assert there(f"echo mine | sudo tee {path} >/dev/null; cat {path}") == "mine"
+    assert not Path(path).exists()
+
+
+def test_files_of_the_machine_change_for_the_instance_only(there):
+    assert there(
+        "echo mine | sudo tee -a /etc/fstab /etc/hosts >/dev/null; tail -qn1 /etc/fstab /etc/hosts"
+    ) == ("mine\nmine")
+    assert there("sudo sed -i s/mine/other/ /etc/hosts; tail -n1 /etc/hosts") == "other"
+    assert "mine" not in Path("/etc/hosts").read_text() + Path("/etc/passwd").read_text()
+
+
+def test_the_rest_of_the_machine_is_read_only(there):
+    folder = Path(tempfile.mkdtemp(dir=ROOT.parent)) if os.access(ROOT.parent, os.W_OK) else None
+    if folder is None or folder.parts[1] in ("home", "root", "tmp", "var", "opt", "usr"):
+        if folder:
+            folder.rmdir()
+        pytest.skip("the checkout lies where instances have folders of their own")
+    folder.chmod(0o777)
+    try:
+        there(f"sudo touch {folder}/file; sudo rm -rf {folder}")
+        assert not list(folder.iterdir())
+    finally:
+        folder.rmdir()
+
+
+def test_there_is_no_block_device_to_format(there, tmp_path):
+    disk = tmp_path / "disk"
+    disk.write_bytes(b"data" * 1024)
+    assert there("find /dev -type b; lsblk -n 2>/dev/null") == ""
+    there(f"sudo /sbin/mkfs.ext4 -F -q {disk}; sudo mknod /tmp/loop b 7 0 && echo made")
+    assert there("test -b /tmp/loop && echo made") == ""
+    assert disk.read_bytes() == b"data" * 1024
+
+
+def test_instances_do_not_share_tmp(isolated, there):
+    other = isolated.up()
+    there("echo mine >/tmp/shared; echo mine >/var/tmp/shared")
+    assert isolated.on(other, "cat /tmp/shared /var/tmp/shared")[1] == ""
+
+
+def test_the_home_of_dlcloud_and_the_users_files_are_hidden(isolated, there, tmp_path):
+    (tmp_path / "private").write_text("private")
+    folder = isolated.folder
+    names = ("access-key.json", "endpoint.json", "daemon.log", "../store.sqlite")
+    there(f"cat {' '.join(f'{folder}/{name}' for name in names)} >stolen; cat {tmp_path}/private >>stolen")
+    assert there("cat stolen") == ""
+    there(f"sudo touch {folder}/made {tmp_path}/made")
+    there(f"ln -s {folder}/access-key.json link; sudo mount -t proc p /mnt")
+    there(f"sudo umount -l {folder} / /home /root /tmp")
+    assert there(f"cat link; cat {folder}/access-key.json; cat /mnt/1/root{folder}/access-key.json") == ""
+    assert not (folder / "made").exists()
+    assert not (tmp_path / "made").exists()
+
+
+def test_sftp_serves_the_instances_files(isolated, instance, there):
+    there(f"ln -sf {isolated.folder}/access-key.json key; echo mine >/etc/mine")
+    with isolated.ssh(instance) as client, client.open_sftp() as sftp:
+        for path in ("key", f"{isolated.folder}/access-key.json"):
+            with pytest.raises(FileNotFoundError):
+                sftp.open(path)
+        with sftp.open("/etc/mine") as file:
+            assert file.read() == b"mine\n"
+        assert "sbin" in sftp.listdir("/usr")
+
+
+def test_the_log_of_the_boot_cannot_be_led_elsewhere(isolated, tmp_path):
+    target = tmp_path / "target"
+    target.write_text("")
+    target.chmod(0o666)
+    link = f"ln -sf {target} $DLCLOUD_ROOT/var/log/cloud-init-output.log"
+    instance = isolated.up(UserData=isolated.user_data(f"bootcmd:\n  - {link}\n  - echo written\n"))
+    isolated.on(instance, "cloud-init status --wait")
+    assert target.read_text() == ""
+
+
+def test_programs_of_the_machine_are_out_of_reach(there):
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    try:
+        there(f"sudo kill -9 {sleeper.pid}; sudo kill -9 -1")
+        assert sleeper.poll() is None
+        assert str(sleeper.pid) not in there("ps -eo pid=").split()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_a_program_that_loses_its_parent_leaves_no_zombie(there):
+    assert there("(sh -c 'sleep 0.01 &' &); sleep 0.3; ps -eo stat= | grep -c Z") == "0"
+
+
+def test_it_is_root_inside_and_an_ordinary_user_outside(isolated, instance):
+    root = isolated.entry(instance["InstanceId"])["folder"]
+
+    def sleepers():
+        return [pid for pid in find_processes({root}) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+
+    with isolated.ssh(instance) as client:
+        client.exec_command("exec sleep 60")
+        user = Path(f"/proc/{wait_for(sleepers, 'it runs')[0]}").stat().st_uid
+    assert user != 0
+    assert isolated.on(instance, "sudo id -u; sudo whoami; id -u ubuntu")[1] == "0\nroot\n0\n"
+
+
+def test_cores_shared_memory_and_terminals_are_there(isolated, instance, there):
+    assert there("nproc") == str(len(os.sched_getaffinity(0)))
+    program = "from multiprocessing.shared_memory import SharedMemory as S; s = S(create=True, size=1 << 20)"
+    assert there(f"python3 -c '{program}; print(s.size); s.close(); s.unlink()'") == str(1 << 20)
+    with isolated.ssh(instance) as client:
+        _, out, _ = client.exec_command("tty; id -u", get_pty=True)
+        assert out.read().decode().split() == ["/dev/pts/0", "0"]
+
+
+def test_a_set_up_script_like_flintrocks_succeeds(isolated, instance):
+    status, output, error = isolated.on(instance, "bash -s", FLINTROCK_LIKE.encode())
+    assert (status, output) == (0, "submitted\n"), error
+    assert isolated.on(instance, "hostname")[1] == "spark-master\n"
+    assert not Path("/media/ephemeral0").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/sbin/shutdown -P now",
+        "/usr/bin/systemctl poweroff",
+        "/sbin/init 0",
+        "/sbin/poweroff -f",
+        "env -i /bin/sudo /sbin/halt",
+    ],
+)
+def test_power_commands_by_path_end_this_instance_alone(isolated, instance, command):
+    victim = isolated.up(InstanceInitiatedShutdownBehavior="terminate")
+    # Were it not isolated, this would end the machine.
+    isolated.on(victim, f"test -x /run/dlcloud/bin/shutdown && {command}")
+    isolated.await_state(victim["InstanceId"], "terminated")
+    assert isolated.on(instance, "echo alive")[1] == "alive\n"
+
+
+def test_an_instance_whose_first_process_ends_is_terminated(isolated):
+    instance = isolated.up(InstanceInitiatedShutdownBehavior="terminate")
+    isolated.on(instance, "sudo touch /etc/victim")
+    roots = [path for path in Path("/proc").glob("[0-9]*/root") if (path / "etc/victim").exists()]
+    (first,) = [
+        path.parent for path in roots if (path.parent / "cmdline").read_text() == "/bin/sleep\0infinity\0"
+    ]
+    os.kill(int(first.name), signal.SIGKILL)
+    isolated.await_state(instance["InstanceId"], "terminated")
+
+
+def test_an_instance_that_is_started_again_keeps_its_disk(isolated):
+    instance = isolated.up()
+    isolated.on(instance, "echo kept | sudo tee /etc/kept /opt/kept /kept >/dev/null")
+    isolated.ec2.stop_instances(InstanceIds=[instance["InstanceId"]])
+    isolated.await_state(instance["InstanceId"], "stopped")
+    isolated.ec2.start_instances(InstanceIds=[instance["InstanceId"]])
+    instance = isolated.await_state(instance["InstanceId"], "running")
+    assert isolated.on(instance, "cat /etc/kept /opt/kept /kept")[1] == "kept\n" * 3
+
+
+def test_nothing_outlives_a_killed_daemon(rig, tmp_path):
+    if not has_namespaces(rig):
+        pytest.skip(rig.control.status()["isolation"]["reason"])
+    site = LocalSite(tmp_path / "site")
+    rig = Rig(site, site.start())
+    instance = rig.up()
+    rig.on(instance, "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
+    root = rig.entry(instance["InstanceId"])["folder"]
+    os.kill(rig.endpoint.pid, signal.SIGKILL)
+    wait_for(lambda: not find_processes({root}) and site.find() is None, "its processes end")
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+    site.start()
+    site.stop()
+    assert not list((tmp_path / "site").glob("instances/*"))
+
+
+def test_without_namespaces_root_gives_instances_a_user_of_their_own(rig):
+    if os.getuid() != 0 or not has_namespaces(rig):
+        pytest.skip("needs root")
+    with other_daemon(0, Level.USER) as other:
+        report = other.control.status()["isolation"]
+        assert report["level"] == Level.USER
+        assert "DLCLOUD_LOCAL_ISOLATION is user" in report["reason"]
+        instance = other.up(InstanceInitiatedShutdownBehavior="terminate")
+        entry = other.entry(instance["InstanceId"])
+        assert (
+            other.on(instance, f"cat {other.folder}/access-key.json; sudo touch /etc/mine; echo done")[1]
+            == "done\n"
+        )
+        assert int(other.on(instance, "id -u")[1]) > 0
+        assert other.on(instance, "echo x >file; sudo chown $(id -u) file; cat file; ls .cache/")[1] == "x\n"
+        assert other.metadata_v2(instance, "latest/meta-data/instance-id")[1] == instance["InstanceId"]
+        token = "curl -sX PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 9' $AWS_EC2_METADATA_SERVICE_ENDPOINT"
+        assert shutil.which("curl") is None or other.on(instance, f"{token}/latest/api/token")[1]
+        with other.ssh(instance) as client, client.open_sftp() as sftp:
+            assert sftp.stat("file").st_uid > 0
+        other.on(instance, "shutdown -P now")
+        other.await_state(instance["InstanceId"], "terminated")
+        assert not Path(entry["folder"]).exists()
+
+
+@pytest.mark.parametrize("limit", [Level.NONE, "unknown"])
+def test_it_can_be_switched_off(tmp_path, limit):
+    environ = {"DLCLOUD_LOCAL_ISOLATION": limit}
+    paths = SitePaths(folder=tmp_path)
+    isolation = asyncio.run(find_isolation(paths, interpreter=base_interpreter(), environ=environ))
+    assert isolation.report() == {"level": "none", "reason": f"DLCLOUD_LOCAL_ISOLATION is {limit}"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_the_cache_that_root_filled_is_given_to_the_instances(tmp_path):
+    for name in ("dlcloud/environments/key/bin", "pip/http"):
+        (tmp_path / name).mkdir(parents=True)
+    share_cache(tmp_path, Isolation(level=Level.USER, owner=ORDINARY))
+    assert {path.stat().st_uid for path in (tmp_path, *tmp_path.rglob("*"))} == {ORDINARY}

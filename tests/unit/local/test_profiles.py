@@ -1,0 +1,81 @@
+"""Profiles that assume a role with an MFA code, which is asked for once."""
+
+import json
+
+import pytest
+
+from dlcloud.cloud.clients import Clients
+from dlcloud.core.errors import CredentialsError
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}],
+}
+
+
+@pytest.fixture(scope="module")
+def arn(rig):
+    role = rig.client("iam").create_role(RoleName="operator", AssumeRolePolicyDocument=json.dumps(TRUST))
+    return role["Role"]["Arn"]
+
+
+@pytest.fixture
+def profile(rig, arn, monkeypatch, tmp_path):
+    """Make a profile with a role and an MFA device the default; its AWS is the local EC2."""
+    config, secrets = tmp_path / "config", tmp_path / "credentials"
+    owner = rig.endpoint.access_key
+    secrets.write_text(
+        f"[owner]\naws_access_key_id = {owner.key_id}\naws_secret_access_key = {owner.secret}\n"
+    )
+    config.write_text(
+        f"[profile operator]\nrole_arn = {arn}\nsource_profile = owner\nregion = us-east-1\n"
+        f"mfa_serial = {arn.replace('role/', 'mfa/')}\n"
+    )
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    values = {
+        "HOME": tmp_path,
+        "AWS_PROFILE": "operator",
+        "AWS_CONFIG_FILE": config,
+        "AWS_SHARED_CREDENTIALS_FILE": secrets,
+        "AWS_ENDPOINT_URL": rig.endpoint.url,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
+    return tmp_path / ".aws" / "cli" / "cache"
+
+
+def key_of(clients):
+    return clients.get("sts").get_caller_identity() and clients._session.get_credentials().access_key
+
+
+def test_the_code_is_asked_for_once_and_the_identity_outlives_the_login(profile):
+    asked = []
+
+    def login():
+        return Clients(region="us-east-1", ask=lambda text: asked.append(text) or "123456")
+
+    first = login()
+    keys = [key_of(first)]
+    assert len(asked) == 1
+    assert "mfa/operator" in asked[0]
+    (kept,) = profile.iterdir()
+    assert kept.stat().st_mode & 0o077 == 0
+    keys.append(key_of(login()))
+    assert (len(asked), len(set(keys))) == (1, 1)
+    kept.unlink()
+    second = login()
+    keys.append(key_of(second))
+    assert (len(asked), len(set(keys))) == (2, 2)
+    assert first.identity() == second.identity()
+
+
+def test_a_code_that_cannot_be_asked_for_is_a_credentials_error(profile):
+    assert not profile.exists()
+
+    def ask(_):
+        raise CredentialsError("stdin is not a terminal")
+
+    with pytest.raises(CredentialsError, match="not a terminal"):
+        Clients(region="us-east-1", ask=ask).identity()
