@@ -1,21 +1,26 @@
 # Make apt-get ready on a fresh instance: cloud-init is done, no job of the image holds apt's locks, and the lists
-# of packages are there.
+# of packages are there. It waits 20 minutes at most, and prints what for.
 command -v apt-get >/dev/null || exit 0
 if command -v cloud-init >/dev/null; then
+  echo "waiting for cloud-init"
   # Its own errors are no reason to give up.
   timeout 600 cloud-init status --wait || true
 fi
 if command -v systemctl >/dev/null; then
-  for unit in apt-daily.timer apt-daily-upgrade.timer apt-daily.service apt-daily-upgrade.service \
-    unattended-upgrades.service; do
-    sudo systemctl stop "$unit" || true
-  done
+  echo "stopping the image's own updates"
+  # Ubuntu lets an upgrade go on for up to 30 minutes: it is not waited for here.
+  sudo timeout 120 systemctl stop apt-daily.timer apt-daily-upgrade.timer apt-daily.service \
+    apt-daily-upgrade.service unattended-upgrades.service || true
 fi
-for pause in 5 15 30 0; do
-  if sudo apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 update -q; then
-    exit 0
+# DPkg::Lock::Timeout does not wait for the lock of the lists.
+ends=$(($(date +%s) + 300))
+tries=4
+until error=$(sudo timeout 120 apt-get -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 update -q 2>&1); do
+  echo "apt-get update failed: $error"
+  case "$error" in *"get lock"*) ;; *) tries=$((tries - 1)) ;; esac
+  if [ "$tries" = 0 ] || [ "$(date +%s)" -ge "$ends" ]; then
+    echo "apt-get update failed; the last time: $error" >&2
+    exit 1
   fi
-  sleep "$pause"
+  sleep 10
 done
-echo "apt-get update failed four times" >&2
-exit 1

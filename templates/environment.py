@@ -1,9 +1,12 @@
 """Build the Python environment of a workload, once per machine: environment.py KEY [VERSION] < requirements.
 
 KEY is a digest of the requirements. If the machine's own Python is older than VERSION, uv installs a newer
-one. A complete environment is reused; two builders of the same one wait for each other; an incomplete one is
-rebuilt. Progress goes to stderr; the last line of stdout is JSON:
+one. A complete environment is reused, also one that was copied from another folder; two builders of one wait
+for each other; an incomplete one is rebuilt. Progress goes to stderr; the last line of stdout is JSON:
 {"python": path of the interpreter, "reused": bool, "seconds": float}.
+
+environment.py --find KEY [VERSION] builds nothing; its JSON is
+{"name": of its folder, "system": the C library, "complete": bool}.
 """
 
 import fcntl
@@ -18,23 +21,31 @@ import time
 
 UV = "uv==0.13.9"
 """Only for a machine whose own Python is too old: 20 MB, and a build of Python by Astral."""
+LARGEST_SCRIPT = 1 << 20
+EXTRA_INDEX = "--extra-index-url "
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dlcloud" / "environments"
 
 
 def main() -> None:
-    """Build or reuse the environment and print the answer."""
+    """Build, reuse or find the environment and print the answer."""
     started = time.monotonic()
-    requirements = sys.stdin.read()
-    minimum = sys.argv[2] if len(sys.argv) > 2 else "0"  # noqa: PLR2004  KEY, VERSION
+    key, minimum = [*(word for word in sys.argv[1:] if word != "--find"), "0"][:2]
     # Another interpreter or processor is another environment.
     version = platform.python_version_tuple()
     own = f"py{version[0]}.{version[1]}" if not is_older(minimum) else f"py{minimum}"
-    folder = CACHE / f"{sys.argv[1]}-{own}-{platform.machine()}"
+    folder = CACHE / f"{key}-{own}-{platform.machine()}"
+    if "--find" in sys.argv:
+        complete, system = (folder / "complete").exists(), "-".join(platform.libc_ver())
+        print(json.dumps({"name": folder.name, "system": system, "complete": complete}))
+        return
+    requirements = sys.stdin.read()
     CACHE.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         reused = (folder / "complete").exists()
-        if not reused:
+        if reused:
+            relocate(folder)
+        else:
             build(folder, requirements, minimum)
     print_answer(str(folder / "bin" / "python"), reused=reused, started=started)
 
@@ -52,22 +63,49 @@ def build(folder: pathlib.Path, requirements: str, minimum: str) -> None:
     if is_older(minimum):
         install_python(folder, tool, minimum)
     path = folder / "requirements.txt"
+    if EXTRA_INDEX in requirements and has_own_index(folder / "bin" / "python"):
+        requirements = "\n".join(line for line in requirements.split("\n") if EXTRA_INDEX not in line)
     path.write_text(requirements)
-    report(
-        "installing " + ", ".join(line for line in requirements.split("\n") if line and line[0] != "#")[:200]
-    )
+    packages = [line for line in requirements.split("\n") if line and line[0] not in "#-"]
+    report("installing " + ", ".join(packages)[:200])
     result = run(folder / "bin" / "python", "-m", "pip", "install", "--no-input", "-q", "-r", path)
     if result.returncode:
         sys.exit("pip failed: " + result.stdout[-2000:])
-    (folder / "complete").touch()
+    (folder / "complete").write_text(str(folder))
+
+
+def has_own_index(python: pathlib.Path) -> bool:
+    """True if pip is configured for an index other than PyPI, which then is the only one it may ask."""
+    return ".index-url=" in run(python, "-m", "pip", "config", "list").stdout
+
+
+def relocate(folder: pathlib.Path) -> None:
+    """Rewrite the paths in an environment that was copied from another folder: of another user, say.
+
+    The paths are in the first lines of its programs, in pyvenv.cfg, and in the links to a Python of uv's.
+    Bytecode goes by the times of its sources, which a copy keeps.
+    """
+    origin = (folder / "complete").read_text()
+    if origin in {"", str(folder)}:
+        return
+    for path in [folder / "pyvenv.cfg", *(folder / "bin").iterdir()]:
+        if path.is_symlink():
+            target = os.readlink(path)  # noqa: PTH115  pathlib's is of Python 3.9
+            if target.startswith(origin):
+                path.unlink()
+                path.symlink_to(target.replace(origin, str(folder), 1))
+        elif path.stat().st_size < LARGEST_SCRIPT and origin.encode() in path.read_bytes():
+            path.write_bytes(path.read_bytes().replace(origin.encode(), str(folder).encode()))
+    (folder / "complete").write_text(str(folder))
 
 
 def install_python(folder: pathlib.Path, tool: pathlib.Path, minimum: str) -> None:
-    """Create the environment of a newer Python, which uv finds on the machine or downloads."""
+    """Create the environment of a newer Python, which uv finds on the machine or downloads beside it."""
     report("this image has Python " + platform.python_version() + ": uv installs " + minimum + " or newer")
     result = run(tool / "bin" / "python", "-m", "pip", "install", "--no-input", "-q", UV)
     if result.returncode:
         sys.exit("pip failed: " + result.stdout[-2000:])
+    os.environ["UV_PYTHON_INSTALL_DIR"] = str(folder.with_name(folder.name + "-python"))
     result = run(tool / "bin" / "uv", "venv", "--seed", "--no-config", "--python", ">=" + minimum, folder)
     if result.returncode:
         sys.exit("uv found no Python " + minimum + " or newer: " + result.stdout[-2000:])
@@ -78,12 +116,12 @@ def create(folder: pathlib.Path) -> None:
     """Create an environment of this Python; install the venv module if it is missing."""
     if create_venv(folder).returncode:
         report("this image has no venv module yet: installing python3-venv")
-        run("sudo", "apt-get", "-o", "DPkg::Lock::Timeout=300", "update", "-q")
-        run("sudo", "apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-qy", "python3-venv")
+        output = run("sh", pathlib.Path(__file__).with_name("apt.sh")).stdout
+        output += run("sudo", "apt-get", "install", "-qy", "python3-venv").stdout
         shutil.rmtree(folder, ignore_errors=True)
         result = create_venv(folder)
         if result.returncode:
-            sys.exit("python3 -m venv failed: " + result.stdout[-2000:])
+            sys.exit("python3 -m venv failed: " + (output + result.stdout)[-2000:])
 
 
 def create_venv(folder: pathlib.Path) -> "subprocess.CompletedProcess[str]":

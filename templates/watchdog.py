@@ -1,13 +1,12 @@
 """End this instance on time: at the end of its budget, or earlier when it is idle.
 
-With shutdown behaviour "terminate", an instance that shuts down is terminated, and its disk deleted. The
-system's own timer is armed from the first boot on; this program moves it forward while a run lives or a user
-works here. So the end is missed only if both fail, and neither needs the launcher. DLCLOUD_ROOT, and a
-DLCLOUD_MINUTE_S other than 60, are set on the local EC2 only.
+With shutdown behaviour "terminate", an instance that powers off is terminated, and its disk deleted. systemd
+starts this program at every boot, and again if it fails. A timer of systemd's ends the budget without it; a
+reboot forgets that timer, so this program arms one for the rest. None of it needs the launcher. DLCLOUD_ROOT,
+and a DLCLOUD_MINUTE_S other than 60, are set on the local EC2 only.
 """
 
 import contextlib
-import fcntl
 import math
 import os
 import pathlib
@@ -20,66 +19,52 @@ USER = "@USER@"
 ROOT = os.environ.get("DLCLOUD_ROOT", "")
 MINUTE_S = float(os.environ.get("DLCLOUD_MINUTE_S", "60"))
 STATE = pathlib.Path(ROOT + "/var/lib/dlcloud")
-HOME = pathlib.Path(os.environ["HOME"] if ROOT else "~" + USER).expanduser()
-NOLOGIN_S = 5 * MINUTE_S
-"""Before an end of the timer, in which systemd refuses logins. Source: shutdown(8)."""
+HOME = pathlib.Path(os.environ["HOME"] if ROOT else os.path.expanduser("~" + USER))  # noqa: PTH111
+# Path.expanduser would fail if the image has no such user; then there is no such folder, and no work is seen.
 BUSY_SHARE = 0.05
 """Share of one processor, over a tick, from which a user's programs count as work."""
 
 
 def main() -> None:
-    """Arm the timer; if idleness ends the instance, watch it, in one process, until the system goes down."""
-    if math.isinf(IDLE_MINUTES):
-        # The timer needs no watching, only to be armed again after a reboot.
-        arm(deadline() - time.time())
-        return
-    with (STATE / "watchdog.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        watch(deadline())
+    """Arm the end of the budget; if idleness ends the instance, watch it until the system goes down."""
+    ends_at = deadline()
+    if not math.isinf(IDLE_MINUTES):
+        watch(ends_at)
 
 
 def watch(ends_at: float) -> None:
-    """Arm the timer, and move it forward while the instance is in use."""
+    """Power off when the instance was idle for its minutes, or at the end of its budget."""
     tick_s = MINUTE_S / 4
     busy_before, used_at = busy_seconds(), time.time()
-    armed_for = math.inf
     while True:
         now, busy = time.time(), busy_seconds()
         if has_running_job() or was_used_since(used_at) or busy - busy_before > BUSY_SHARE * tick_s:
             used_at = now
         busy_before = busy
-        end = min(ends_at, used_at + IDLE_MINUTES * MINUTE_S)
-        # The timer counts whole minutes: smaller changes are skipped.
-        if abs(end - armed_for) >= MINUTE_S / 2:
-            if armed_for - now <= NOLOGIN_S < end - now:
-                cancel()
-            arm(end - now)
-            armed_for = end
+        if now >= min(ends_at, used_at + IDLE_MINUTES * MINUTE_S):
+            # Again at every tick until the system has gone down.
+            subprocess.run(["systemctl", "poweroff"], check=False)
         time.sleep(tick_s)
 
 
 def deadline() -> float:
-    """Return the end of the budget; a reboot does not move it."""
+    """Return the end of the budget; a reboot does not move it, and arms another timer for it."""
     path = STATE / "ends-at"
-    if not path.exists():
-        unfinished = path.with_suffix(".new")
-        unfinished.write_text(str(time.time() + LIFE_MINUTES * MINUTE_S))
-        unfinished.rename(path)
-    return float(path.read_text())
+    stored = path.read_text() if path.exists() else ""
+    if stored:
+        arm(float(stored) - time.time())
+        return float(stored)
+    ends_at = time.time() + LIFE_MINUTES * MINUTE_S
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(str(ends_at))
+    unfinished.rename(path)
+    return ends_at
 
 
 def arm(seconds: float) -> None:
-    """Set the system's timer; a time in the past ends the instance now."""
-    minutes = max(0, math.ceil(seconds / MINUTE_S))
-    subprocess.run(["shutdown", "--no-wall", "-P", f"+{minutes}"], check=False)
-
-
-def cancel() -> None:
-    """Clear the system's timer, and with it /run/nologin, which a later timer would leave."""
-    subprocess.run(["shutdown", "--no-wall", "-c"], check=False)
+    """Have systemd power off after a time; one in the past ends the instance now."""
+    timer = ["systemd-run", "--unit=dlcloud-budget", f"--on-active={max(1, math.ceil(seconds))}s"]
+    subprocess.run([*timer, "systemctl", "poweroff"], check=False)
 
 
 def has_running_job() -> bool:
@@ -104,7 +89,7 @@ def busy_seconds() -> float:
 
     The processes of a local EC2's instances have one user; there it is 0.
     """
-    if ROOT:
+    if ROOT or not HOME.exists():
         return 0.0
     owner, ticks = HOME.stat().st_uid, 0
     for entry in pathlib.Path("/proc").iterdir():

@@ -2,6 +2,12 @@
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
+# No example fails because the machine is busy.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
+
 
 def pytest_configure():
     """Take Ctrl-C as a terminal gives it: a shell that starts a run in the background has it ignored."""

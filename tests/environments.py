@@ -22,6 +22,7 @@ def python_with(requirements):
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "XDG_CACHE_HOME": str(SHARED)},
+        umask=0,  # the instances, which are another user where this is root, lock and use it too
         check=True,
     )
     return Path(json.loads(done.stdout.splitlines()[-1])["python"])

@@ -14,6 +14,7 @@ from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload
 from dlcloud.launch.remote_jobs import RECORDS
+from dlcloud.launch.setup import OLDEST_PYTHON
 
 EARLIER = "earlier.jsonl"
 """Records of cases that an interrupted run had measured; they are not measured again."""
@@ -44,6 +45,11 @@ class Program:
     def is_resumable(self) -> bool:
         """True if it can resume an interrupted run: not with files of the user's, which may change."""
         return self.name != COMMAND and self.files is None
+
+    @property
+    def minimum_python(self) -> str:
+        """The oldest Python that it runs on; empty for the user's command, to which the image's belongs."""
+        return "" if self.name == COMMAND else OLDEST_PYTHON
 
     def command(self, python: str, *, host: str, resume: bool = False) -> str:
         """Return the shell command that runs it, beside the user's files if there are any.

@@ -12,6 +12,7 @@ from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
 from dlcloud.core.resume import finished_cases, resumable_runs
 from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
@@ -78,9 +79,10 @@ class Runner:
         python = prepare(
             connection,
             self.recipe.setup,
-            self.program.requirements,
+            requirements_on(self.managed, member.instance.instance_type, self.program.requirements),
             clock=self.managed.clock,
             emit=self.managed.emit,
+            minimum_python=self.program.minimum_python,
         )
         run = self._jobs.new_run(member, self.workload, image_id=self.image_id, setup_at=setup_at)
         self._send_program(connection, run, python)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlcloud.cli.options import collect_options, output_option, verbose_option
+from dlcloud.cli.options import cidr_option, collect_options, output_option, verbose_option
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
 from dlcloud.core.events import PREFLIGHT, Notice, stage
 
@@ -65,9 +65,7 @@ def _recipe_keys(
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted bench had measured.")
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
-@click.option(
-    "--cidr", default="", help="The network that may reach the instances; default: your own address."
-)
+@cidr_option("the instances")
 @output_option
 @verbose_option
 @collect_options("keys", _recipe_keys, ("cloud", "region", "spot", "max_hours", "max_usd"))
@@ -81,7 +79,7 @@ def command(
     fresh: bool,
     dry_run: bool,
     yes: bool,
-    cidr: str,
+    cidrs: tuple[str, ...],
     output: str,
     verbose: bool,
 ) -> None:
@@ -92,14 +90,10 @@ def command(
     interrupted or incomplete bench: what is measured is not repeated.
     """
     from dlcloud.cli.context import Context
-    from dlcloud.cli.lifecycle import parse_network
 
     matrix, folder = _read_matrix(types, benchmarks, recipe, keys, tiny=tiny)
     with Context("bench", verbose=verbose) as context:
-        network = parse_network(cidr)
-        bench = Bench(
-            context=context, matrix=matrix, folder=folder, network=network, output=output, fresh=fresh
-        )
+        bench = Bench(context=context, matrix=matrix, folder=folder, cidrs=cidrs, output=output, fresh=fresh)
         plans = bench.plan()
         if dry_run:
             bench.show(plans)
@@ -137,7 +131,7 @@ class Bench:
         context: The collaborators.
         matrix: The types and the jobs.
         folder: The files of a recipe's workload are relative to it.
-        network: The network that may reach the instances; empty for the caller's own.
+        cidrs: The networks that may reach the instances; none for the caller's own address.
         output: The format of the result.
         fresh: Measure again what an interrupted bench had measured.
     """
@@ -145,7 +139,7 @@ class Bench:
     context: "Context"
     matrix: "BenchmarkMatrix"
     folder: Path
-    network: str
+    cidrs: tuple[str, ...]
     output: str
     fresh: bool = False
 
@@ -241,12 +235,12 @@ class Bench:
         from dlcloud.core.bench import fits
         from dlcloud.report.bench import TypePlan
 
-        fit = fits(self.matrix.jobs, self.cloud.hardware(name))
+        fit = fits(self.matrix.jobs, self.cloud.hardware([name]).get(name))
         waiting = tuple(job for job in fit.benchmarks if (name, job) not in done)
         if not waiting:
             return TypePlan(instance_type=name, fit=fit, waiting=())
         try:
-            plan = plan_cluster(self.context, recipe_file(self.matrix, name), name="", cidr=self.network)
+            plan = plan_cluster(self.context, recipe_file(self.matrix, name), name="", cidrs=self.cidrs)
         except CloudError as error:
             return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)

@@ -4,7 +4,8 @@ import sys
 import textwrap
 import threading
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from dlcloud.core.events import Event, Progress, StageDone, StageStarted, Warned
@@ -25,6 +26,9 @@ class Console(Protocol):
     """Draws events; safe to call from several threads."""
 
     def emit(self, event: Event) -> None: ...
+
+    def suspended(self) -> "AbstractContextManager[None]":
+        """Leave the terminal to something else that asks there."""
 
 
 def console_for(stream: TextIO) -> "AbstractContextManager[Console]":
@@ -55,6 +59,12 @@ class PlainConsole(AbstractContextManager["PlainConsole"]):
             if isinstance(event, Progress):
                 self._printed_at[event.instance_id] = now
             print(f"{now - self._started:7.1f} s  {line_of(event)}", file=self._stream, flush=True)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Print nothing meanwhile; events wait."""
+        with self._lock:
+            yield
 
 
 class LiveConsole:
@@ -97,6 +107,18 @@ class LiveConsole:
             elapsed = time.monotonic() - self._started
             console = self._display.console
             console.print(wrap(f"{elapsed:7.1f} s  {line_of(event)}", console.width), soft_wrap=True)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Take the display off the terminal; events wait."""
+        with self._lock:
+            if self._display is not None:
+                self._display.stop()
+            try:
+                yield
+            finally:
+                if self._display is not None and self._tasks:
+                    self._display.start()
 
     def _show(self, display: "RichProgress", event: Event) -> None:
         display.start()

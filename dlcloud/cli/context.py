@@ -11,10 +11,11 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, TextIO
 
-from dlcloud.core.errors import LocalCloudError, RecipeError
+from dlcloud.core.errors import CredentialsError, LocalCloudError, RecipeError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Store
@@ -22,6 +23,7 @@ from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 
 if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
+    from dlcloud.cli.console import Console
     from dlcloud.cloud.account import Account
     from dlcloud.cloud.billing import Billing
     from dlcloud.cloud.clients import Clients
@@ -29,6 +31,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.core.cluster import Cluster
     from dlcloud.core.events import Emit
     from dlcloud.detached.remote import DetachedClusters
+    from dlcloud.launch.admit import AdmittingDialer
     from dlcloud.launch.launcher import Launcher
     from dlcloud.local.site import LocalEndpoint, LocalSite, SharedSite
     from dlcloud.ssh.dial import Dialer
@@ -96,11 +99,15 @@ class Context:
         return paths
 
     @cached_property
-    def emit(self) -> "Emit":
-        """The sink of all events: the console."""
+    def console(self) -> "Console":
         from dlcloud.cli.console import console_for
 
-        return self._open.enter_context(console_for(sys.stderr)).emit
+        return self._open.enter_context(console_for(sys.stderr))
+
+    @cached_property
+    def emit(self) -> "Emit":
+        """The sink of all events: the console."""
+        return self.console.emit
 
     @cached_property
     def clusters(self) -> Clusters:
@@ -164,6 +171,7 @@ class Context:
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.cloud.ec2 import Ec2Cloud
         from dlcloud.cloud.images import Images
+        from dlcloud.cloud.instance_types import InstanceTypes
         from dlcloud.cloud.network import own_cidr
         from dlcloud.cloud.prices import Prices
         from dlcloud.resources.texts import control_policy
@@ -172,11 +180,14 @@ class Context:
         local = name == "local"
         clients = self._clients(name, region)
         catalog = Catalog()
+        answers = AnswerCache(self.database)
         cache = None if local else PriceCache(self.database)
         return Ec2Cloud(
             clients=clients,
-            catalog=catalog,
-            images=Images(clients=clients, cache=AnswerCache(self.database), clock=self.clock),
+            types=InstanceTypes(
+                clients=clients, catalog=catalog, cache=None if local else answers, clock=self.clock
+            ),
+            images=Images(clients=clients, cache=answers, clock=self.clock),
             prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
             own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
             control_policy=control_policy,
@@ -216,6 +227,17 @@ class Context:
         )
         self._open.callback(dialer.close)
         return dialer
+
+    def admitting_dialer(self, cluster: "Cluster") -> "AdmittingDialer":
+        """Return connections to a cluster that is up, also from a machine whose address has changed."""
+        from dlcloud.launch.admit import AdmittingDialer
+
+        return AdmittingDialer(
+            dialer=self.dialer(cluster),
+            cloud=self.cloud(cluster.cloud, cluster.region),
+            cluster_id=cluster.cluster_id,
+            emit=self.emit,
+        )
 
     def launcher(self, cluster: "Cluster") -> "Launcher":
         from dlcloud.launch.launcher import Launcher
@@ -277,7 +299,9 @@ class Context:
         if (name, region) not in clients and other is not None:
             clients[name, region] = other.in_region(region)
         if (name, region) not in clients:
-            made = Clients(region=region, on_instance=bool(self.controller_instance_id))
+            made = Clients(
+                region=region, on_instance=bool(self.controller_instance_id), ask=self._ask_for_code
+            )
             if name == "local":
                 endpoint = self.local_site.start()
                 made.endpoint_url = endpoint.url
@@ -285,6 +309,16 @@ class Context:
                     made.access_key = endpoint.owner_key()
             clients[name, region] = made
         return clients[name, region]
+
+    def _ask_for_code(self, text: str) -> str:
+        """Ask for the MFA code of a profile, beside no other display."""
+        if not sys.stdin.isatty():
+            raise CredentialsError(
+                "the AWS profile asks for an MFA code, and stdin is not a terminal",
+                "run `aws sts get-caller-identity` in one first: its session is used here, too",
+            )
+        with self.console.suspended():
+            return getpass(text)
 
     @cached_property
     def database(self) -> Database:

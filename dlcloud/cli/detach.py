@@ -38,7 +38,7 @@ def detach(context: Context, launcher: Launcher, acquired: ClusterLock, file: Re
             member,
             file.recipe,
             Path(file.path).parent,
-            cidr=plan.cidr,
+            cidrs=plan.cidrs,
             variables=_local_variables(context, file.recipe),
         )
 

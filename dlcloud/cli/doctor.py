@@ -1,5 +1,6 @@
 """`dlcloud doctor`: every check that `up` makes before it creates anything, alone."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,17 @@ workload: {{command: "true"}}
 @click.argument("target", default="quickstart")
 @click.option("--cloud", type=click.Choice(["aws", "local"]), default=None, help="Instead of the recipe's.")
 @click.option("--region", default=None, help="Instead of the recipe's.")
+@click.option("--fix-hint", is_flag=True, help="Print the policy statements that are missing, as JSON.")
 @output_option
 @verbose_option
-def command(*, target: str, cloud: str | None, region: str | None, output: str, verbose: bool) -> None:
+def command(
+    *, target: str, cloud: str | None, region: str | None, fix_hint: bool, output: str, verbose: bool
+) -> None:
     """Check whether TARGET, a recipe or an instance type, would start. Creates nothing.
 
     Who the credentials belong to, which zones offer the type, how much of the vCPU quota is left, which
-    image, network and prices there are, and how likely spot capacity is.
+    image, network and prices there are, how likely spot capacity is, and whether EC2 would take the launch
+    (dry run).
     """
     from dlcloud.cli.context import Context
     from dlcloud.launch.preflight import run_preflight
@@ -50,7 +55,11 @@ def command(*, target: str, cloud: str | None, region: str | None, output: str, 
         with stage(context.emit, context.clock, f"asking {recipe.cloud} {recipe.region}"):
             preflight = run_preflight(recipe, cloud=ec2, account=account)
         checks, refusal = _check_all(preflight)
-        click.echo(render(findings_report(checks, target=target), Format(output)))
+        statements = _missing_statements(preflight)
+        report = findings_report(checks, target=target, statements=statements)
+        click.echo(render(report, Format(output)))
+        if fix_hint and output == Format.TABLE:
+            click.echo(f"\n{json.dumps(statements, indent=2)}" if statements else "\nno statement is missing")
         if refusal is not None:
             refusal.result_shown = True
             raise refusal
@@ -78,7 +87,8 @@ def _check_all(preflight: "Preflight") -> tuple[list[Check], CloudError | None]:
     from dlcloud.launch.preflight import REQUIRED
 
     asked = preflight.answers.keys() | preflight.errors.keys()
-    checks = [
+    checks = [Check(name="types", good=_types(preflight)[0], detail=_types(preflight)[1])]
+    checks += [
         _check(name, preflight, required=name in REQUIRED) for name in (*REQUIRED, *OPTIONAL) if name in asked
     ]
     refusal = preflight.refusal
@@ -92,7 +102,8 @@ def _check_all(preflight: "Preflight") -> tuple[list[Check], CloudError | None]:
     return checks, refusal
 
 
-OPTIONAL = ("subnets", "limits", "scores")
+OPTIONAL = ("subnets", "limits", "scores", "launch")
+"""The questions whose refusal stops no launch."""
 _TITLES = {
     "identity": "credentials",
     "zones": "offered in",
@@ -100,6 +111,7 @@ _TITLES = {
     "subnets": "default network",
     "limits": "vCPU quota",
     "scores": "spot placement score",
+    "launch": "dry run",
 }
 
 Verdict = tuple[bool | None, str]
@@ -119,6 +131,18 @@ def _identity(preflight: "Preflight") -> Verdict:
     return True, f"{identity.arn} of account {identity.account}"
 
 
+def _types(preflight: "Preflight") -> Verdict:
+    """Return the hardware; not known where EC2 did not describe it."""
+    names, hardware = preflight.recipe.instances.types, preflight.hardware
+    lines = [
+        f"{name}: {entry.describe()} ({entry.source})"
+        if (entry := hardware.get(name))
+        else f"{name}: unknown"
+        for name in names
+    ]
+    return all(name in hardware for name in names) or None, "\n".join(lines)
+
+
 def _zones(preflight: "Preflight") -> Verdict:
     zones, types = preflight.answers["zones"], preflight.recipe.instances.types
     lines = [f"{name}: {', '.join(zones.get(name, ())) or 'nowhere'}" for name in types]
@@ -127,7 +151,8 @@ def _zones(preflight: "Preflight") -> Verdict:
 
 def _image(preflight: "Preflight") -> Verdict:
     image = preflight.answers["image"]
-    return True, f"{image.image_id} ({image.name})"
+    architecture = f", {image.architecture}" if image.architecture else ""
+    return True, f"{image.image_id} ({image.name}{architecture})"
 
 
 def _prices(preflight: "Preflight") -> Verdict:
@@ -150,7 +175,7 @@ def _price(price: Price) -> str:
 
 
 def _cidr(preflight: "Preflight") -> Verdict:
-    return True, str(preflight.answers["cidr"])
+    return True, ", ".join(preflight.answers["cidr"])
 
 
 def _subnets(preflight: "Preflight") -> Verdict:
@@ -165,7 +190,7 @@ def _limits(preflight: "Preflight") -> Verdict:
     limits = quotas(answers["limits"], answers.get("usage", ()))
     lines: dict[str, bool] = {}
     for name in recipe.instances.types:
-        hardware = preflight.cloud.hardware(name)
+        hardware = preflight.hardware.get(name)
         for market in recipe.instances.markets:
             key = quota_key(name, market)
             quota = limits.get(key) if key else None
@@ -180,9 +205,42 @@ def _limits(preflight: "Preflight") -> Verdict:
 
 def _scores(preflight: "Preflight") -> Verdict:
     scores = preflight.answers["scores"]
-    names = {zone_id: zone for zone, zone_id in preflight.answers.get("subnets", {}).items()}
+    names = {subnet.zone_id: zone for zone, subnet in preflight.answers.get("subnets", {}).items()}
     text = ", ".join(f"{names.get(zone, zone)} {score}" for zone, score in sorted(scores.items()))
     return (True, f"{text} (10 is best)") if text else (None, "EC2 gives none")
+
+
+def _launch(preflight: "Preflight") -> Verdict:
+    """Return what EC2 says to the launch; a refusal that the launch may not meet is not known."""
+    checks = preflight.launch
+    if checks is None or not checks.errors:
+        markets = " and ".join(str(market) for market in preflight.recipe.instances.markets)
+        return True, f"EC2 would launch {preflight.recipe.instances.types[0]} {markets}"
+    # The markets, and the calls of a launch, are often denied for one reason.
+    denials = [getattr(error, "denial", None) for error in checks.errors]
+    texts = [
+        denial.describe() if denial else error.message
+        for denial, error in zip(denials, checks.errors, strict=True)
+    ]
+    lines = [*texts, *(f"hint: {error.hint}" for error in checks.errors if error.hint)]
+    return (None if checks.refusal is None else False), "\n".join(dict.fromkeys(lines))
+
+
+def _missing_statements(preflight: "Preflight") -> list[dict[str, object]]:
+    """Return the policy statements that would allow what was denied, each once."""
+    from dlcloud.core.errors import CredentialsError
+    from dlcloud.core.permissions import missing_statements
+    from dlcloud.resources.texts import template
+
+    documented = json.loads(template("iam_policy.json"))["Statement"]
+    launch = preflight.launch.errors if preflight.launch is not None else []
+    statements: list[dict[str, object]] = []
+    for error in (*preflight.errors.values(), *launch):
+        denial = error.denial if isinstance(error, CredentialsError) else None
+        if denial is not None:
+            missing = (dict(statement) for statement in missing_statements(denial, documented))
+            statements += [statement for statement in missing if statement not in statements]
+    return statements
 
 
 _VERDICTS: dict[str, Callable[["Preflight"], Verdict]] = {
@@ -194,4 +252,5 @@ _VERDICTS: dict[str, Callable[["Preflight"], Verdict]] = {
     "subnets": _subnets,
     "limits": _limits,
     "scores": _scores,
+    "launch": _launch,
 }

@@ -2,20 +2,27 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import Member, select_members
 from dlcloud.core.errors import DlcloudError, PartialError, RemoteCommandError
-from dlcloud.core.remote import Completed
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
     from dlcloud.report.table import Report
     from dlcloud.system.parallel import Outcome
+
+Streams = tuple[IO[bytes], IO[bytes]]
+"""Standard output and standard error of one instance."""
+
+_IN_MEMORY_BYTES = 1 << 20
+"""Of each stream; more is kept in a temporary file."""
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True})
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
 @verbose_option
 def command(*, cluster: str, words: tuple[str, ...], instance: str, output: str, verbose: bool) -> int | None:
     """Run COMMAND on every instance of CLUSTER at once and print its output, instance by instance.
+
+    The output of a single instance is printed as it arrives.
 
     Ends with 4 if it failed everywhere, 5 if it failed somewhere.
     """
@@ -53,41 +62,72 @@ def run_everywhere(
 
     cluster = context.find_cluster(name)
     members = select_members(cluster, context.clusters.members(cluster.cluster_id), instance)
-    dialer = context.dialer(cluster)
+    dialer = context.admitting_dialer(cluster)
     line = words[0] if len(words) == 1 else shlex.join(words)
+    is_table = output == Format.TABLE
+    with ExitStack() as opened:
+        is_live = is_table and len(members) == 1
+        streams = {member.instance.instance_id: _streams(opened, is_live=is_live) for member in members}
 
-    def run(member: Member) -> Completed:
-        # A command counts as work: the idle timer starts anew (templates/watchdog.py).
-        connection = dialer.dial(member.instance.endpoint(cluster.user))
-        return connection.run(f"touch {FOLDER}/used 2>/dev/null; {line}")
+        def run(member: Member) -> int:
+            # A command counts as work: the idle timer starts anew (templates/watchdog.py).
+            connection = dialer.dial(member.instance.endpoint(cluster.user))
+            stdout, stderr = streams[member.instance.instance_id]
+            command = f"touch {FOLDER}/used 2>/dev/null; {line}"
+            return connection.relay(command, out=_writer(stdout), err=_writer(stderr))
 
-    outcomes = fan_out(run, members)
-    if output == Format.TABLE:
-        _print_text(outcomes)
-    else:
-        click.echo(render(_report(outcomes), Format(output)))
+        outcomes = fan_out(run, members)
+        if not is_table:
+            click.echo(render(_report(outcomes, streams), Format(output)))
+        elif len(members) > 1:
+            for instance_id, written in streams.items():
+                _print_output(instance_id, written)
     _raise_for(outcomes)
 
 
-def _print_text(outcomes: "Sequence[Outcome[Member, Completed]]") -> None:
-    for outcome in outcomes:
-        prefix = f"{outcome.item.instance.instance_id}: " if len(outcomes) > 1 else ""
-        if outcome.value is None:
-            continue
-        for text, stream in ((outcome.value.stdout, sys.stdout), (outcome.value.stderr, sys.stderr)):
-            for line in text.decode("utf-8", "replace").splitlines():
-                print(f"{prefix}{line}", file=stream)
+def _streams(opened: ExitStack, *, is_live: bool) -> Streams:
+    """Return where one instance's output goes: to this process's own, or to files until it is printed."""
+    if is_live:
+        return sys.stdout.buffer, sys.stderr.buffer
+    return opened.enter_context(_temporary_file()), opened.enter_context(_temporary_file())
 
 
-def _report(outcomes: "Sequence[Outcome[Member, Completed]]") -> "Report":
+def _temporary_file() -> IO[bytes]:
+    return tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)
+
+
+def _writer(stream: IO[bytes]) -> Callable[[bytes], None]:
+    def write(output: bytes) -> None:
+        stream.write(output)
+        stream.flush()
+
+    return write
+
+
+def _print_output(instance_id: str, streams: Streams) -> None:
+    """Print what an instance wrote, each line with the instance's id."""
+    prefix = f"{instance_id}: ".encode()
+    for source, target in zip(streams, (sys.stdout.buffer, sys.stderr.buffer), strict=True):
+        source.seek(0)
+        for line in source:
+            target.write(prefix + line.removesuffix(b"\n") + b"\n")
+        target.flush()
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", "replace")
+
+
+def _report(outcomes: "Sequence[Outcome[Member, int]]", streams: Mapping[str, Streams]) -> "Report":
     from dlcloud.report.table import Report, Section
 
     records = [
         {
             "instance_id": outcome.item.instance.instance_id,
-            "exit_status": outcome.value.exit_status if outcome.value else None,
-            "stdout": outcome.value.stdout.decode("utf-8", "replace") if outcome.value else "",
-            "stderr": outcome.value.stderr.decode("utf-8", "replace") if outcome.value else "",
+            "exit_status": outcome.value,
+            "stdout": _text(streams[outcome.item.instance.instance_id][0]),
+            "stderr": _text(streams[outcome.item.instance.instance_id][1]),
             "error": str(outcome.error) if outcome.error else None,
         }
         for outcome in outcomes
@@ -97,8 +137,8 @@ def _report(outcomes: "Sequence[Outcome[Member, Completed]]") -> "Report":
     return Report(command="exec", records=records, sections=[section], empty="")
 
 
-def _raise_for(outcomes: "Sequence[Outcome[Member, Completed]]") -> None:
-    failed = [outcome for outcome in outcomes if outcome.value is None or outcome.value.exit_status]
+def _raise_for(outcomes: "Sequence[Outcome[Member, int]]") -> None:
+    failed = [outcome for outcome in outcomes if outcome.value != 0]
     if not failed:
         return
     for outcome in failed:
@@ -110,5 +150,5 @@ def _raise_for(outcomes: "Sequence[Outcome[Member, Completed]]") -> None:
     raise kind("\n".join([summary, *lines]), result_shown=True)
 
 
-def _reason(outcome: "Outcome[Member, Completed]") -> str:
-    return f"status {outcome.value.exit_status}" if outcome.value else str(outcome.error)
+def _reason(outcome: "Outcome[Member, int]") -> str:
+    return f"status {outcome.value}" if outcome.value else str(outcome.error)

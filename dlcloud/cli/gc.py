@@ -1,7 +1,7 @@
 """`dlcloud gc`: find, price and remove what is left of clusters that no command manages."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
@@ -11,9 +11,11 @@ import click
 
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import CONTROLLER_TAG, DEFAULT_REGION, REGIONS_AT_ONCE, Leftover, cluster_name
-from dlcloud.core.cost import price_of
-from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, PartialError
+from dlcloud.core.cost import money, price_of, snapshot_usd
+from dlcloud.core.errors import BudgetError, CloudError, CredentialsError, DlcloudError, PartialError
 from dlcloud.core.events import Notice, Warned, stage
+from dlcloud.core.own_images import stale_reason
+from dlcloud.core.surcharges import HOURS_PER_MONTH
 from dlcloud.report.account import PricedLeftover, leftovers_report, price_leftover
 from dlcloud.report.table import Format, render
 from dlcloud.system.parallel import fan_out
@@ -46,7 +48,9 @@ def command(
 
     It needs no store: after the laptop is lost, any machine with credentials does. A cluster that one of its
     own instances controls is left alone while that lives. With CLUSTERS (ids), only what belongs to them is
-    removed, detached ones included.
+    removed, detached ones included. Regions that a policy denies are named and passed over. Images that
+    `dlcloud image` made are removed, with their snapshots, once they are superseded by a newer one, or not
+    launched for 30 days, or their cluster is named.
     """
     from dlcloud.cli.context import Context
 
@@ -69,7 +73,7 @@ class Collector:
 
         Raises:
             CloudError: No region could be listed.
-            PartialError: Some regions could not be listed, or some things are still there.
+            PartialError: Some regions could not be listed though they are allowed, or things are still there.
         """
         leftovers, failed = self._find()
         click.echo(
@@ -89,17 +93,36 @@ class Collector:
             outcomes = fan_out(
                 lambda region: context.cloud(self.cloud, region).leftovers(), regions, width=REGIONS_AT_ONCE
             )
-        failed = [outcome.error for outcome in outcomes if isinstance(outcome.error, DlcloudError)]
-        if len(failed) == len(regions):
-            raise failed[0]
+        errors = {o.item: o.error for o in outcomes if isinstance(o.error, DlcloudError)}
+        if len(errors) == len(regions):
+            raise errors[regions[0]]
+        failed = self._without_denied(errors)
         leftovers = [item for outcome in outcomes for item in outcome.value or ()]
         managed_ids = {cluster.cluster_id for cluster in context.clusters.active()}
         managed_ids |= self._detached_ids(leftovers)
+        leftovers = self._without_current_images(leftovers)
         return [
             item
             for item in leftovers
             if item.cluster_id not in managed_ids and (not self.clusters or item.cluster_id in self.clusters)
         ], failed
+
+    def _without_denied(self, errors: Mapping[str, DlcloudError]) -> list[DlcloudError]:
+        """Return the errors of regions without the denials of those that no option names, which are shown.
+
+        Where a policy denies a region of the account, gc can remove nothing, now or later, and a launch is
+        denied there, too.
+        """
+        denied = [
+            region
+            for region, error in errors.items()
+            if isinstance(error, CredentialsError) and error.is_final and region not in self.regions
+        ]
+        if denied:
+            first = errors[denied[0]].message
+            message = f"not looked at, as these credentials may not: {', '.join(denied)} ({first})"
+            self.context.emit(Warned(message=message))
+        return [error for region, error in errors.items() if region not in denied]
 
     def _detached_ids(self, leftovers: Sequence[Leftover]) -> set[str]:
         """Return the clusters that a living instance of their own controls, without those that are named."""
@@ -113,6 +136,26 @@ class Collector:
             message = f"{name} ({cluster_id}) is left alone: its own instance controls it"
             self.context.emit(Notice(message=message, instance_id=instance.instance_id))
         return set(controllers)
+
+    def _without_current_images(self, leftovers: Sequence[Leftover]) -> list[Leftover]:
+        """Leave out the images that recipes may name, without those of clusters that are named."""
+        stale: list[Leftover] = []
+        for region, group in _by_region(leftovers):
+            images = [item.image for item in group if item.image]
+            for item in group:
+                image = item.image
+                if image is None or item.cluster_id in self.clusters:
+                    stale.append(item)
+                elif reason := stale_reason(image, images, self.context.clock.now()):
+                    self.context.emit(Notice(message=f"{image.image_id} ({image.name}) is stale: {reason}"))
+                    stale.append(item)
+                else:
+                    usd = money(snapshot_usd(item.size_gib) * HOURS_PER_MONTH)
+                    message = (
+                        f"{image.image_id} ({image.name}, {region}) is kept, for at most {usd} USD a month"
+                    )
+                    self.context.emit(Notice(message=f"{message}: dlcloud gc {item.cluster_id} deletes it"))
+        return stale
 
     def _price(self, leftovers: Sequence[Leftover]) -> list[PricedLeftover]:
         lines: list[PricedLeftover] = []

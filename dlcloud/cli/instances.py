@@ -56,11 +56,11 @@ class Filter:
             case "":
                 return True
             case "none":
-                return hardware.gpu is None
+                return hardware.accelerator is None
             case "any":
                 return hardware.gpu is not None
             case name:
-                return hardware.gpu is not None and name in hardware.gpu.name.lower()
+                return hardware.accelerator is not None and name in hardware.accelerator.name.lower()
 
 
 @click.command("instances")
@@ -73,7 +73,11 @@ class Filter:
 )
 @click.option("--max-usd", type=float, default=None, help="At most so much an hour, on demand.")
 @click.option("--region", default=DEFAULT_REGION, show_default=True, help="Whose prices.")
-@click.option("--live", is_flag=True, help="Ask AWS for prices, spot too, instead of the bundled table.")
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Ask AWS for prices, spot too, and for the types that the bundled table lacks.",
+)
 @click.option(
     "--cloud", type=click.Choice(["aws", "local"]), default="aws", show_default=True, help="Whom --live asks."
 )
@@ -94,11 +98,15 @@ def command(*, conditions: Filter, region: str, live: bool, cloud: str, output: 
 
     with Context("instances", verbose=verbose) as context:
         catalog = Catalog()
+        types = {hardware.name: hardware for hardware in catalog}
+        if live:
+            patterns = [word if "." in word else f"{word}.*" for word in conditions.types]
+            types |= {entry.name: entry for entry in context.cloud(cloud, region).offered_types(patterns)}
         offered = [
             KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
-            for hardware in catalog
+            for hardware in types.values()
         ]
-        _refuse_unknown(conditions.types, offered)
+        _refuse_unknown(conditions.types, offered, live=live)
         chosen = [candidate for candidate in offered if conditions.accepts(candidate.hardware)]
         prices = _live_prices(context, chosen, region, cloud) if live else []
         offers = [_offer(candidate, offered, prices) for candidate in chosen]
@@ -111,14 +119,14 @@ def _family(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _refuse_unknown(types: Sequence[str], offered: Sequence[KnownType]) -> None:
+def _refuse_unknown(types: Sequence[str], offered: Sequence[KnownType], *, live: bool) -> None:
     names = {candidate.hardware.name for candidate in offered}
     for word in types:
         if word not in names | {_family(name) for name in names}:
             near = ", ".join(candidate.hardware.name for candidate in successors(word, offered))
-            raise RecipeError(
-                f"no instance type {word} is known", f"like it: {near}" if near else "dlcloud instances"
-            )
+            hint = f"like it: {near}" if near else "dlcloud instances"
+            beyond = "" if live else "; --live asks EC2 for types that the bundled table lacks"
+            raise RecipeError(f"no instance type {word} is known", hint + beyond)
 
 
 def _live_prices(context: "Context", chosen: Sequence[KnownType], region: str, cloud: str) -> list[Price]:

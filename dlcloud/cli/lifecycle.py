@@ -1,8 +1,7 @@
 """The life of a cluster within one command: plan it, acquire it, and destroy it whatever happens."""
 
-import ipaddress
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -25,19 +24,11 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.report.cost_details import cost_of_cluster
 
 
-def plan_cluster(context: Context, file: RecipeFile, *, name: str, cidr: str) -> Plan:
+def plan_cluster(context: Context, file: RecipeFile, *, name: str, cidrs: Sequence[str]) -> Plan:
     """Return the plan of the cluster that an `up` of this recipe works on; see `Launcher.plan`."""
     cluster = resolve_cluster(file, name=name, store=context.store)
     cluster = cluster or new_cluster(file, name=name, clock=context.clock)
-    return context.launcher(cluster).plan(file.recipe, cidr=cidr)
-
-
-def parse_network(cidr: str) -> str:
-    """Return the network of `--cidr`, spelt as EC2 does; empty for none."""
-    try:
-        return str(ipaddress.ip_network(cidr)) if cidr else ""
-    except ValueError as error:
-        raise RecipeError(f"--cidr: {error}", "for example 203.0.113.7/32") from error
+    return context.launcher(cluster).plan(file.recipe, cidrs=cidrs)
 
 
 def confirm_spending(plan: Plan, *, yes: bool) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,8 @@ from dlcloud.core.result import Run, RunState
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
+
+_PIECE = 1 << 16
 
 
 @click.command("logs")
@@ -66,12 +69,18 @@ def _pieces(context: "Context", run: Run, *, follow: bool) -> Iterator[bytes]:
 
     stored = context.paths.run_log(run.run_id)
     if stored.exists():
-        return iter([stored.read_bytes()])
+        return _read_pieces(stored)
     if run.state is not RunState.RUNNING:
         raise RecipeError(f"the log of {run.run_id} was not copied back ({run.state})", "dlcloud cost-report")
     cluster, member = _instance_of(context, run)
     connection = context.dialer(cluster).dial(member.instance.endpoint(cluster.user))
     return connection.stream(log_command(run, follow=follow))
+
+
+def _read_pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as log:
+        while piece := log.read(_PIECE):
+            yield piece
 
 
 def _instance_of(context: "Context", run: Run) -> tuple[Cluster, Member]:

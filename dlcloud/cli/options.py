@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from functools import wraps
+from ipaddress import ip_network
 from typing import Any, TypeVar, cast
 
 import click
@@ -31,6 +32,29 @@ class Day(click.ParamType[datetime]):
 
 
 DAY = Day()
+
+
+class Network(click.ParamType[str]):
+    """A network, spelt as EC2 does."""
+
+    name = "network"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return str(ip_network(value))
+        except ValueError as error:
+            self.fail(f"{error}; for example 203.0.113.7/32", param, ctx)
+
+
+def cidr_option(instances: str) -> Callable[[Command], Command]:
+    """Add the networks that may reach some instances, as `cidrs`."""
+    return click.option(
+        "--cidr",
+        "cidrs",
+        multiple=True,
+        type=Network(),
+        help=f"A network that may reach {instances}; may be repeated; default: your own address.",
+    )
 
 
 def output_option(command: Command) -> Command:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.cli.options import cidr_option, output_option, verbose_option
 from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
 from dlcloud.core.events import PREFLIGHT, stage
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 @click.argument("size", type=click.IntRange(min=1, max=1000))
 @click.option("--dry-run", is_flag=True, help="Show what would be launched and ended; do neither.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
-@click.option(
-    "--cidr", default="", help="The network that may reach new instances; default: your own address."
-)
+@cidr_option("new instances")
 @output_option
 @verbose_option
 def command(
-    *, cluster: str, size: int, dry_run: bool, yes: bool, cidr: str, output: str, verbose: bool
+    *, cluster: str, size: int, dry_run: bool, yes: bool, cidrs: tuple[str, ...], output: str, verbose: bool
 ) -> int | None:
     """Let CLUSTER have SIZE instances: launch and set up what is missing, or end what is too many.
 
@@ -48,7 +46,7 @@ def command(
         if status is not None:
             return status
         resizer = Resizer(
-            context=context, cluster=context.find_cluster(cluster), size=size, cidr=cidr, output=output
+            context=context, cluster=context.find_cluster(cluster), size=size, cidrs=cidrs, output=output
         )
         if dry_run:
             resizer.show()
@@ -64,7 +62,7 @@ class Resizer:
     context: "Context"
     cluster: Cluster
     size: int
-    cidr: str
+    cidrs: tuple[str, ...]
     output: str
 
     @cached_property
@@ -161,6 +159,7 @@ class Resizer:
 
     def _grow(self, plan: "Plan", before: Sequence[Member]) -> int:
         from dlcloud.cli.lifecycle import undo_on_failure
+        from dlcloud.launch.packages import requirements_on
         from dlcloud.launch.setup import prepare_all
 
         context, name, count = self.context, self.cluster.name, len(before)
@@ -172,10 +171,11 @@ class Resizer:
             hint=f"dlcloud resize {name} {count}",
         ):
             grown = self.launcher.grow(plan)
+            types = {m.instance.instance_id: m.instance.instance_type for m in grown.members}
             unfit = prepare_all(
                 grown.connections,
                 self.recipe.setup,
-                self.requirements,
+                lambda name: requirements_on(self.launcher, types[name], self.requirements),
                 clock=context.clock,
                 emit=context.emit,
             )
@@ -213,11 +213,9 @@ class Resizer:
         return replace(decision, reasons=(*decision.reasons, reason))
 
     def _plan(self, members: Sequence[Member]) -> "Plan":
-        from dlcloud.cli.lifecycle import parse_network
-
-        context, network = self.context, parse_network(self.cidr)
+        context = self.context
         with stage(context.emit, context.clock, PREFLIGHT):
-            return self.launcher.plan(self.recipe, cidr=network, size=self.size, members=members)
+            return self.launcher.plan(self.recipe, cidrs=self.cidrs, size=self.size, members=members)
 
     def _store_size(self, size: int) -> int:
         """Store the size before anything is done: after a crash the next command goes on to that size."""

@@ -52,7 +52,9 @@ def open_shell(context: "Context", name: str, instance: str, *, print_only: bool
     cluster = context.find_cluster(name)
     member = select_members(cluster, context.clusters.members(cluster.cluster_id), instance)[0]
     endpoint = member.instance.endpoint(cluster.user)
-    context.dialer(cluster).dial(endpoint)  # proves and pins the host key, unless it is pinned already
+    context.admitting_dialer(cluster).dial(
+        endpoint
+    )  # proves and pins the host key, unless it is pinned already
     paths = context.paths
     words = ssh_command(endpoint, paths.key(cluster.cluster_id), paths.known_hosts(cluster.cluster_id))
     if print_only:

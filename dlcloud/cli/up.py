@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.cli.options import cidr_option, output_option, verbose_option
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import DlcloudError
 from dlcloud.core.events import PREFLIGHT, stage
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 @click.option("--keep", is_flag=True, help="Keep the instances up afterwards.")
 @click.option("--name", default="", help="The cluster's name; one that is up and was kept is used again.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
-@click.option(
-    "--cidr", default="", help="The network that may reach the instances; default: your own address."
-)
+@cidr_option("the instances")
 @click.option("--detach", is_flag=True, help="Leave an elastic training to its own coordinator.")
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
 @output_option
@@ -42,7 +40,7 @@ def command(
     keep: bool,
     name: str,
     yes: bool,
-    cidr: str,
+    cidrs: tuple[str, ...],
     detach: bool,
     fresh: bool,
     output: str,
@@ -65,7 +63,7 @@ def command(
             context=context,
             file=_read_file(recipe, keep=keep),
             name=name,
-            cidr=cidr,
+            cidrs=cidrs,
             output=output,
             fresh=fresh,
             detach=detach,
@@ -83,7 +81,7 @@ class Up:
     context: "Context"
     file: "RecipeFile"
     name: str
-    cidr: str
+    cidrs: tuple[str, ...]
     output: str
     fresh: bool = False
     detach: bool = False
@@ -130,17 +128,17 @@ class Up:
 
     def plan(self) -> "Plan":
         """Check everything that can be checked before anything is created, and decide."""
-        from dlcloud.cli.lifecycle import detached_error, parse_network
+        from dlcloud.cli.lifecycle import detached_error
         from dlcloud.launch.acquire import new_cluster
 
-        context, network = self.context, parse_network(self.cidr)
+        context = self.context
         self._check_program()
         cluster = self._earlier_cluster
         if cluster is not None and self._controller_id is not None:
             raise detached_error(cluster, self._controller_id)
         with stage(context.emit, context.clock, PREFLIGHT):
             cluster = cluster or new_cluster(self.file, name=self.name, clock=context.clock)
-            return context.launcher(cluster).plan(self.file.recipe, cidr=network)
+            return context.launcher(cluster).plan(self.file.recipe, cidrs=self.cidrs)
 
     def show(self, plan: "Plan") -> None:
         """Print the plan as the result."""

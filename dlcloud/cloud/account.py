@@ -1,20 +1,25 @@
 """An account in one region: vCPU limits and usage, default subnets, spot placement scores."""
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.dry_run import dry_run
 from dlcloud.cloud.faults import translate_errors
+from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Market
-from dlcloud.core.protocols import Clock
-from dlcloud.core.quota import Usage
+from dlcloud.core.protocols import Clock, LaunchRequest, Subnet
+from dlcloud.core.quota import FALLBACKS, Usage
 from dlcloud.core.successors import KnownType
 
 FRESH = timedelta(days=1)
 NO_QUOTA = "NoSuchResourceException"
+
+log = logging.getLogger(__name__)
 
 
 class Cache(Protocol):
@@ -51,12 +56,17 @@ class Account:
         ]
 
     def limits(self, codes: Sequence[str], *, fresh: bool = False) -> dict[str, int]:
-        """Return limits in vCPUs by the codes of Service Quotas; unknown codes are absent.
+        """Return limits in vCPUs by the codes of Service Quotas; for an unknown one, that of its fallback.
 
         Args:
             codes: Codes of Service Quotas.
             fresh: Ignore the cache.
         """
+        limits = self._known_limits(codes, fresh=fresh)
+        fallbacks = [FALLBACKS[code] for code in codes if code not in limits and code in FALLBACKS]
+        return {**limits, **self._known_limits(fallbacks, fresh=fresh)}
+
+    def _known_limits(self, codes: Sequence[str], *, fresh: bool) -> dict[str, int]:
         limits: dict[str, int] = {}
         for code in codes:
             cached = None if fresh else self._cached(f"limit {code}")
@@ -78,21 +88,27 @@ class Account:
             )
         return [self._usage(answer) for some in reservations for answer in some["Instances"]]
 
-    def subnet_zones(self, *, fresh: bool = False) -> dict[str, str]:
-        """Return the zones that have a default subnet, with their ids."""
-        cached = None if fresh else self._cached("default subnets")
+    def subnets(self, *, fresh: bool = False) -> dict[str, Subnet]:
+        """Return the default subnets by zone; cached while all are fit, as faults are soon mended."""
+        cached = None if fresh else self._cached("fit default subnets")
         if cached:
-            return dict(cached)
+            return {zone: Subnet(zone_id=zone_id) for zone, zone_id in cached.items()}
         with translate_errors("looking up the default subnets (ec2:DescribeSubnets)"):
             answer = self._clients.get("ec2").describe_subnets(
                 Filters=[{"Name": "default-for-az", "Values": ["true"]}]
             )
-        zones = {
-            subnet["AvailabilityZone"]: subnet.get("AvailabilityZoneId", "") for subnet in answer["Subnets"]
+        isolated = self._isolated_subnets({subnet["VpcId"] for subnet in answer["Subnets"]})
+        subnets = {
+            subnet["AvailabilityZone"]: Subnet(
+                zone_id=subnet.get("AvailabilityZoneId", ""),
+                assigns_addresses=bool(subnet["MapPublicIpOnLaunch"]),
+                reaches_internet=not isolated(subnet["SubnetId"]),
+            )
+            for subnet in answer["Subnets"]
         }
-        if zones:
-            self._put("default subnets", zones)
-        return zones
+        if subnets and all(s.assigns_addresses and s.reaches_internet for s in subnets.values()):
+            self._put("fit default subnets", {zone: subnet.zone_id for zone, subnet in subnets.items()})
+        return subnets
 
     def spot_scores(self, instance_types: Sequence[str], count: int) -> dict[str, int]:
         """Return the spot placement score, 1 to 10, by zone id; a zone without a score is absent.
@@ -107,6 +123,35 @@ class Account:
                 RegionNames=[self._clients.region],
             )
         return {score["AvailabilityZoneId"]: int(score["Score"]) for score in answer["SpotPlacementScores"]}
+
+    def dry_run(self, action: str, request: LaunchRequest) -> None:
+        """Ask EC2 whether it would make one of the changes of a launch; see `cloud.dry_run`."""
+        dry_run(self._clients, action, request)
+
+    def _isolated_subnets(self, vpc_ids: Collection[str]) -> Callable[[str], bool]:
+        """Return a test for subnets without a route to an internet gateway; False where routes are denied.
+
+        A subnet without a route table of its own has the main one. Source: VPC user guide, "Route tables".
+        """
+        if not vpc_ids:
+            return lambda _: False
+        try:
+            with translate_errors("looking up routes (ec2:DescribeRouteTables)"):
+                tables = self._clients.get("ec2").describe_route_tables(
+                    Filters=[{"Name": "vpc-id", "Values": sorted(vpc_ids)}]
+                )["RouteTables"]
+        except CloudError as error:
+            log.warning("routes are not checked: %s", error.message)
+            return lambda _: False
+        gateways = {
+            association.get("SubnetId", ""): any(
+                route.get("GatewayId", "").startswith("igw-") and route.get("State") == "active"
+                for route in table["Routes"]
+            )
+            for table in tables
+            for association in table["Associations"]
+        }
+        return lambda subnet_id: not gateways.get(subnet_id, gateways.get("", True))
 
     def _limit(self, code: str) -> int | None:
         quota = None

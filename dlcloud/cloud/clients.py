@@ -1,17 +1,22 @@
 """boto3 clients, created when first used and kept: one costs tens of milliseconds to create."""
 
 import hashlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from getpass import getpass
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.session import get_session
+from botocore.utils import JSONFileCache
 
-from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.denials import decode_denials
+from dlcloud.cloud.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
 
 # Repeated for throttling and dropped connections, with growing, jittered pauses.
 _RETRIED = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})
@@ -20,6 +25,9 @@ _TRIED_ONCE = Config(connect_timeout=10, read_timeout=60, retries={"total_max_at
 IMDS_TRIES = 3
 ROLE_TRIES = 60
 ROLE_PAUSE_S = 1.0
+CLI_CACHE = Path("~/.aws/cli/cache")
+"""Where the AWS CLI keeps sessions of roles, and this program with it: neither asks for a code again."""
+CACHED_PROVIDERS = ("assume-role", "assume-role-with-web-identity", "sso")
 
 
 @dataclass(slots=True)
@@ -31,6 +39,7 @@ class Clients:
         endpoint_url: URL of the local EC2; empty for AWS.
         on_instance: This process runs on an instance and uses its role, which may come some seconds later.
         pause: Waits so many seconds.
+        ask: Asks the user for the MFA code of a profile.
     """
 
     region: str
@@ -38,6 +47,7 @@ class Clients:
     access_key: tuple[str, str] = ("local", "local")
     on_instance: bool = False
     pause: Callable[[float], None] = time.sleep
+    ask: Callable[[str], str] = getpass
     _session: Any = None
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -50,16 +60,20 @@ class Clients:
         """Return the EC2 client whose calls are tried once: for launches."""
         return self._client("ec2", self.region, _TRIED_ONCE, "tried once")
 
+    def call_until_visible(self, method: str, **arguments: object) -> Any:  # noqa: ANN401  boto3 has no types
+        """Call EC2 on what was created a moment ago; repeat it for 30 s while EC2 does not know it yet."""
+        call = getattr(self.get("ec2"), method)
+        return retry_codes(call, arguments, NOT_VISIBLE, pauses_s=LATE_PAUSES_S, pause=self.pause)
+
     def pages(self, service: str, method: str, key: str, **arguments: object) -> list[Any]:
         """Return the items under `key` of every page that a method answers."""
         pages = self.get(service).get_paginator(method).paginate(**arguments)
         return [item for page in pages for item in page[key]]
 
     def identity(self) -> str:
-        """Return a digest that distinguishes sets of credentials, and local EC2s."""
+        """Return a digest that distinguishes accounts, and local EC2s; a new login does not change it."""
         with self._lock, translate_errors("finding credentials"):
-            credentials = self._session_of(self.region).get_credentials()
-            name = credentials.get_frozen_credentials().access_key if credentials else ""
+            name = _account_name(self._session_of(self.region))
         return hashlib.sha256(f"{name} {self.endpoint_url}".encode()).hexdigest()[:16]
 
     def in_region(self, region: str) -> "Clients":
@@ -72,16 +86,24 @@ class Clients:
         with self._lock, translate_errors(f"using {service} in {region}"):
             key = (f"{service}/{region}", kind)
             if key not in self._clients:
-                self._clients[key] = self._session_of(region).client(
+                client = self._session_of(region).client(
                     service, region_name=region, endpoint_url=self.endpoint_url or None, config=config
                 )
+                client.meta.events.register("after-call", lambda parsed, **_: decode_denials(self, parsed))
+                self._clients[key] = client
             return self._clients[key]
 
     def _session_of(self, region: str) -> Any:  # noqa: ANN401
         if self._session is None and self.on_instance:
             self._session = self._with_role(region)
+        elif self._session is None and self.endpoint_url:
+            # The user's own credentials must never be used there.
+            key_id, secret = self.access_key
+            self._session = boto3.Session(
+                region_name=region, aws_access_key_id=key_id, aws_secret_access_key=secret
+            )
         elif self._session is None:
-            self._session = boto3.Session(region_name=region, **self._local_credentials())
+            self._session = boto3.Session(region_name=region, botocore_session=_cli_session(self.ask))
         return self._session
 
     def _with_role(self, region: str) -> Any:  # noqa: ANN401
@@ -95,9 +117,31 @@ class Clients:
             self.pause(ROLE_PAUSE_S)
         return session
 
-    def _local_credentials(self) -> dict[str, str]:
-        """Return the local EC2's access key; the user's own must never be used there."""
-        if not self.endpoint_url:
-            return {}
-        key_id, secret = self.access_key
-        return {"aws_access_key_id": key_id, "aws_secret_access_key": secret}
+
+def _cli_session(ask: Callable[[str], str]) -> Any:  # noqa: ANN401  boto3 has no types
+    """Return a session with the AWS CLI's cache of sessions, which asks for MFA codes by `ask`."""
+    core = get_session()
+    providers = core.get_component("credential_provider")
+    cache = JSONFileCache(str(CLI_CACHE.expanduser()))
+    for name in CACHED_PROVIDERS:
+        providers.get_provider(name).cache = cache
+    providers.get_provider("assume-role")._prompter = ask  # noqa: SLF001  it can be set in no other way
+    return core
+
+
+def _account_name(session: Any) -> str:  # noqa: ANN401  boto3 has no types
+    """Return what stands for the account of a session: its id, else its profile, else its access key.
+
+    Only keys without a token stay the same; the others change with each login.
+    """
+    credentials = session.get_credentials()
+    if credentials is None:
+        return ""
+    frozen = credentials.get_frozen_credentials()
+    if account := getattr(frozen, "account_id", None):
+        return str(account)
+    core = session._session  # noqa: SLF001  boto3 shows no settings of a profile
+    profile = core.get_config_variable("profile")
+    if frozen.token and profile:
+        return json.dumps([profile, core.get_scoped_config()], sort_keys=True, default=str)
+    return str(frozen.access_key)

@@ -19,8 +19,9 @@ PAUSE_S = 1.0
 EXISTS = {"EntityAlreadyExists"}
 FULL = {"LimitExceeded"}  # a profile holds one role
 GONE = {"NoSuchEntity"}
+DENIED = {"AccessDenied"}
 IN_USE = {"DeleteConflict"}
-NOT_YET = {"InvalidParameterValue", "IncorrectInstanceState"}
+NOT_YET = {"InvalidParameterValue", "IncorrectInstanceState", "InvalidInstanceID.NotFound"}
 """EC2's answers before it knows of a new profile, and before an instance runs."""
 OCCUPIED = {"IncorrectState"}
 TRUST = {
@@ -75,8 +76,14 @@ def attach_profile(clients: Clients, instance_id: str, profile: str, *, pause: P
 
 
 def delete_role(clients: Clients, cluster_id: str, *, pause: Pause) -> None:
-    """Delete profile, policy and role, as far as they exist; wait while IAM still links them."""
+    """Delete profile, policy and role, as far as they exist; wait while IAM still links them.
+
+    Under a policy that names their path, IAM denies what concerns a role that does not exist, since it has
+    none: a denial counts where the role is listed.
+    """
     name = _name(cluster_id)
+    is_listed = name in {role.resource_id for role in find_roles(clients)}
+    gone = GONE if is_listed else GONE | DENIED
     holds_role = _holds_role(clients, name)
     if holds_role:
         with translate_errors(
@@ -89,9 +96,9 @@ def delete_role(clients: Clients, cluster_id: str, *, pause: Pause) -> None:
         ):
             arguments = {"InstanceProfileName": name}
             _repeat(clients.get("iam").delete_instance_profile, arguments, IN_USE, pause=pause)
-    with translate_errors(f"deleting the policy of the role {name} (iam:DeleteRolePolicy)", ignore=GONE):
+    with translate_errors(f"deleting the policy of the role {name} (iam:DeleteRolePolicy)", ignore=gone):
         clients.get("iam").delete_role_policy(RoleName=name, PolicyName=POLICY_NAME)
-    with translate_errors(f"deleting the role {name} (iam:DeleteRole)", ignore=GONE):
+    with translate_errors(f"deleting the role {name} (iam:DeleteRole)", ignore=gone):
         _repeat(clients.get("iam").delete_role, {"RoleName": name}, IN_USE, pause=pause)
 
 
@@ -111,11 +118,11 @@ def find_roles(clients: Clients) -> Iterator[Leftover]:
 
 def _holds_role(clients: Clients, profile: str) -> bool | None:
     """True if a profile holds a role; None if there is no such profile."""
-    roles = None
-    with translate_errors(f"looking up the instance profile {profile} (iam:GetInstanceProfile)", ignore=GONE):
-        answer = clients.get("iam").get_instance_profile(InstanceProfileName=profile)
-        roles = answer["InstanceProfile"]["Roles"]
-    return None if roles is None else bool(roles)
+    with translate_errors("listing instance profiles of dlcloud (iam:ListInstanceProfiles)"):
+        profiles = clients.pages(
+            "iam", "list_instance_profiles", "InstanceProfiles", PathPrefix=_path(clients.region)
+        )
+    return next((bool(item["Roles"]) for item in profiles if item["InstanceProfileName"] == profile), None)
 
 
 def _check_profile(clients: Clients, instance_id: str, profile: str) -> None:

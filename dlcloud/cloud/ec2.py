@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud import control_role, network
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud import control_role, network, own_images
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import error_code, retry_throttled, translate_errors
+from dlcloud.cloud.faults import error_code, retry_launch, translate_errors
 from dlcloud.cloud.images import Images
+from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.leftovers import find_leftovers
 from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.requests import (
@@ -26,7 +26,8 @@ from dlcloud.cloud.requests import (
     template_name,
 )
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, Leftover
-from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
+from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market, Price
+from dlcloud.core.own_images import OwnImage
 from dlcloud.core.protocols import FleetRequest, Identity, LaunchRequest, LaunchResult
 
 NO_TEMPLATE = {
@@ -42,7 +43,7 @@ class Ec2Cloud:
 
     Args:
         clients: The region's boto3 clients.
-        catalog: The bundled table of instance types.
+        types: The region's instance types.
         images: The region's machine images.
         prices: The region's prices.
         own_cidr: Looks up the caller's own network.
@@ -55,7 +56,7 @@ class Ec2Cloud:
         self,
         *,
         clients: Clients,
-        catalog: Catalog,
+        types: InstanceTypes,
         images: Images,
         prices: Prices,
         own_cidr: Callable[[], str],
@@ -64,7 +65,7 @@ class Ec2Cloud:
         inside: bool = False,
     ) -> None:
         self._clients = clients
-        self._catalog = catalog
+        self._types = types
         self._images = images
         self._prices = prices
         self._own_cidr = own_cidr
@@ -81,8 +82,12 @@ class Ec2Cloud:
     def caller_cidr(self) -> str:
         return self._own_cidr()
 
-    def hardware(self, instance_type: str) -> InstanceType | None:
-        return self._catalog.hardware(instance_type)
+    def hardware(self, instance_types: Sequence[str]) -> dict[str, InstanceType]:
+        return self._types.hardware(instance_types)
+
+    def offered_types(self, patterns: Sequence[str] = ()) -> list[InstanceType]:
+        """Return the types that the region offers: those of names like `c7g.*`, all without any."""
+        return self._types.offered(patterns)
 
     def offered_zones(self, instance_types: Sequence[str]) -> dict[str, tuple[str, ...]]:
         with translate_errors("looking up zones that offer the types (ec2:DescribeInstanceTypeOfferings)"):
@@ -98,13 +103,13 @@ class Ec2Cloud:
             zones.setdefault(offer["InstanceType"], set()).add(offer["Location"])
         return {name: tuple(sorted(locations)) for name, locations in zones.items()}
 
-    def resolve_image(self, image: str, *, gpu: bool) -> Image:
-        return self._images.resolve(image, gpu=gpu)
+    def resolve_image(self, image: str, *, gpu: bool, architecture: str = X86_64) -> Image:
+        return self._images.resolve(image, gpu=gpu, architecture=architecture)
 
     def prices(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
-        on_demand = [self._prices.on_demand(name) for name in instance_types]
+        on_demand = self._prices.on_demand(instance_types)
         spot = self._prices.spot(instance_types) if Market.SPOT in markets else []
-        return [price for price in on_demand if price is not None] + spot
+        return on_demand + spot
 
     def instances(self, cluster_id: str = "") -> list[Instance]:
         """Return a cluster's instances, terminated ones included while EC2 still lists them."""
@@ -123,8 +128,11 @@ class Ec2Cloud:
     def create_security_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
         return network.create_group(self._clients, cluster_id, tags)
 
-    def allow_ssh(self, security_group_id: str, cidr: str) -> None:
-        network.allow_ssh(self._clients, security_group_id, cidr)
+    def allow_ssh(self, security_group_id: str, cidr: str, *, named: bool = False) -> None:
+        network.allow_ssh(self._clients, security_group_id, cidr, named=named)
+
+    def move_ssh(self, cluster_id: str, cidr: str) -> list[str] | None:
+        return network.move_ssh(self._clients, cluster_id, cidr)
 
     def allow_peers(self, security_group_id: str) -> None:
         network.allow_peers(self._clients, security_group_id)
@@ -140,7 +148,7 @@ class Ec2Cloud:
         action = f"launching {request.max_count} {request.instance_type} {request.market}"
         zone = f" in {request.zone}" if request.zone else ""
         with translate_errors(f"{action}{zone} (ec2:RunInstances)"):
-            answer = retry_throttled(
+            answer = retry_launch(
                 self._clients.get_without_retries().run_instances,
                 run_instances_arguments(request),
                 pause=self._pause,
@@ -159,13 +167,15 @@ class Ec2Cloud:
                 LaunchTemplateData=data,
                 TagSpecifications=[tag_specification("launch-template", request.tags)],
             )
+            # What a list shows cannot be overlooked when the cluster goes down.
+            self._clients.call_until_visible("describe_launch_templates", LaunchTemplateNames=[name])
         return name
 
     def launch_fleet(self, request: FleetRequest) -> LaunchResult:
         """Make one CreateFleet call; its token makes a repeated one harmless."""
         action = f"launching {request.spot_count} spot and {request.on_demand_count} on-demand instances"
         with translate_errors(f"{action} from {len(request.pools)} pools (ec2:CreateFleet)"):
-            answer = retry_throttled(
+            answer = retry_launch(
                 self._clients.get_without_retries().create_fleet, fleet_arguments(request), pause=self._pause
             )
         return read_fleet(answer, request)
@@ -235,6 +245,18 @@ class Ec2Cloud:
             ):
                 self._clients.get("ec2").delete_network_interface(NetworkInterfaceId=interface_id)
 
+    def create_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> str:
+        return own_images.create_image(self._clients, instance_id, name, tags)
+
+    def own_images(self, cluster_id: str = "") -> list[OwnImage]:
+        return own_images.own_images(self._clients, cluster_id)
+
+    def delete_images(self, image_ids: Sequence[str]) -> None:
+        own_images.delete_images(self._clients, image_ids)
+
+    def delete_snapshots(self, snapshot_ids: Sequence[str]) -> None:
+        own_images.delete_snapshots(self._clients, snapshot_ids)
+
     def put_control_role(self, cluster_id: str, tags: Mapping[str, str]) -> str:
         policy = self._control_policy(cluster_id, self.region)
         return control_role.put_role(self._clients, cluster_id, policy, tags, pause=self._pause)
@@ -247,7 +269,7 @@ class Ec2Cloud:
 
     def put_tags(self, resource_ids: Sequence[str], tags: Mapping[str, str]) -> None:
         with translate_errors(f"tagging {', '.join(resource_ids)} (ec2:CreateTags)"):
-            self._clients.get("ec2").create_tags(Resources=list(resource_ids), Tags=tag_list(tags))
+            self._clients.call_until_visible("create_tags", Resources=list(resource_ids), Tags=tag_list(tags))
 
     def admit_key(self, instance: Instance, user: str, public_key: str) -> None:
         """Send a public key to the instance (EC2 Instance Connect)."""

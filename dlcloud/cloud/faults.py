@@ -8,31 +8,76 @@ from typing import Any
 from botocore import exceptions as boto
 
 from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
+from dlcloud.core.permissions import read_denial
 
-# Source: EC2 API reference, "Error codes for the Amazon EC2 API".
+# Source: EC2 API reference, "Error codes for the Amazon EC2 API"; karpenter-provider-aws, pkg/errors.
 CAPACITY = {
-    "InsufficientInstanceCapacity",
+    "InsufficientAddressCapacity",
+    "InsufficientCapacity",
+    "InsufficientFreeAddressesInSubnet",
     "InsufficientHostCapacity",
+    "InsufficientInstanceCapacity",
     "InsufficientReservedInstanceCapacity",
+    "InsufficientVolumeCapacity",
+    "InvalidFleetConfiguration",  # of a pool: its zone does not offer its type
+    "ReservationCapacityExceeded",
     "SpotMaxPriceTooLow",
     "Unsupported",
     "UnfulfillableCapacity",
 }
-QUOTA = {"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded"}
-THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"}
+QUOTA = {
+    "InstanceLimitExceeded",
+    "MaxFleetCountExceeded",
+    "MaxSpotFleetRequestCountExceeded",
+    "MaxSpotInstanceCountExceeded",
+    "VcpuLimitExceeded",
+    "VolumeLimitExceeded",
+}
+THROTTLED = {
+    "EC2ThrottledException",
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+}
 DENIED = {
     "AuthFailure",
     "UnauthorizedOperation",
     "AccessDenied",
     "AccessDeniedException",
     "InvalidClientTokenId",
-    "ExpiredToken",
-    "RequestExpired",
     "SignatureDoesNotMatch",
     "UnrecognizedClientException",
-    "OptInRequired",
 }
+EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+FAILED = {"InternalError", "InternalFailure", "ServerInternal", "ServiceUnavailable", "Unavailable"}
+"""Failures on EC2's own side, which a fleet's reply reports without an HTTP status."""
+
 POLICY_HINT = "check the credentials and their policy (templates/iam_policy.json; iam_policy_detach.json)"
+LOGIN_HINT = "log in again: aws sso login, or the program that issues this profile's credentials"
+ACCOUNT_HINTS = {
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": (
+        "once per account: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com"
+    ),
+    "Blocked": "AWS has blocked this account: ask AWS Support, https://console.aws.amazon.com/support",
+    "OptInRequired": "subscribe to what the message names, or finish the account's registration with AWS",
+    "PendingVerification": "AWS still verifies this account for the region: run it again later",
+}
+"""What to do about refusals of the account as such, whatever its policies allow."""
+INVALID_HINTS = {
+    "InvalidBlockDeviceMapping": "change disk_gib in the recipe to what the message asks for",
+}
+NOT_VISIBLE = {
+    "InvalidGroup.NotFound",
+    "InvalidInstanceID.NotFound",
+    "InvalidLaunchTemplateId.NotFound",
+    "InvalidLaunchTemplateName.NotFoundException",
+    "InvalidSecurityGroupID.NotFound",
+}
+"""Answers on what was created a moment ago: EC2 may know it only seconds later.
+Source: EC2 developer guide, "Eventual consistency in the Amazon EC2 API"."""
+LATE_PAUSES_S = (0.5, 1.0, 2.0, 2.5, *[4.0] * 6)
+"""Between repetitions of a call on what was created a moment ago: 30 s in all."""
 SERVER_ERROR = 500  # HTTP: from here on the fault is the server's
 TRIES = 8
 FIRST_PAUSE_S = 0.5
@@ -56,8 +101,11 @@ def translate_errors(action: str, *, ignore: Collection[str] = ()) -> Iterator[N
         hint = "run `aws configure`, or set AWS_PROFILE; `cloud: local` in a recipe needs no account"
         raise CredentialsError(f"{action}: there are no AWS credentials ({error})", hint) from error
     except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
-        hint = "log in again: aws sso login, or the program that issues this profile's credentials"
-        raise CredentialsError(f"{action}: the AWS credentials are not valid ({error})", hint) from error
+        message = f"{action}: the AWS credentials are not valid ({error})"
+        raise CredentialsError(message, LOGIN_HINT) from error
+    except boto.RefreshWithMFAUnsupportedError as error:
+        message = f"{action}: the session that was begun with an MFA code has expired"
+        raise CredentialsError(message, "run it again; it asks for a new code") from error
     except boto.ClientError as error:
         if error_code(error) not in ignore:
             raise refusal(action, error) from error
@@ -81,18 +129,25 @@ def error_code(error: boto.ClientError) -> str:
 def refusal(action: str, error: boto.ClientError) -> CloudError:
     """Return the DlcloudError for a refusal of EC2."""
     code = error_code(error)
-    text = f"{action}: {error.response.get('Error', {}).get('Message') or code} ({code})"
+    message = error.response.get("Error", {}).get("Message") or code
+    denial = read_denial(message) if code in DENIED else None
+    text = f"{action}: {denial.describe() if denial else message} ({code})"
     if code in CAPACITY:
         return CapacityError(text, "try another type, zone or market")
     if code in QUOTA:
         return QuotaError(text, "request a higher limit in Service Quotas, or fewer or smaller instances")
     if code in THROTTLED:
         return ThrottledError(text, "wait a minute, then run it again")
-    if code in DENIED:
-        return CredentialsError(text, POLICY_HINT)
-    refused = CloudError(text)
+    if code in EXPIRED:
+        return CredentialsError(text, LOGIN_HINT)
+    refused = CloudError(text, INVALID_HINTS.get(code, ""))
+    if code in DENIED or code in ACCOUNT_HINTS:
+        refused = CredentialsError(text, denial.advise() if denial else ACCOUNT_HINTS.get(code, POLICY_HINT))
+        refused.denial = denial
     # A failure on EC2's own side does not say whether the request had an effect.
-    refused.answered = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < SERVER_ERROR
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    refused.answered = status < SERVER_ERROR and code not in FAILED
+    refused.is_final = refused.answered
     return refused
 
 
@@ -115,14 +170,24 @@ def retry_codes(
     return call(**arguments)
 
 
-def retry_throttled(
+def retry_launch(
     call: Callable[..., Any], arguments: Mapping[str, Any], *, pause: Callable[[float], None]
 ) -> Any:  # noqa: ANN401  boto3 has no types
-    """Make a launch call; where it is throttled, repeat it.
+    """Make a launch call; repeat it unchanged if it is throttled, or EC2 does not know yet what it names.
 
     botocore's own retries cannot be used for launches: "no capacity" is a server error, which they repeat.
     """
-    return retry_codes(call, arguments, THROTTLED, pauses_s=_backoff(), pause=pause)
+    throttled, late = _backoff(), iter(LATE_PAUSES_S)
+    while True:
+        try:
+            return call(**arguments)
+        except boto.ClientError as error:
+            code = error_code(error)
+            pauses = throttled if code in THROTTLED else late if code in NOT_VISIBLE else iter(())
+            seconds = next(pauses, None)
+            if seconds is None:
+                raise
+        pause(seconds)
 
 
 def _backoff() -> Iterator[float]:

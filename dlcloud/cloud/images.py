@@ -8,18 +8,31 @@ from dlcloud.cloud.account import FRESH, Cache
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Image
+from dlcloud.core.instance import ARM64, X86_64, Image
+from dlcloud.core.own_images import AVAILABLE, IMAGE_TAG, image_name
 from dlcloud.core.protocols import Clock
 
-# Source: Ubuntu on AWS documentation, "Find Ubuntu images with SSM", read 2026-09.
-UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
-# Source: AWS Deep Learning AMI release notes, read 2026-09; documentation and naming rule disagree on `-gpu`.
-DEEP_LEARNING = (
-    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id",
-    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-24.04/latest/ami-id",
-)
+_UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-gp3/ami-id"
+UBUNTU = {X86_64: _UBUNTU.format("amd64"), ARM64: _UBUNTU.format("arm64")}
+"""Ubuntu 24.04 by architecture.
+
+Source: Ubuntu on AWS documentation, "Find Ubuntu images with SSM", read 2026-09.
+"""
+_DEEP_LEARNING = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver{}-ubuntu-24.04/latest/ami-id"
+DEEP_LEARNING = {
+    architecture: tuple(_DEEP_LEARNING.format(architecture, gpu) for gpu in ("-gpu", ""))
+    for architecture in (X86_64, ARM64)
+}
+"""The Deep Learning AMI with NVIDIA's open driver by architecture; the ARM64 one drives g5g.
+
+Source: AWS Deep Learning AMI release notes, read 2026-09 (ARM64: those of 2026-09-18); documentation and
+naming rule disagree on `-gpu`.
+"""
 DEEP_LEARNING_OWNER = "898082745236"
-DEEP_LEARNING_NAME = "Deep Learning Base*GPU AMI (Ubuntu 24.04)*"
+DEEP_LEARNING_NAME = {
+    X86_64: "Deep Learning Base*GPU AMI (Ubuntu 24.04)*",
+    ARM64: "Deep Learning ARM64 Base*GPU AMI (Ubuntu 24.04)*",
+}
 UBUNTU_ROOT_DEVICE = "/dev/sda1"
 NAME_IMAGE = "name an ami-… in instances.image"
 
@@ -38,8 +51,11 @@ class Images:
         self._cache = cache
         self._clock = clock
 
-    def resolve(self, image: str, *, gpu: bool) -> Image:
+    def resolve(self, image: str, *, gpu: bool, architecture: str = X86_64) -> Image:
         """Return the image that `ami-…`, an SSM path or `auto` names.
+
+        `auto` is Ubuntu, or the Deep Learning AMI for an NVIDIA GPU. An architecture that has neither, as a
+        Mac's, gets that of x86_64: the plan refuses what does not match.
 
         Raises:
             CloudError: There is no such image in the region.
@@ -47,17 +63,21 @@ class Images:
         clients = self._clients
         if image.startswith("ami-"):
             return _describe(clients, image)
+        if image.startswith(image_name("")):
+            return _newest_own(clients, image)
         if image.startswith("/"):
             image_id, _ = _parameter(clients, (image,))
             if not image_id:
                 raise CloudError(f"image: there is no SSM parameter {image} in {clients.region}", NAME_IMAGE)
             return self._describe_once(image_id)
-        image_id, name = _parameter(clients, DEEP_LEARNING if gpu else (UBUNTU,))
+        architecture = architecture if architecture in UBUNTU else X86_64
+        names = DEEP_LEARNING[architecture] if gpu else (UBUNTU[architecture],)
+        image_id, name = _parameter(clients, names)
         if image_id:
             return replace(self._describe_once(image_id), name=name)
         if gpu:
-            return _newest_deep_learning(clients)
-        raise CloudError(f"image: Ubuntu 24.04 was not found in {clients.region} ({UBUNTU})", NAME_IMAGE)
+            return _newest_deep_learning(clients, architecture)
+        raise CloudError(f"image: Ubuntu 24.04 was not found in {clients.region} ({names[0]})", NAME_IMAGE)
 
     def _describe_once(self, image_id: str) -> Image:
         """Return the description of an image that SSM names: from the cache, or of EC2."""
@@ -89,13 +109,30 @@ def _describe(clients: Clients, image_id: str) -> Image:
     return _image(images[0])
 
 
-def _newest_deep_learning(clients: Clients) -> Image:
+def _newest_own(clients: Clients, name: str) -> Image:
+    """Return the newest image that `dlcloud image` made under a name; of no other account."""
+    filters = [{"Name": f"tag:{IMAGE_TAG}", "Values": [name]}, {"Name": "state", "Values": [AVAILABLE]}]
+    with translate_errors(f"looking up image {name} (ec2:DescribeImages)"):
+        images = clients.get("ec2").describe_images(Owners=["self"], Filters=filters)["Images"]
+    if not images:
+        recipe = name.removeprefix(image_name(""))
+        raise CloudError(
+            f"image {name} does not exist in {clients.region}",
+            f"dlcloud image RECIPE, of the recipe {recipe}",
+        )
+    return _image(max(images, key=lambda image: str(image["CreationDate"])))
+
+
+def _newest_deep_learning(clients: Clients, architecture: str) -> Image:
     with translate_errors("looking up the Deep Learning AMI (ec2:DescribeImages)"):
         images = clients.get("ec2").describe_images(
-            Owners=[DEEP_LEARNING_OWNER], Filters=[{"Name": "name", "Values": [DEEP_LEARNING_NAME]}]
+            Owners=[DEEP_LEARNING_OWNER],
+            Filters=[{"Name": "name", "Values": [DEEP_LEARNING_NAME[architecture]]}],
         )["Images"]
     if not images:
-        raise CloudError(f"image: no Deep Learning AMI was found in {clients.region}", NAME_IMAGE)
+        raise CloudError(
+            f"image: no Deep Learning AMI for {architecture} was found in {clients.region}", NAME_IMAGE
+        )
     return _image(max(images, key=lambda image: str(image["CreationDate"])))
 
 

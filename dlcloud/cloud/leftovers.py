@@ -7,6 +7,7 @@ from typing import Any
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.control_role import find_roles
 from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.own_images import image_leftovers
 from dlcloud.cloud.requests import read_instance
 from dlcloud.core.cluster import CLUSTER_TAG, NAME_TAG, Leftover
 
@@ -34,6 +35,7 @@ def find_leftovers(clients: Clients) -> list[Leftover]:
         *region.fleets(),
         *region.launch_templates(),
         *region.security_groups(),
+        *image_leftovers(clients, region.kinds),
         *find_roles(clients),
     ]
 

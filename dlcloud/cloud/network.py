@@ -8,13 +8,18 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import error_code, translate_errors
+from dlcloud.cloud.faults import LATE_PAUSES_S, error_code, translate_errors
 from dlcloud.cloud.requests import cluster_filter, tag_specification
+from dlcloud.core.cluster import CLUSTER_TAG
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import SSH_PORT
 
 CHECK_URL = "https://checkip.amazonaws.com"
 NO_GROUP = "InvalidGroup.NotFound"
+DESCRIPTION = "dlcloud"
+"""Of every rule that dlcloud makes."""
+NAMED = "dlcloud --cidr"
+"""Of a rule for a network that the user has named."""
 
 
 def own_cidr() -> str:
@@ -46,30 +51,47 @@ def create_group(clients: Clients, cluster_id: str, tags: Mapping[str, str]) -> 
             TagSpecifications=[tag_specification("security-group", tags)],
         )
         group_id = str(answer["GroupId"])
+        # What a list shows cannot be overlooked when the cluster goes down.
+        clients.call_until_visible("describe_security_groups", GroupIds=[group_id])
     if group_id:
         return group_id
-    for group in _groups(clients, cluster_id):
-        return str(group["GroupId"])
     name = _group_name(cluster_id)
+    for group in _existing_group(clients, name):
+        tags_of_group = {tag["Key"]: tag["Value"] for tag in group.get("Tags") or ()}
+        if tags_of_group.get(CLUSTER_TAG) == cluster_id:
+            return str(group["GroupId"])
     raise CloudError(
         f"security group {name} exists without dlcloud's tags",
         f"aws ec2 delete-security-group --group-name {name}",
     )
 
 
-def allow_ssh(clients: Clients, security_group_id: str, cidr: str) -> None:
-    version, key = ("Ipv6Ranges", "CidrIpv6") if ":" in cidr else ("IpRanges", "CidrIp")
-    permission = {
-        "IpProtocol": "tcp",
-        "FromPort": SSH_PORT,
-        "ToPort": SSH_PORT,
-        version: [{key: cidr, "Description": "dlcloud"}],
-    }
-    _allow(clients, security_group_id, permission, "SSH")
+def allow_ssh(clients: Clients, security_group_id: str, cidr: str, *, named: bool = False) -> None:
+    _allow(clients, security_group_id, _ssh_permission(cidr, NAMED if named else DESCRIPTION), "SSH")
+
+
+def move_ssh(clients: Clients, cluster_id: str, cidr: str) -> list[str] | None:
+    """Allow SSH from a network in place of single addresses; see `core.protocols.Cloud`."""
+    replaced = None
+    for group in _groups(clients, cluster_id):
+        looked_up = _ssh_networks(group, DESCRIPTION)
+        if any(_covers(network, cidr) for network in (*looked_up, *_ssh_networks(group, NAMED))):
+            continue
+        allow_ssh(clients, group["GroupId"], cidr)
+        replaced = [network for network in looked_up if ipaddress.ip_network(network).num_addresses == 1]
+        for network in replaced:
+            with translate_errors(
+                f"ending access over SSH from {network} (ec2:RevokeSecurityGroupIngress)",
+                ignore={"InvalidPermission.NotFound", NO_GROUP},
+            ):
+                clients.get("ec2").revoke_security_group_ingress(
+                    GroupId=group["GroupId"], IpPermissions=[_ssh_permission(network)]
+                )
+    return replaced
 
 
 def allow_peers(clients: Clients, security_group_id: str) -> None:
-    peers = [{"GroupId": security_group_id, "Description": "dlcloud"}]
+    peers = [{"GroupId": security_group_id, "Description": DESCRIPTION}]
     permission = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535, "UserIdGroupPairs": peers}
     _allow(clients, security_group_id, permission, "instances to reach each other")
 
@@ -103,18 +125,57 @@ def delete_groups(clients: Clients, cluster_id: str) -> list[str]:
     return in_use
 
 
+def _ssh_permission(cidr: str, description: str = DESCRIPTION) -> dict[str, Any]:
+    version, key = ("Ipv6Ranges", "CidrIpv6") if ":" in cidr else ("IpRanges", "CidrIp")
+    network = {key: cidr, "Description": description}
+    return {"IpProtocol": "tcp", "FromPort": SSH_PORT, "ToPort": SSH_PORT, version: [network]}
+
+
+def _ssh_networks(group: Mapping[str, Any], description: str) -> list[str]:
+    """Return the networks that rules of dlcloud's with this description allow to reach port 22."""
+    return [
+        network.get("CidrIp") or network["CidrIpv6"]
+        for permission in group["IpPermissions"]
+        if permission.get("FromPort") == SSH_PORT
+        for network in (*permission.get("IpRanges", ()), *permission.get("Ipv6Ranges", ()))
+        if network.get("Description") == description
+    ]
+
+
+def _covers(network: str, cidr: str) -> bool:
+    outer, inner = ipaddress.ip_network(network), ipaddress.ip_network(cidr)
+    return (
+        outer.version == inner.version
+        and int(outer.network_address) <= int(inner.network_address)
+        and int(outer.broadcast_address) >= int(inner.broadcast_address)
+    )
+
+
 def _allow(clients: Clients, security_group_id: str, permission: dict[str, Any], purpose: str) -> None:
     with translate_errors(
         f"allowing {purpose} (ec2:AuthorizeSecurityGroupIngress)", ignore={"InvalidPermission.Duplicate"}
     ):
-        clients.get("ec2").authorize_security_group_ingress(
-            GroupId=security_group_id, IpPermissions=[permission]
+        clients.call_until_visible(
+            "authorize_security_group_ingress", GroupId=security_group_id, IpPermissions=[permission]
         )
 
 
 def _groups(clients: Clients, cluster_id: str) -> list[dict[str, Any]]:
     with translate_errors("listing security groups (ec2:DescribeSecurityGroups)"):
         answer = clients.get("ec2").describe_security_groups(Filters=cluster_filter(cluster_id))
+    return list(answer["SecurityGroups"])
+
+
+def _existing_group(clients: Clients, name: str) -> list[dict[str, Any]]:
+    """Return the groups of a name that exists; one that was created a moment ago may be listed only later."""
+    with translate_errors("finding the security group (ec2:DescribeSecurityGroups)"):
+        for seconds in (*LATE_PAUSES_S, 0.0):
+            answer = clients.get("ec2").describe_security_groups(
+                Filters=[{"Name": "group-name", "Values": [name]}]
+            )
+            if answer["SecurityGroups"]:
+                break
+            clients.pause(seconds)
     return list(answer["SecurityGroups"])
 
 

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ from dlcloud.core.instance import Market, Price
 from dlcloud.core.protocols import Clock
 
 FRESH = timedelta(days=1)
+MANY = 20
+"""Types for which one question about all is quicker than one about each."""
 PRICING_REGION = "us-east-1"  # Source: AWS Price List API, endpoints: us-east-1, eu-central-1, ap-south-1
 
 log = logging.getLogger(__name__)
@@ -45,37 +47,43 @@ class Prices:
         self._cache = cache
         self._clock = clock
 
-    def on_demand(self, instance_type: str) -> Price | None:
-        """Return the on-demand price: cached for a day, else AWS's, else of the bundled table."""
-        bundled = self._catalog.on_demand_price(instance_type, self._clients.region)
-        if self._cache is None:
-            return bundled
-        cached = self._cache.get(instance_type, self._clients.region, Market.ON_DEMAND)
-        if cached is not None and self._clock.now() - cached.as_of < FRESH:
-            return cached
-        try:
-            price = self._fetch(instance_type)
-        except CloudError as error:
-            log.warning("no answer from the Pricing API, using an older price: %s", error.message)
-            price = None
-        if price is None:
-            return cached or bundled
-        self._cache.put(price)
-        return price
+    def on_demand(self, instance_types: Sequence[str]) -> list[Price]:
+        """Return the known on-demand prices: cached for a day, else AWS's, else of the bundled table."""
+        if self._cache is not None:
+            missing = [name for name in instance_types if self._cached(name) is None]
+            try:
+                self._fetch(missing)
+            except CloudError as error:
+                log.warning("no answer from the Pricing API, using older prices: %s", error.message)
+        prices = (self._newest(name) for name in instance_types)
+        return [price for price in prices if price is not None]
+
+    def _newest(self, instance_type: str) -> Price | None:
+        region = self._clients.region
+        cached = self._cache and self._cache.get(instance_type, region, Market.ON_DEMAND)
+        return cached or self._catalog.on_demand_price(instance_type, region)
+
+    def _cached(self, instance_type: str) -> Price | None:
+        """Return an on-demand price of the last day."""
+        cached = self._cache and self._cache.get(instance_type, self._clients.region, Market.ON_DEMAND)
+        return cached if cached and self._clock.now() - cached.as_of < FRESH else None
 
     def spot(self, instance_types: Sequence[str]) -> list[Price]:
-        """Return the spot price of each type in each zone now."""
+        """Return the spot price of each type in each zone now; many types are picked out of all."""
+        names = {} if len(instance_types) >= MANY else {"InstanceTypes": list(instance_types)}
         with translate_errors("looking up spot prices (ec2:DescribeSpotPriceHistory)"):
             rows = self._clients.pages(
                 "ec2",
                 "describe_spot_price_history",
                 "SpotPriceHistory",
-                InstanceTypes=list(instance_types),
+                **names,
                 ProductDescriptions=["Linux/UNIX"],
                 StartTime=self._clock.now(),
             )
         newest: dict[tuple[str, str], dict[str, Any]] = {}
         for row in sorted(rows, key=lambda row: row["Timestamp"]):
+            if row["InstanceType"] not in instance_types:
+                continue
             newest[row["InstanceType"], row["AvailabilityZone"]] = row
         return [self._spot_price(row) for row in newest.values()]
 
@@ -90,39 +98,49 @@ class Prices:
             zone=row["AvailabilityZone"],
         )
 
-    def _fetch(self, instance_type: str) -> Price | None:
-        """Look up the price in the Price List API.
+    def _fetch(self, instance_types: Sequence[str]) -> None:
+        """Put AWS's prices into the cache; many types are picked out of the whole region's pages."""
+        questions = [{"instanceType": name} for name in instance_types]
+        for fields in questions if len(questions) < MANY else [{}]:
+            for product in self._products(fields):
+                name = fields.get("instanceType") or product["product"]["attributes"].get("instanceType", "")
+                usd = _hourly_usd(product)
+                if self._cache is not None and usd and name in instance_types and not self._cached(name):
+                    self._cache.put(self._on_demand_price(name, usd))
+
+    def _products(self, fields: Mapping[str, str]) -> list[Any]:
+        """Look up products of the region in the Price List API.
 
         Source: AWS Price List Query API reference, GetProducts; read 2026-09.
         """
-        fields = {
-            "instanceType": instance_type,
+        terms = {
+            **fields,
             "regionCode": self._clients.region,
             "operatingSystem": "Linux",
             "tenancy": "Shared",
             "preInstalledSw": "NA",
             "capacitystatus": "Used",
         }
-        with translate_errors(f"looking up the price of {instance_type} (pricing:GetProducts)"):
-            answer = self._clients.get("pricing", PRICING_REGION).get_products(
+        subject = fields.get("instanceType", "every instance type")
+        with translate_errors(f"looking up the price of {subject} (pricing:GetProducts)"):
+            pages = self._clients.get("pricing", PRICING_REGION).get_paginator("get_products")
+            answers = pages.paginate(
                 ServiceCode="AmazonEC2",
                 Filters=[
-                    {"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in fields.items()
+                    {"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in terms.items()
                 ],
-                MaxResults=10,
             )
-        for product in answer["PriceList"]:
-            usd = _hourly_usd(json.loads(product))
-            if usd:
-                return Price(
-                    instance_type=instance_type,
-                    region=self._clients.region,
-                    market=Market.ON_DEMAND,
-                    hourly_usd=usd,
-                    as_of=self._clock.now(),
-                    source="AWS Pricing API",
-                )
-        return None
+            return [json.loads(product) for answer in answers for product in answer["PriceList"]]
+
+    def _on_demand_price(self, instance_type: str, usd: Decimal) -> Price:
+        return Price(
+            instance_type=instance_type,
+            region=self._clients.region,
+            market=Market.ON_DEMAND,
+            hourly_usd=usd,
+            as_of=self._clock.now(),
+            source="AWS Pricing API",
+        )
 
 
 def _hourly_usd(

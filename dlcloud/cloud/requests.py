@@ -86,6 +86,7 @@ def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
         for name, zone in request.pools
     ]
     template = {"LaunchTemplateName": request.template, "Version": "$Latest"}
+    single = {"SingleAvailabilityZone": True} if request.single_zone else {}
     return {
         "Type": "instant",
         "ClientToken": request.client_token,
@@ -99,8 +100,9 @@ def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
         "SpotOptions": {
             "AllocationStrategy": "price-capacity-optimized",
             "InstanceInterruptionBehavior": "terminate",
+            **single,
         },
-        "OnDemandOptions": {"AllocationStrategy": "prioritized"},
+        "OnDemandOptions": {"AllocationStrategy": "prioritized", **single},
         "TagSpecifications": [
             tag_specification(resource, request.tags) for resource in ("fleet", "instance")
         ],
@@ -163,7 +165,7 @@ def _machine(request: LaunchRequest) -> dict[str, Any]:
     """Return the arguments common to all instances: IMDSv2 only, encrypted disk, terminated by shutdown."""
     return {
         "ImageId": request.image.image_id,
-        "SecurityGroupIds": [request.security_group_id],
+        **_network(request),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
             "HttpTokens": "required",
@@ -182,6 +184,18 @@ def _machine(request: LaunchRequest) -> dict[str, Any]:
             }
         ],
     }
+
+
+def _network(request: LaunchRequest) -> dict[str, Any]:
+    """Return the security group, in the network interface if that asks for a public address.
+
+    Source: EC2 refuses both in one request (InvalidParameterCombination); aws/aws-cli, issue 1019.
+    """
+    groups = [request.security_group_id]
+    if not request.public_address:
+        return {"SecurityGroupIds": groups}
+    card = {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "DeleteOnTermination": True, "Groups": groups}
+    return {"NetworkInterfaces": [card]}
 
 
 def _max_price(request: LaunchRequest) -> dict[str, str]:

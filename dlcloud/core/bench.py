@@ -74,14 +74,15 @@ class TypeResult:
     refused: CloudError | None = None
 
 
-def fits(jobs: Iterable[Job], hardware: InstanceType | Machine | None) -> Fit:
+def fits(jobs: Sequence[Job], hardware: InstanceType | Machine | None) -> Fit:
     """Return which jobs run on a type or a probed machine; on an unknown type, all."""
     from_catalog = [job.benchmark for job in jobs if job.benchmark is not None]
     own = tuple(job.name for job in jobs if job.benchmark is None)
     if hardware is None:
         return Fit(benchmarks=(*own, *(benchmark.name for benchmark in from_catalog)), left_out=(), advice=())
     machine = hardware if isinstance(hardware, Machine) else machine_of_type(hardware)
-    decided = fit(from_catalog, machine)
+    parameters = {job.benchmark.name: job.workload.parameters for job in jobs if job.benchmark is not None}
+    decided = fit(from_catalog, machine, parameters)
     return Fit(benchmarks=(*own, *decided.benchmarks), left_out=decided.left_out, advice=decided.advice)
 
 

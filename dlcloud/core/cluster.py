@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Instance
+from dlcloud.core.own_images import OwnImage
 
 DEFAULT_REGION = "us-east-1"
 """The region of recipes that name none, and the one that is asked which others the account has."""
@@ -66,8 +67,8 @@ class Cluster:
 class Leftover:
     """A resource with dlcloud's tag that no command manages.
 
-    `kind` is AWS's word (`instance`, `volume`, `iam-role`, ...). `instance` is set for one, `size_gib` for a
-    volume.
+    `kind` is AWS's word (`instance`, `volume`, `iam-role`, ...). `instance` and `image` are set for one,
+    `size_gib` for what has a size.
     """
 
     kind: str
@@ -77,17 +78,22 @@ class Leftover:
     region: str
     instance: Instance | None = None
     size_gib: int = 0
+    image: OwnImage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """An instance of a cluster with the price it was planned at; None where no price is known."""
+    """An instance of a cluster with the price it was planned at; None where no price is known.
+
+    `interrupted`: EC2 took it back, as it does with spot instances.
+    """
 
     instance: Instance
     hourly_usd: Decimal | None = None
     price_source: str = ""
     price_as_of: datetime | None = None
     ended_at: datetime | None = None
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,12 @@ class Intent:
     detail: str
     begun_at: datetime
     outcome: str | None
+    ended_at: datetime | None = None
+
+    @property
+    def at(self) -> datetime:
+        """When its effect was last known to begin."""
+        return self.ended_at or self.begun_at
 
 
 def select_members(cluster: Cluster, members: Sequence[Member], instance: str) -> list[Member]:

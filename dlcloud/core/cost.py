@@ -8,14 +8,19 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.instance import Instance, Market, Price
 from dlcloud.core.result import Run
+from dlcloud.core.surcharges import (
+    ADDRESS_USD_PER_HOUR,
+    FREE_FIRST_S,
+    HOURS_PER_MONTH,
+    SNAPSHOT_USD_PER_GIB_MONTH,
+    gp3_usd_per_month,
+    region_of,
+)
 
 MINIMUM_BILLED_S = 60  # Source: EC2 pricing, "per-second billing, with a minimum of 60 seconds" (Linux)
 SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
 SHOWN_DIGITS = 3
-
-# Source: EBS pricing, gp3 in us-east-1, 0.08 USD per GiB and month of 730 hours, read 2026-07.
-EBS_GP3_USD_PER_GIB_HOUR = Decimal("0.08") / 730
 
 
 def billed_seconds(launched_at: datetime, ended_at: datetime) -> int:
@@ -28,22 +33,44 @@ def instance_usd(hourly_usd: Decimal, seconds: float) -> Decimal:
     return hourly_usd * Decimal(seconds) / SECONDS_PER_HOUR
 
 
-def volume_usd(size_gib: int, seconds: float = SECONDS_PER_HOUR) -> Decimal:
+def volume_usd(size_gib: int, seconds: float = SECONDS_PER_HOUR, *, region: str) -> Decimal:
     """Return the cost of a gp3 volume, by default of one hour."""
-    return EBS_GP3_USD_PER_GIB_HOUR * size_gib * Decimal(seconds) / SECONDS_PER_HOUR
+    hours = Decimal(seconds) / SECONDS_PER_HOUR
+    return gp3_usd_per_month(region) / HOURS_PER_MONTH * size_gib * hours
 
 
-def cost_of_seconds(hourly_usd: Decimal, disk_gib: int, seconds: float = SECONDS_PER_HOUR) -> Decimal:
-    """Return the cost of an instance with its volume, by default of one hour."""
-    return instance_usd(hourly_usd, seconds) + volume_usd(disk_gib, seconds)
+def snapshot_usd(size_gib: int) -> Decimal:
+    """Return the most that an hour of a snapshot costs: that of a volume without an empty block."""
+    return SNAPSHOT_USD_PER_GIB_MONTH / HOURS_PER_MONTH * size_gib
+
+
+def address_usd(seconds: float) -> Decimal:
+    """Return the cost of a public IPv4 address."""
+    return instance_usd(ADDRESS_USD_PER_HOUR, seconds)
+
+
+def cost_of_seconds(
+    hourly_usd: Decimal, disk_gib: int, seconds: float = SECONDS_PER_HOUR, *, region: str
+) -> Decimal:
+    """Return the cost of an instance with its volume and its address, by default of one hour."""
+    beside = volume_usd(disk_gib, seconds, region=region) + address_usd(seconds)
+    return instance_usd(hourly_usd, seconds) + beside
 
 
 def member_usd(member: Member, disk_gib: int, until: datetime) -> Decimal | None:
-    """Return the cost of an instance with its volume until its end, or until `until` if it is up."""
-    if member.hourly_usd is None:
+    """Return the cost of an instance, volume and address, until its end, or until `until` if it is up."""
+    launched_at = member.instance.launched_at
+    is_free = costs_nothing(member.interrupted, launched_at, member.ended_at)
+    hourly_usd = Decimal(0) if is_free else member.hourly_usd
+    if hourly_usd is None:
         return None
-    seconds = billed_seconds(member.instance.launched_at, member.ended_at or until)
-    return cost_of_seconds(member.hourly_usd, disk_gib, seconds)
+    seconds = billed_seconds(launched_at, member.ended_at or until)
+    return cost_of_seconds(hourly_usd, disk_gib, seconds, region=region_of(member.instance.zone))
+
+
+def costs_nothing(interrupted: bool, launched_at: datetime, ended_at: datetime | None) -> bool:  # noqa: FBT001
+    """True for an instance that EC2 took back in its first hour; its volume and address are billed."""
+    return interrupted and ended_at is not None and (ended_at - launched_at).total_seconds() < FREE_FIRST_S
 
 
 def total_usd(amounts: Iterable[Decimal | None]) -> Decimal | None:
@@ -57,7 +84,7 @@ def total_usd(amounts: Iterable[Decimal | None]) -> Decimal | None:
 
 
 def cluster_usd(cluster: Cluster, members: Iterable[Member], now: datetime) -> Decimal | None:
-    """Return the cost of a cluster's instances and volumes so far; None at an unknown price."""
+    """Return the cost of a cluster's instances, volumes and addresses so far; None at an unknown price."""
     return total_usd(member_usd(member, cluster.disk_gib, now) for member in members)
 
 
@@ -163,12 +190,16 @@ def prices_of_run(run: Run, stored: MarketPrices | None, bundled: Price | None) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillingPeriod:
-    """An instance as it is billed, from launch to termination; `ended_at` is None while it is up."""
+    """An instance as it is billed, from launch to termination; `ended_at` is None while it is up.
+
+    `interrupted`: EC2 took it back.
+    """
 
     instance_id: str
     launched_at: datetime
     ended_at: datetime | None
     disk_gib: int
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +213,7 @@ class RunCost:
         rest_s: Fetching files and terminating the instance, the unused part of the first minute included.
         instance_usd: None at an unknown price.
         volume_usd: Of the EBS volume.
+        address_usd: Of the public address.
         final: The instance has ended, so that the cost no longer grows.
     """
 
@@ -192,6 +224,7 @@ class RunCost:
     instance_usd: Decimal | None
     volume_usd: Decimal
     final: bool
+    address_usd: Decimal = Decimal(0)
 
     @property
     def seconds(self) -> int:
@@ -200,8 +233,10 @@ class RunCost:
 
     @property
     def usd(self) -> Decimal | None:
-        """The cost of instance and volume together."""
-        return None if self.instance_usd is None else self.instance_usd + self.volume_usd
+        """The cost of instance, volume and address together."""
+        if self.instance_usd is None:
+            return None
+        return self.instance_usd + self.volume_usd + self.address_usd
 
 
 def cost_of_run(run: Run, on_instance: Sequence[Run], period: BillingPeriod, now: datetime) -> RunCost:
@@ -229,13 +264,16 @@ def cost_of_run(run: Run, on_instance: Sequence[Run], period: BillingPeriod, now
     until = total if place == len(on_instance) - 1 else ended
     setup = None if run.setup_at is None else min(started, max(begun, offset(run.setup_at)))
     seconds = until - begun
+    is_free = costs_nothing(period.interrupted, period.launched_at, period.ended_at)
+    hourly_usd = Decimal(0) if is_free else run.hourly_usd
     return RunCost(
         boot_s=(started if setup is None else setup) - begun,
         setup_s=None if setup is None else started - setup,
         run_s=ended - started,
         rest_s=until - ended,
-        instance_usd=None if run.hourly_usd is None else instance_usd(run.hourly_usd, seconds),
-        volume_usd=volume_usd(period.disk_gib, seconds),
+        instance_usd=None if hourly_usd is None else instance_usd(hourly_usd, seconds),
+        volume_usd=volume_usd(period.disk_gib, seconds, region=run.region),
+        address_usd=address_usd(seconds),
         final=period.ended_at is not None,
     )
 

@@ -6,14 +6,23 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.instance import Market
+from dlcloud.core.instance import Instance, Market
 from dlcloud.core.resize import coordinator
 from dlcloud.core.resize import decide as decide_size
+from dlcloud.core.surcharges import FREE_FIRST_S
 
 FIRST_WAIT = timedelta(seconds=5)
 LONGEST_WAIT = timedelta(minutes=5)
 """After a refusal the next request waits, twice as long each time: capacity comes back in minutes, and a
 request that is refused costs only its call."""
+
+
+NOTICE = timedelta(minutes=2)
+EC2_ENDS_WITHIN = timedelta(minutes=5)
+"""After so long an interrupted instance is terminated by us: EC2 ends it two minutes after its notice.
+
+Source: EC2 user guide, "Spot Instance interruption notices".
+"""
 
 
 class WorkerState(StrEnum):
@@ -49,10 +58,14 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRefusals:
-    """The last `times` requests in a row were refused, the last one at `at`."""
+    """The last `times` requests in a row were refused, the last one at `at`.
+
+    `final_for`: the target for which no more are made, because the last one was refused as denied or invalid.
+    """
 
     times: int
     at: datetime
+    final_for: int | None = None
 
     @property
     def retry_at(self) -> datetime:
@@ -67,7 +80,7 @@ class ScalingDecision:
     Attributes:
         launch: Instances to request.
         drain: Ids of the instances whose workers are asked to leave.
-        retry_at: When refused instances are requested again; None if none are missing.
+        retry_at: When refused instances are requested again; None if none are missing, or never.
         reasons: For people.
     """
 
@@ -105,8 +118,11 @@ def decide(
     staying = [worker for worker in workers if worker.stays]
     at_risk = [worker for worker in workers if worker.state is WorkerState.AT_RISK]
     drain, reasons = _choose_leaving(staying, at_risk, target, base=base, rounds=rounds)
-    missing = max(target - len(staying), int(choose_coordinator(workers) is None))
+    is_coordinated = choose_coordinator(workers) is not None
+    missing = max(target - len(staying), int(not is_coordinated))
     if missing <= 0 or is_launching:
+        return ScalingDecision(launch=0, drain=drain, retry_at=None, reasons=reasons)
+    if refusals is not None and refusals.final_for == target and is_coordinated:
         return ScalingDecision(launch=0, drain=drain, retry_at=None, reasons=reasons)
     if refusals is not None and refusals.retry_at > now:
         return ScalingDecision(launch=0, drain=drain, retry_at=refusals.retry_at, reasons=reasons)
@@ -128,6 +144,15 @@ def minimum_workers(minimum: int, target: int, *, current: int | None = None, tr
     if current is None or allowed <= current or training >= allowed:
         return allowed
     return current
+
+
+def is_free_if_ec2_ends_it(instance: Instance, now: datetime) -> bool:
+    """True for an interrupted spot instance that costs nothing unless we terminate it ourselves.
+
+    Source: EC2 user guide, "Billing for interrupted Spot Instances": the first hour is free if EC2 ends it.
+    """
+    ends_by = now - instance.launched_at + NOTICE
+    return instance.market is Market.SPOT and ends_by < timedelta(seconds=FREE_FIRST_S)
 
 
 def choose_coordinator(workers: Sequence[Worker]) -> Member | None:

@@ -19,6 +19,8 @@ DlcloudError                 exit 1
 
 from typing import ClassVar
 
+from dlcloud.core.permissions import Denial
+
 
 class DlcloudError(Exception):
     """The base of all errors that a user sees.
@@ -50,10 +52,15 @@ class CloudError(DlcloudError):
     exit_code = 3
     answered = True
     """Whether the cloud itself refused, so that nothing came of the request; else that is unknown."""
+    is_final = False
+    """Whether the request itself was refused, as denied or invalid: no other pool, market or time helps."""
 
 
 class CredentialsError(CloudError):
     """There are no credentials, or they are not allowed to do this."""
+
+    denial: Denial | None = None
+    """The action that AWS denied, where it says which."""
 
 
 class CapacityError(CloudError):

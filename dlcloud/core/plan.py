@@ -1,26 +1,29 @@
 """The plan of a launch: made of a recipe and the facts of preflight, with its price and its reasons."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
+from dlcloud.core.compatibility import check_types
 from dlcloud.core.cost import cost_of_seconds, rounded
-from dlcloud.core.errors import BudgetError, CapacityError, CloudError, QuotaError
+from dlcloud.core.errors import BudgetError, CapacityError, QuotaError
 from dlcloud.core.instance import Image, InstanceType, Market, Price
-from dlcloud.core.protocols import Identity
+from dlcloud.core.protocols import Identity, Subnet
 from dlcloud.core.quota import Quota, quota_key
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.subnets import (
+    best_zones,
+    describe_unfit,
+    needs_addresses,
+    refuse_network,
+    zones_to_ask,
+)
 from dlcloud.core.successors import KnownType, describe, successors
 
 MINUTES_PER_HOUR = 60
 SHORTEST_MINUTES = {"aws": 15, "local": 5}
-"""The shortest life of an instance by cloud, and on AWS its shortest idle time.
-
-Source: shutdown(8): no login is allowed in the last five minutes before a scheduled shutdown. The local EC2
-has no such rule.
-"""
-OPEN_DRIVER_FROM = 7.5
-"""The compute capability of Turing. Source: NVIDIA open GPU kernel modules, README."""
+"""The shortest life and the shortest idle time of an instance, by cloud: on AWS its boot and its set-up, in
+which downloads hardly use the processor, may take most of it."""
 SPOT_HEADROOM = Decimal("1.2")
 """Under a budget in dollars, spot is given up where it costs so much more than it did at the launch."""
 
@@ -30,19 +33,22 @@ class PreflightFacts:
     """What preflight found. `zones` and `hardware` are by instance type; an absent type is not offered."""
 
     identity: Identity
-    cidr: str
+    cidrs: tuple[str, ...]
+    """The networks that may reach the instances."""
     zones: Mapping[str, tuple[str, ...]]
     hardware: Mapping[str, InstanceType]
     image: Image
     prices: Sequence[Price]
     known_types: Sequence[KnownType] = ()
     quotas: Mapping[tuple[str, Market], Quota] = field(default_factory=dict)
-    subnet_zones: tuple[str, ...] | None = None
-    """The zones that have a default subnet; None if unknown."""
+    subnets: Mapping[str, Subnet] | None = None
+    """The default subnets by zone; None if unknown."""
     scores: Mapping[str, int] = field(default_factory=dict)
     """EC2's spot placement score, 1 to 10, by zone."""
     notes: tuple[str, ...] = ()
     """What is unknown, and why."""
+    names_cidrs: bool = False
+    """The networks were named, not looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +100,7 @@ class Plan:
     max_count: int
     image: Image
     disk_gib: int
-    cidr: str
+    cidrs: tuple[str, ...]
     workload: str
     life_minutes: int
     hourly_usd: Decimal | None
@@ -106,11 +112,22 @@ class Plan:
     on_demand_base: int = 0
     idle_minutes: int | None = None
     max_usd: Decimal | None = None
+    names_cidrs: bool = False
+    """The user named the networks; they stay where this machine's address changes."""
+    one_zone: bool = False
+    """The instances share one zone, as far as it has capacity."""
+    public_addresses: bool = False
+    """Instances ask for a public address, as a subnet of theirs does not assign one."""
 
     @property
     def rehearsal(self) -> bool:
         """True if instance types are only rehearsed, on this machine."""
         return self.cloud == "local"
+
+    def shortened(self, seconds: float) -> "Plan | None":
+        """Return the plan for instances that live so much less; None if that is too little to be of use."""
+        minutes = int(self.life_minutes - seconds / 60)
+        return replace(self, life_minutes=minutes) if minutes >= SHORTEST_MINUTES[self.cloud] else None
 
 
 def make_plan(recipe: Recipe, facts: PreflightFacts, present: ExistingCapacity = NO_CAPACITY) -> Plan:
@@ -125,7 +142,7 @@ def make_plan(recipe: Recipe, facts: PreflightFacts, present: ExistingCapacity =
         CapacityError: The region offers none of the recipe's types.
         QuotaError: The account's limits leave no pool.
         BudgetError: The budget does not buy enough time.
-        CloudError: The region has no default subnet, or the image cannot drive a GPU.
+        CloudError: The region has no default subnet, or a type does not suit the image or the workload.
     """
     return _Planner(recipe, facts, present).plan()
 
@@ -143,17 +160,15 @@ class _Planner:
 
     def plan(self) -> Plan:
         recipe, facts = self._recipe, self._facts
-        if facts.subnet_zones == ():
-            raise CloudError(
-                f"{recipe.region} has no default subnet to launch into",
-                f"aws ec2 create-default-vpc --region {recipe.region}",
-            )
+        refuse_network(recipe.region, facts.subnets, named=recipe.instances.zones)
+        self._reasons += describe_unfit(facts.subnets)
         pools = self._offered_pools()
         if not pools:
             raise CapacityError(
                 "\n".join(self._reasons), "dlcloud schema explains instances.types; change the recipe's types"
             )
-        self._refuse_wrong_driver()
+        offered = list(dict.fromkeys(pool.instance_type for pool in pools))
+        self._reasons += check_types(recipe, offered, facts.hardware, facts.image, facts.known_types)
         if self._disk_gib > recipe.instances.disk_gib:
             self._reasons.append(
                 f"disks have {self._disk_gib} GiB instead of {recipe.instances.disk_gib}: image "
@@ -175,7 +190,8 @@ class _Planner:
             max_count=recipe.instances.maximum,
             image=facts.image,
             disk_gib=self._disk_gib,
-            cidr=facts.cidr,
+            cidrs=facts.cidrs,
+            names_cidrs=facts.names_cidrs,
             workload=recipe.workload.benchmark or f"the command of {recipe.name}",
             life_minutes=life_minutes,
             hourly_usd=None if ceiling is None else ceiling * recipe.instances.maximum,
@@ -186,6 +202,8 @@ class _Planner:
             on_demand_base=recipe.instances.on_demand_base,
             idle_minutes=recipe.budget.idle_minutes,
             max_usd=recipe.budget.max_usd,
+            one_zone=recipe.workload.elastic is not None and not recipe.instances.spread_zones,
+            public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, facts.subnets),
         )
 
     def _offered_pools(self) -> tuple[Pool, ...]:
@@ -195,11 +213,13 @@ class _Planner:
         pools = []
         for market in instances.markets:
             for name in offered:
+                if not self._is_sold(name, market):
+                    continue
                 if not self._prices(name, market):
                     self._reasons.append(
                         f"no price is known for {name} {market} in {self._recipe.region}: costs stay unknown"
                     )
-                zones = [zone for zone in instances.zones or [""] if not zone or zone in facts.zones[name]]
+                zones = zones_to_ask(facts.zones[name], facts.subnets, named=instances.zones)
                 pools += [self._pool(name, market, zone) for zone in zones]
         return tuple(pools)
 
@@ -219,6 +239,13 @@ class _Planner:
             return False
         return True
 
+    def _is_sold(self, name: str, market: Market) -> bool:
+        hardware = self._facts.hardware.get(name)
+        if hardware is None or market in hardware.markets:
+            return True
+        self._reasons.append(f"{name} {market} is left out: EC2 does not sell it so")
+        return False
+
     def _prices(self, name: str, market: Market) -> list[Price]:
         return [
             price for price in self._facts.prices if (price.instance_type, price.market) == (name, market)
@@ -231,15 +258,10 @@ class _Planner:
             market=market,
             zone=zone,
             price=min(prices, key=lambda price: price.hourly_usd, default=None),
-            zones=(zone,) if zone else self._usable_zones(name),
+            zones=(zone,) if zone else best_zones(self._facts.zones[name], self._facts.subnets),
             zone_prices=tuple(price for price in prices if price.zone),
             ceiling_usd=self._ceiling(name, market, prices),
         )
-
-    def _usable_zones(self, name: str) -> tuple[str, ...]:
-        """Return the zones that have a default subnet; all if that is unknown, or none has one."""
-        zones, subnets = self._facts.zones[name], self._facts.subnet_zones
-        return tuple(zone for zone in zones if subnets is None or zone in subnets) or zones
 
     def _ceiling(self, name: str, market: Market, prices: Sequence[Price]) -> Decimal | None:
         """Return the most that an hour can cost. A spot price moves, but never above what the request allows.
@@ -253,23 +275,6 @@ class _Planner:
         if self._recipe.budget.max_usd is not None:
             limits.append(highest * SPOT_HEADROOM)
         return min(limits, default=highest)
-
-    def _refuse_wrong_driver(self) -> None:
-        """Refuse an image whose driver cannot drive the GPU; a rehearsal has no driver, and only notes it."""
-        image = self._facts.image
-        if "oss" not in image.name.lower().replace("/", "-").replace(" ", "-").split("-"):
-            return
-        old = [
-            name
-            for name in self._recipe.instances.types
-            if (hardware := self._facts.hardware.get(name)) and self._facts.zones.get(name) and hardware.gpu
-            if _capability(hardware.gpu.compute_capability) < OPEN_DRIVER_FROM
-        ]
-        if old:
-            reason = f"image {image.image_id} has NVIDIA's open driver, which {', '.join(old)} is too old for"
-            if self._recipe.cloud != "local":
-                raise CloudError(reason, "name an image with the proprietary driver in instances.image")
-            self._reasons.append(reason)
 
     def _within_quota(self, pools: Sequence[Pool]) -> tuple[Pool, ...]:
         """Leave out the pools that the account's limits forbid; EC2 would only refuse them.
@@ -325,7 +330,7 @@ class _Planner:
                     "budget.max_usd cannot be held: a price is unknown",
                     "give budget.max_hours instead, or other types",
                 )
-            hourly = cost_of_seconds(ceiling, self._disk_gib) * new
+            hourly = cost_of_seconds(ceiling, self._disk_gib, region=self._recipe.region) * new
             left = max(Decimal(0), budget.max_usd - present.committed_usd)
             affordable = int(left / hourly * MINUTES_PER_HOUR)
             if affordable < minutes:
@@ -346,8 +351,8 @@ class _Planner:
         idle, shortest = self._recipe.budget.idle_minutes, SHORTEST_MINUTES[self._recipe.cloud]
         if idle is not None and idle < shortest:
             raise BudgetError(
-                f"budget.idle_minutes is {idle}; at least {shortest} are needed, as an instance refuses "
-                "logins in its last five minutes",
+                f"budget.idle_minutes is {idle}; at least {shortest} are needed, as downloads of "
+                "the set-up hardly use the processor",
                 f"set budget.idle_minutes to {shortest} or more",
             )
 
@@ -356,13 +361,8 @@ class _Planner:
         committed = self._present.committed_usd
         if committed is None or ceiling is None:
             return None
-        one = cost_of_seconds(ceiling, self._disk_gib, life_minutes * 60)
+        one = cost_of_seconds(ceiling, self._disk_gib, life_minutes * 60, region=self._recipe.region)
         return committed + one * self._missing
-
-
-def _capability(text: str) -> float:
-    """Read a compute capability; another maker's GPU has none, and no NVIDIA driver."""
-    return float(text) if text.replace(".", "", 1).isdigit() else OPEN_DRIVER_FROM
 
 
 def _highest_ceiling(pools: Sequence[Pool]) -> Decimal | None:

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from dlcloud.core.cluster import Leftover
 from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Image, Instance, InstanceType, Market, Price
+from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market, Price
+from dlcloud.core.own_images import OwnImage
 from dlcloud.core.quota import Usage
 from dlcloud.core.successors import KnownType
 
@@ -35,6 +36,19 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet:
+    """The default subnet of a zone.
+
+    `assigns_addresses`: instances have a public address without asking for one. `reaches_internet`: its route
+    table has an internet gateway; True if that is unknown.
+    """
+
+    zone_id: str
+    assigns_addresses: bool = True
+    reaches_internet: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
     """One RunInstances call, or the launch template of a fleet. `zone` empty: EC2 chooses."""
 
@@ -51,6 +65,8 @@ class LaunchRequest:
     tags: Mapping[str, str]
     max_usd: Decimal | None = None
     """The most that an hour of a spot instance may cost; None: EC2's own limit, the on-demand price."""
+    public_address: bool = False
+    """Ask for a public address, which the subnet does not assign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +74,8 @@ class FleetRequest:
     """One CreateFleet call of type instant: the best of all pools at once.
 
     `pools` are (instance type, zone), the most wanted type first. `template` is a launch template's name.
-    `max_usd`, by type: the most that an hour of a spot instance may cost.
+    `max_usd`, by type: the most that an hour of a spot instance may cost. `single_zone`: EC2 chooses one of
+    the zones for all spot instances, and one for all on-demand instances.
     """
 
     template: str
@@ -69,6 +86,7 @@ class FleetRequest:
     tags: Mapping[str, str]
     requested_at: datetime
     max_usd: Mapping[str, Decimal] = field(default_factory=dict)
+    single_zone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +123,14 @@ class Account(Protocol):
     def usage(self) -> Sequence[Usage]:
         """Return every instance that counts against the limits."""
 
-    def subnet_zones(self, *, fresh: bool = False) -> Mapping[str, str]:
-        """Return the zones that have a default subnet, with their ids."""
+    def subnets(self, *, fresh: bool = False) -> Mapping[str, Subnet]:
+        """Return the default subnets by zone."""
 
     def spot_scores(self, instance_types: Sequence[str], count: int) -> Mapping[str, int]:
         """Return the spot placement score by zone id."""
+
+    def dry_run(self, action: str, request: LaunchRequest) -> None:
+        """Ask whether EC2 would make a change of a launch, as of `RunInstances`; raises its refusal."""
 
 
 class Cloud(Protocol):
@@ -126,14 +147,17 @@ class Cloud(Protocol):
     def caller_cidr(self) -> str:
         """Return the caller's own address as EC2 sees it, as a /32 (or /128) network."""
 
-    def hardware(self, instance_type: str) -> InstanceType | None:
-        """Return a type's hardware by the bundled table; None for an unknown one."""
+    def hardware(self, instance_types: Sequence[str]) -> Mapping[str, InstanceType]:
+        """Return types by name: as EC2 describes them, else by the bundled table; unknown ones are absent."""
 
     def offered_zones(self, instance_types: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
         """Return the zones of the region that offer each type, sorted; a type not offered is absent."""
 
-    def resolve_image(self, image: str, *, gpu: bool) -> Image:
-        """Find the image a recipe names: `ami-…`, an SSM parameter's path, or `auto`."""
+    def resolve_image(self, image: str, *, gpu: bool, architecture: str = X86_64) -> Image:
+        """Find the image a recipe names: `ami-…`, an SSM parameter's path, or `auto`.
+
+        `auto` depends on the architecture, and on whether the instance has an NVIDIA GPU.
+        """
 
     def prices(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
         """Return the known prices, spot prices by zone."""
@@ -144,8 +168,18 @@ class Cloud(Protocol):
     def create_security_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
         """Return the id of the cluster's security group in the default VPC, made if it is missing."""
 
-    def allow_ssh(self, security_group_id: str, cidr: str) -> None:
-        """Allow one network to reach port 22; no error if it already may."""
+    def allow_ssh(self, security_group_id: str, cidr: str, *, named: bool = False) -> None:
+        """Allow one network to reach port 22; no error if it already may.
+
+        One that the user has `named` stays when this machine's address changes.
+        """
+
+    def move_ssh(self, cluster_id: str, cidr: str) -> list[str] | None:
+        """Allow SSH from a network in place of the single addresses that dlcloud looked up.
+
+        Returns:
+            The addresses that are no longer allowed; None if the network was allowed already.
+        """
 
     def allow_peers(self, security_group_id: str) -> None:
         """Allow the group's instances to reach each other's TCP ports; no error if they already may."""
@@ -193,6 +227,21 @@ class Cloud(Protocol):
 
     def delete_security_groups(self, cluster_id: str) -> list[str]:
         """Delete the cluster's security groups; returns those that instances still use."""
+
+    def create_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> str:
+        """Begin to create an image of an instance, or find the one of that name; return its id.
+
+        The instance is rebooted for it. The tags are those of the image and of its snapshot.
+        """
+
+    def own_images(self, cluster_id: str = "") -> list[OwnImage]:
+        """Return the images that a cluster made, the oldest first; all of dlcloud's without `cluster_id`."""
+
+    def delete_images(self, image_ids: Sequence[str]) -> None:
+        """Delete images with their snapshots; no error for one that is gone."""
+
+    def delete_snapshots(self, snapshot_ids: Sequence[str]) -> None:
+        """Delete snapshots; no error for one that is gone."""
 
     def put_control_role(self, cluster_id: str, tags: Mapping[str, str]) -> str:
         """Return the name of an instance profile that may control this cluster only.

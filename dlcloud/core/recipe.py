@@ -71,11 +71,17 @@ class Instances(_Part):
         description="This many of the instances are on-demand, the others spot.",
     )
     zones: list[str] = Field(default_factory=list, description="Availability Zones to try; all if empty.")
+    spread_zones: bool = Field(
+        default=False,
+        description="Spread an elastic training's instances over the zones; by default they share one as far "
+        "as it has capacity, since traffic between zones is billed.",
+    )
     image: str = Field(
         default="auto",
-        pattern=r"^(auto|ami-[0-9a-f]+|/[A-Za-z0-9_./-]+)$",
-        description="auto (Ubuntu 24.04, or AWS's Deep Learning AMI where there is a GPU), ami-…, "
-        "or the path of an SSM parameter that holds one.",
+        pattern=r"^(auto|ami-[0-9a-f]+|dlcloud-[a-z0-9-]+|/[A-Za-z0-9_./-]+)$",
+        description="auto (Ubuntu 24.04, or AWS's Deep Learning AMI where there is an NVIDIA GPU, for the "
+        "architecture of the types), ami-…, dlcloud-… (what `dlcloud image` made), or the path of an SSM "
+        "parameter that holds one.",
     )
     user: str = Field(
         default="ubuntu", pattern=r"^[a-z_][a-z0-9_-]*$", description="The login user of the image."
@@ -321,6 +327,8 @@ class Recipe(_Part):
         if self.rehearsal and (self.cloud != "local" or self.workload.elastic is None):
             raise ValueError("rehearsal belongs to cloud: local and an elastic workload")
         fixed = self.instances.market == "on-demand" or self.instances.on_demand_base
+        if self.instances.spread_zones and self.workload.elastic is None:
+            raise ValueError("spread_zones belongs to an elastic workload; others always may be spread")
         if self.workload.elastic is not None and not fixed:
             raise ValueError("an elastic workload needs on_demand_base: 1, for the instance that coordinates")
         return self

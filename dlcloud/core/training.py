@@ -10,6 +10,7 @@ from statistics import median
 from dlcloud.core.cluster import Member
 from dlcloud.core.cost import billed_seconds, cost_of_seconds, member_usd, total_usd
 from dlcloud.core.instance import Market
+from dlcloud.core.surcharges import region_of
 from dlcloud.core.timeline import Timeline, TrainingEvent
 
 REPORTED_EVENTS = (
@@ -181,7 +182,8 @@ def _estimate_baseline(
     boot_s = max(0.0, (timeline.began_at - first).total_seconds()) + timeline.steps[0].at_s
     seconds = boot_s + median(usual) * len(timeline.steps)
     highest = max(price for price in prices if price is not None)
-    usd = size * cost_of_seconds(highest, disk_gib, max(60, round(seconds)))
+    region = region_of(costs[0].member.instance.zone)
+    usd = size * cost_of_seconds(highest, disk_gib, max(60, round(seconds)), region=region)
     return OnDemandBaseline(instances=size, seconds=seconds, usd=usd)
 
 

@@ -3,7 +3,7 @@
 Schema 1. Every line has `schema` (1) and `record` ("run"), the fields of Run, and
 
 prices      [{market, zone, hourly_usd, as_of, source}]: what an hour cost in both markets
-instance    {launched_at, ended_at, disk_gib}: the billing period; null if unknown
+instance    {launched_at, ended_at, disk_gib, interrupted}: the billing period; null if unknown
 records     what the program wrote, as `benchmarks/harness/records.py` documents it
 
 Times are ISO 8601 with their offset, money is text, so that it stays exact. `run_id` identifies a run. A
@@ -67,6 +67,7 @@ class InstanceDocument(_Part):
     launched_at: Time
     ended_at: Time | None = None
     disk_gib: int = Field(ge=0, le=65536)
+    interrupted: bool = False
 
 
 class RunDocument(_Part):
@@ -155,7 +156,7 @@ def document_of(
     }
 
 
-_BILLED = ("launched_at", "ended_at", "disk_gib")
+_BILLED = ("launched_at", "ended_at", "disk_gib", "interrupted")
 
 
 def without_commands(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ that `up` does, and the next one here finds it so. There are never two.
 import json
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -70,12 +70,12 @@ class HandOver:
         recipe: Recipe,
         recipe_folder: Path,
         *,
-        cidr: str,
+        cidrs: Sequence[str],
         variables: Mapping[str, str],
     ) -> None:
         """Hand over, and return once the instance is in charge.
 
-        The paths of the recipe are relative to `recipe_folder`; `cidr` is the network that may reach the
+        The paths of the recipe are relative to `recipe_folder`; `cidrs` are the networks that may reach the
         instances, and `variables` are of the environment of the instance's dlcloud.
 
         Raises:
@@ -92,7 +92,7 @@ class HandOver:
         with stage(emit, clock, "handing the cluster over", instance_id=instance_id):
             self._send_recipe(connection, recipe, recipe_folder)
             self._send_home(connection, recipe, folder)
-            connection.send_bytes(self._command(folder, cidr).encode(), f"{JOB_FOLDER}/command")
+            connection.send_bytes(self._command(folder, cidrs).encode(), f"{JOB_FOLDER}/command")
             # Before it begins: every controller can be found.
             host_key = self._host_key_fingerprint(instance_id)
             managed.cloud.put_tags([instance_id], {CONTROLLER_TAG: cluster.user, HOST_KEY_TAG: host_key})
@@ -176,9 +176,10 @@ class HandOver:
                 copy_cluster(self.database, target, cluster)
             connection.send_tree(path, f"{CONTROL}/home")
 
-    def _command(self, folder: str, cidr: str) -> str:
+    def _command(self, folder: str, cidrs: Sequence[str]) -> str:
         name = self.managed.cluster.name
-        words = ["up", f"{folder}/recipe/recipe.yaml", "--name", name, "--yes", "--cidr", cidr]
+        words = ["up", f"{folder}/recipe/recipe.yaml", "--name", name, "--yes"]
+        words += [word for cidr in cidrs for word in ("--cidr", cidr)]
         return f"exec {shlex.quote(f'{folder}/dlcloud')} {shlex.join(words)}\n"
 
     def _host_key_fingerprint(self, instance_id: str) -> str:

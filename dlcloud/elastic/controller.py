@@ -7,13 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.elastic import LaunchRefusals, WorkerState, decide, minimum_workers
-from dlcloud.core.errors import DlcloudError, InstanceError
+from dlcloud.core.elastic import (
+    LaunchRefusals,
+    WorkerState,
+    choose_coordinator,
+    decide,
+    minimum_workers,
+)
+from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Notice, Progress, Warned
 from dlcloud.core.plan import Plan
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
+from dlcloud.elastic.departures import Departures
 from dlcloud.elastic.failover import CoordinatorFailover, CoordinatorTerminated, Phase
 from dlcloud.elastic.program import Coordinator, program_of
 from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
@@ -81,7 +88,7 @@ def train(
 
     def grow(count: int, connected: Sequence[str]) -> LaunchedMembers:
         members = launcher.reconcile()
-        more = launcher.plan(recipe, cidr=plan.cidr, size=len(members) + count, members=members)
+        more = launcher.plan(recipe, cidrs=plan.cidrs, size=len(members) + count, members=members)
         return launcher.grow(more, connected=connected)
 
     group_id = launcher.cloud.create_security_group(launcher.cluster_id, launcher.cluster.tags)
@@ -131,6 +138,7 @@ class Controller:
     registry: WorkerRegistry = field(default_factory=WorkerRegistry)
     _workers: Workers = field(init=False)
     _failover: CoordinatorFailover = field(init=False)
+    _departures: Departures = field(init=False)
     _inbox: "queue.Queue[object]" = field(init=False, default_factory=queue.Queue)
     _following: set[str] = field(init=False, default_factory=set)
     _drained: set[str] = field(init=False, default_factory=set)
@@ -160,11 +168,13 @@ class Controller:
             registry=self.registry,
             following=self._following,
             inform=self._workers.write_control,
+            touch=self._workers.remind,
             end=self.end,
             post=self._inbox.put,
             clock=self.clock,
             emit=self.emit,
         )
+        self._departures = Departures(registry=self.registry, end=self.end, clock=self.clock, emit=self.emit)
         for member in members:
             self._add(member)
         self._failover.begin(first, minimum_workers(self.recipe.instances.minimum, self.target()))
@@ -254,7 +264,7 @@ class Controller:
         if is_coordinator:
             self._failover.handle_loss()
         else:
-            self._release(name)
+            self._departures.release_departed(name)
             self._failover.handle_departure()
 
     def _count_failure(self, exited: WorkerExited, most: int) -> None:
@@ -262,17 +272,6 @@ class Controller:
         if exited.run is not None and self._failures >= most:
             raise self._workers.error_of(exited.run)
         self.emit(Warned(message="its worker failed, and is replaced", instance_id=exited.instance_id))
-
-    def _release(self, name: str) -> None:
-        """Terminate an instance from a thread: its worker has left, and it is still billed."""
-        member = self.registry.member(name)
-        threading.Thread(target=self._terminate, args=(member,), name=f"end {name}", daemon=True).start()
-
-    def _terminate(self, member: Member) -> None:
-        try:
-            self.end([member])
-        except DlcloudError as error:
-            self.emit(Warned(message=error.message, instance_id=member.instance.instance_id))
 
     def _handle_scale_up(self, finished: ScaleUpFinished) -> None:
         self._is_launching = False
@@ -285,14 +284,27 @@ class Controller:
         self._failover.appoint()
         for member in new:
             self._workers.serve(member)
-        self._refusals = None if new else self._refuse(finished.error)
+        self._refusals = None if new else self._refuse(_final_error(finished), finished.error)
 
-    def _refuse(self, error: BaseException | None) -> LaunchRefusals:
+    def _refuse(self, final: CloudError | None, error: BaseException | None) -> LaunchRefusals:
+        """Return the refusals so far; after a denial or an invalid request no other is made at this size.
+
+        Raises:
+            CloudError: Such a one, if no instance is left to coordinate the others.
+        """
         times = 1 if self._refusals is None else self._refusals.times + 1
-        refusals = LaunchRefusals(times=times, at=self.clock.now())
+        refusals = LaunchRefusals(
+            times=times, at=self.clock.now(), final_for=None if final is None else self.target()
+        )
+        staying = sum(worker.stays for worker in self.registry.workers)
+        if final is not None:
+            if choose_coordinator(self.registry.workers) is None:
+                raise final
+            message = f"no more instances at this size: {final.message}; going on with {staying}"
+            self.emit(Warned(message=message))
+            return refusals
         reason = "" if error is None else f" ({error})"
         wait_s = (refusals.retry_at - refusals.at).total_seconds()
-        staying = sum(worker.stays for worker in self.registry.workers)
         message = (
             f"no more instances for now{reason}: going on with {staying}, asking again in {wait_s:.0f} s"
         )
@@ -301,6 +313,8 @@ class Controller:
 
     def _act(self) -> None:
         """Start incidents, follow the target, let surplus workers leave, and request missing ones."""
+        self._failover.remind()
+        self._departures.release_overdue()
         if self.registry.done or self._failover.phase is Phase.TERMINATING:
             return
         self._failover.appoint()
@@ -350,7 +364,7 @@ class Controller:
             self.emit(Warned(message=error.message, instance_id=name))
             is_arriving = True
         if is_arriving:
-            self._release(name)
+            self._departures.release(name)
 
     def _scale_up(self, count: int) -> None:
         """Request instances from a thread, so that the training is followed meanwhile."""
@@ -363,3 +377,10 @@ class Controller:
             self._inbox.put(ScaleUpFinished(grown=self.grow(count, connected)))
         except BaseException as error:  # noqa: BLE001 - handled in the controller's own thread
             self._inbox.put(ScaleUpFinished(error=error))
+
+
+def _final_error(finished: ScaleUpFinished) -> CloudError | None:
+    """Return the refusal of a request as denied or invalid, which no waiting can mend."""
+    refusals = () if finished.grown is None else finished.grown.refusals
+    errors = [finished.error, *(refusal.error for refusal in refusals)]
+    return next((error for error in errors if isinstance(error, CloudError) and error.is_final), None)

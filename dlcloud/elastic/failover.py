@@ -21,6 +21,9 @@ from dlcloud.core.protocols import Clock
 from dlcloud.elastic.program import Coordinator, Revision
 from dlcloud.elastic.registry import WorkerRegistry
 
+REMIND_S = 60.0
+"""Without a coordinator an instance ends itself, unless it has a sign of the controller: `END_ALONE_S`."""
+
 RETRY_S = 3.0
 """Between two attempts to notify an instance, or to terminate one."""
 
@@ -54,6 +57,7 @@ class CoordinatorFailover:
     Args:
         following: Ids of the instances whose agents are followed; the controller keeps it up to date.
         inform: Writes the control file of an instance; False where no agent is there yet.
+        touch: Gives an instance a sign that the controller lives.
         end: Terminates instances.
         post: Receives the end of the lost coordinator, from another thread.
     """
@@ -61,6 +65,7 @@ class CoordinatorFailover:
     registry: WorkerRegistry
     following: Collection[str]
     inform: Callable[[Member], bool]
+    touch: Callable[[Member], None]
     end: Callable[[Sequence[Member]], object]
     post: Callable[[CoordinatorTerminated], None]
     clock: Clock
@@ -70,6 +75,7 @@ class CoordinatorFailover:
     _lost_at: int = field(init=False, default=0)
     _informed: dict[str, Revision] = field(init=False, default_factory=dict)
     _informing: set[tuple[str, Revision]] = field(init=False, default_factory=set)
+    _reminded_at: float = field(init=False, default=float("-inf"))
     _has_changed: bool = field(init=False, default=False)  # since the agents were started
 
     def begin(self, first: Member, minimum: int = 1) -> None:
@@ -154,6 +160,22 @@ class CoordinatorFailover:
         """Notify every instance that may have missed a change."""
         for name in list(self.following):
             self._notify(name)
+
+    def remind(self) -> None:
+        """Keep the instances from ending themselves while there is no coordinator."""
+        now = self.clock.monotonic()
+        if self.phase is Phase.STEADY or now - self._reminded_at < REMIND_S:
+            return
+        self._reminded_at = now
+        for name in list(self.following):
+            member = self.registry.member(name)
+            threading.Thread(target=self._touch, args=(member,), name=f"remind {name}", daemon=True).start()
+
+    def _touch(self, member: Member) -> None:
+        try:
+            self.touch(member)
+        except DlcloudError as error:
+            log.warning("cannot remind %s: %s", member.instance.instance_id, error.message)
 
     def _resume(self) -> None:
         least = self._newest_step()

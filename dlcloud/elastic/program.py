@@ -20,6 +20,9 @@ PORT = LIGHTHOUSE_PORT
 LAST_S = 5.0
 """A worker that still runs so long before an interruption is killed, so that its peers notice."""
 
+END_ALONE_S = 600.0
+"""An instance without coordinator and controller ends itself: no launcher may be there to do it."""
+
 Revision = tuple[int, int, int]
 
 
@@ -87,7 +90,7 @@ class Program:
         words += ["--margin", f"{elastic.leave_seconds:g}"]
         # A worker has at least half of that time to leave before it is killed.
         words += ["--last-seconds", f"{min(LAST_S, elastic.leave_seconds / 2):g}"]
-        words += ["--hash-every", str(elastic.exact_hash_every)]
+        words += ["--hash-every", str(elastic.exact_hash_every), "--end-alone-after", f"{END_ALONE_S:g}"]
         if worker == coordinator.instance_id:
             # The minimum may change while the workers train: it is in the control file.
             words += ["--lighthouse", "--step", str(coordinator.step)]

@@ -47,6 +47,7 @@ class WorkerRegistry:
     _states: dict[str, WorkerState] = field(default_factory=dict)
     _steps_held: dict[str, int] = field(default_factory=dict)
     _lighthouses: set[str] = field(default_factory=set)
+    _interrupted: set[str] = field(default_factory=set)
 
     @property
     def workers(self) -> list[Worker]:
@@ -77,6 +78,10 @@ class WorkerRegistry:
     def has_run_lighthouse(self, instance_id: str) -> bool:
         return instance_id in self._lighthouses
 
+    def is_interrupted(self, instance_id: str) -> bool:
+        """True if the instance has an interruption notice."""
+        return instance_id in self._interrupted
+
     def mark_leaving(self, instance_id: str) -> None:
         self._advance(instance_id, WorkerState.LEAVING)
 
@@ -91,8 +96,11 @@ class WorkerRegistry:
                 steps = settings.get("steps") if isinstance(settings, dict) else None
                 self.steps = steps if isinstance(steps, int) else self.steps
             case "step":
-                self._advance(instance_id, WorkerState.TRAINING)
-                self._observe_step(instance_id, record)
+                # The coordinator's file has the steps of the others, too.
+                is_own = str(record.get("worker", instance_id)).partition(".")[0] == instance_id
+                if is_own:
+                    self._advance(instance_id, WorkerState.TRAINING)
+                self._observe_step(instance_id if is_own else None, record)
             case "event" if isinstance(record.get("event"), str):
                 self._observe_event(instance_id, record)
 
@@ -107,15 +115,18 @@ class WorkerRegistry:
             self._steps_held[instance_id] = 0
         elif event == "lighthouse_started":
             self._lighthouses.add(instance_id)
+        elif event == "notice":
+            self._interrupted.add(instance_id)
         self._advance(instance_id, _STATE_AFTER.get(event, WorkerState.ARRIVING))
 
-    def _observe_step(self, instance_id: str, record: Mapping[str, Any]) -> None:
+    def _observe_step(self, holder: str | None, record: Mapping[str, Any]) -> None:
         step, generation = record.get("step"), record.get("generation")
         if isinstance(generation, int):
             self.generation = max(self.generation, generation)
         if not isinstance(step, int):
             return
-        self._steps_held[instance_id] = step
+        if holder is not None:
+            self._steps_held[holder] = step
         if step > self.step:
             self.step, self.waiting = step, ""
             loss, size = record.get("loss"), record.get("world_size")

@@ -1,9 +1,11 @@
 """Set up the workers on instances, start their agents and follow them, each from a thread of its own."""
 
+import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from dlcloud.core.cluster import Member
@@ -13,9 +15,11 @@ from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
 from dlcloud.elastic.program import CONTROL, PACKAGE, Coordinator, Program, control_file
 from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.packages import requirements_on
+from dlcloud.launch.peers import Peer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
-from dlcloud.launch.setup import prepare
+from dlcloud.launch.setup import OLDEST_PYTHON, prepare
 
 DRAINED = 10
 """Exit status of an agent whose workers left because they were asked to."""
@@ -61,6 +65,7 @@ class Workers:
     image_id: str
     prices: PriceLookup
     post: Callable[[RecordsReceived | WorkerExited], None]
+    _peers: dict[str, Member] = field(default_factory=dict, init=False)  # that have the environment
     _drains: dict[str, str] = field(default_factory=dict, init=False)
     _locks: defaultdict[str, threading.Lock] = field(
         default_factory=lambda: defaultdict(threading.Lock), init=False
@@ -103,6 +108,12 @@ class Workers:
             self._send_control(self._jobs.connect(member), member, run)
         return True
 
+    def remind(self, member: Member) -> None:
+        """Let an instance know that its controller lives; raises as `write_control` does."""
+        run = self._jobs.find_unfinished(member, self.recipe.name)
+        if run is not None:
+            self._jobs.connect(member).check(f"touch -c {folder_of(run)}/{CONTROL}")
+
     def _send_control(self, connection: Connection, member: Member, run: Run) -> None:
         name = member.instance.instance_id
         content = control_file(self.coordinator(), worker=name, drain=self._drains.get(name))
@@ -114,24 +125,55 @@ class Workers:
         try:
             connection = jobs.connect(member)
             run = jobs.find_unfinished(member, self.recipe.name) or self._send(connection, member)
+            self._peers[name] = member
             jobs.start(connection, run)
             runs.put_prices(run.run_id, self.prices.of(run.instance_type, run.zone))
-            ended = jobs.follow(
-                member, run, lambda records: self.post(RecordsReceived(instance_id=name, records=records))
-            )
+            ended = jobs.follow(member, run, lambda records: self._receive(name, records))
             if ended.exit_status == DRAINED:
                 ended = replace(ended, state=RunState.DONE)
             patterns = self.recipe.keep.files if ended.exit_status == 0 else []
             self.post(WorkerExited(instance_id=name, run=jobs.fetch_results(member, ended, patterns)))
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the command, not hang it
             self.post(WorkerExited(instance_id=name, error=error))
+        finally:
+            self._peers.pop(name, None)
+
+    def _receive(self, name: str, records: Sequence[dict[str, Any]]) -> None:
+        if any(record.get("event") == "notice" for record in records):
+            self._peers.pop(name, None)  # it would end during a copy
+        self.post(RecordsReceived(instance_id=name, records=records))
+
+    def _peers_of(self, member: Member) -> list[Peer]:
+        """Return the instances that can give a new one their environment: those in its zone first.
+
+        Traffic between zones is billed, and the coordinator has enough to do. Several newcomers ask in
+        different orders.
+        """
+        first, zone = self.coordinator().instance_id, member.instance.zone
+        others = list(self._peers.values())
+        random.shuffle(others)
+        others.sort(key=lambda peer: (peer.instance.zone != zone, peer.instance.instance_id == first))
+        return [
+            Peer(
+                instance_id=peer.instance.instance_id,
+                host=peer.instance.private_host or peer.instance.host,
+                connect=partial(self._jobs.connect, peer),
+            )
+            for peer in others
+        ]
 
     def _send(self, connection: Connection, member: Member) -> Run:
         """Send program, control file and command; return the run, which is not started yet."""
         launcher, recipe, program = self.launcher, self.recipe, self.program
         setup_at = launcher.clock.now()
         python = prepare(
-            connection, recipe.setup, program.requirements, clock=launcher.clock, emit=launcher.emit
+            connection,
+            recipe.setup,
+            requirements_on(launcher, member.instance.instance_type, program.requirements),
+            clock=launcher.clock,
+            emit=launcher.emit,
+            minimum_python=OLDEST_PYTHON,
+            peers=self._peers_of(member),
         )
         run = self._jobs.new_run(member, recipe.name, image_id=self.image_id, setup_at=setup_at)
         folder = folder_of(run)

@@ -2,17 +2,22 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import call, not_
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.errors import DlcloudError, UnreachableError
-from dlcloud.core.instance import Instance, boot_timeout_s
+from dlcloud.core.errors import DlcloudError, HostKeyError, InstanceError, UnreachableError
+from dlcloud.core.instance import Instance, InstanceState, boot_timeout_s
+from dlcloud.core.plan import Plan
 from dlcloud.core.remote import Connection, Endpoint
 from dlcloud.core.wait import wait_until
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
 
 ADDRESS_POLL_S = 1.0
+UNADDRESSED_S = 30.0
+"""How long a running instance may lack an address: EC2 assigns it at the launch, or never."""
+
 DIAL_ROUND_S = 20.0
 """How long instances are dialled before EC2 is asked whether they still live."""
 
@@ -26,10 +31,10 @@ def wait_until_reachable(
     members: Sequence[Member],
     *,
     group_id: str,
-    cidr: str,
+    plan: Plan,
     lost: LostInstances | None = None,
 ) -> tuple[list[Member], dict[str, Connection]]:
-    """Open SSH to a network, await addresses, and connect.
+    """Open SSH to the plan's networks, await addresses, and connect.
 
     Returns:
         The instances that answer, and the connections to them by instance id.
@@ -41,11 +46,12 @@ def wait_until_reachable(
     # The group's rule and the addresses do not wait for each other: a round trip less.
     steps: list[Callable[[], list[Member] | None]] = [
         lambda: await_addresses(managed, members, lost),
-        lambda: managed.cloud.allow_ssh(group_id, cidr),
+        *(partial(managed.cloud.allow_ssh, group_id, cidr, named=plan.names_cidrs) for cidr in plan.cidrs),
     ]
-    addressed, allowed = fan_out(call, steps)
-    if error := addressed.error or allowed.error:
-        raise error
+    addressed, *allowed = fan_out(call, steps)
+    for outcome in (addressed, *allowed):
+        if outcome.error:
+            raise outcome.error
     with_address = addressed.value or []
     connections = connect(managed, with_address, lost)
     return [member for member in with_address if member.instance.instance_id in connections], connections
@@ -63,6 +69,7 @@ def await_addresses(
         UnreachableError: An instance ended, or has no address in `boot_timeout_s`, and no `lost` is given.
     """
     current = {member.instance.instance_id: member for member in members}
+    running_since: dict[str, float] = {}
 
     def give_up(errors: Mapping[str, DlcloudError]) -> None:
         _lose_or_raise(errors, lost)
@@ -74,7 +81,12 @@ def await_addresses(
         for name, member in current.items():
             current[name] = replace(member, instance=listed.get(name, member.instance))
         give_up(_errors_of_ended(member.instance for member in current.values()))
-        return [name for name, member in current.items() if not member.instance.host]
+        waiting = [name for name, member in current.items() if not member.instance.host]
+        running = [name for name in waiting if current[name].instance.state is InstanceState.RUNNING]
+        now = managed.clock.monotonic()
+        without = [name for name in running if now - running_since.setdefault(name, now) >= UNADDRESSED_S]
+        give_up({name: _no_address(name, UNADDRESSED_S) for name in without})
+        return [name for name in waiting if name not in without]
 
     timeout_s = _boot_timeout_s(members)
     waiting = wait_until(
@@ -136,6 +148,15 @@ def connect(
     return connected
 
 
+def too_few_usable(usable: Sequence[Member], lost: Mapping[str, DlcloudError], minimum: int) -> InstanceError:
+    """Return the error for fewer usable instances than the minimum, with the reason of each lost one."""
+    first = next(iter(lost.values()))
+    kind = HostKeyError if isinstance(first, HostKeyError) else UnreachableError
+    lines = [f"{len(usable)} instance(s) can be used, minimum is {minimum}:"]
+    lines += [f"  {error.message}" for error in lost.values()]
+    return kind("\n".join(lines), first.hint)
+
+
 def _lose_or_raise(errors: Mapping[str, DlcloudError], lost: LostInstances | None) -> None:
     if lost is not None:
         lost.update(errors)
@@ -159,7 +180,7 @@ def _boot_timeout_s(members: Iterable[Member]) -> float:
 def _no_address(instance_id: str, timeout_s: float) -> UnreachableError:
     return UnreachableError(
         f"{instance_id}: no public address after {timeout_s:.0f} s",
-        "the default subnet must assign public addresses",
+        "the default subnet must assign public addresses: dlcloud doctor",
     )
 
 
@@ -167,7 +188,8 @@ def _errors_of_ended(instances: Iterable[Instance]) -> dict[str, DlcloudError]:
     return {
         instance.instance_id: UnreachableError(
             f"an instance ended while it was booting: {instance.instance_id} is {instance.state} "
-            f"({instance.state_reason or 'no reason'})"
+            f"({instance.state_reason or 'no reason'})",
+            instance.end_hint,
         )
         for instance in instances
         if not instance.alive

@@ -13,7 +13,8 @@ from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.wait import wait_until
 from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended
+from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
+from dlcloud.store.clusters import GROUP
 from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
@@ -33,7 +34,7 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     cluster, cloud, clusters = managed.cluster, managed.cloud, managed.store.clusters
     clusters.set_state(cluster.cluster_id, ClusterState.STOPPING)
     with stage(managed.emit, managed.clock, f"terminating the instances of {cluster.name}"):
-        requested_at = managed.clock.now()
+        requested_at, is_late = managed.clock.now(), _appear_s(managed) > 0
         # What cannot wait for the end of the instances goes on beside it.
         terminated, closed = fan_out(lambda step: step(managed), [_terminate_all, _close])
         if terminated.error is not None:
@@ -45,6 +46,8 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
         if closed.error is not None:
             raise closed.error
         cloud.delete_fleets(_fleets(managed, instances.values()))
+        if is_late:
+            cloud.delete_launch_templates(cluster.cluster_id)
         hint = f"dlcloud down {cluster.name}"
         _delete_groups(cluster.cluster_id, cloud=cloud, clock=managed.clock, hint=hint)
     clusters.set_state(cluster.cluster_id, ClusterState.DOWN, managed.clock.now())
@@ -81,6 +84,8 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
         cloud.delete_fleets(ids("fleet"))
         cloud.delete_volumes(ids("volume"))
         cloud.delete_interfaces(ids("network-interface"))
+        cloud.delete_images(ids("image"))
+        cloud.delete_snapshots(ids("snapshot"))
         for cluster_id in cluster_ids:
             cloud.delete_launch_templates(cluster_id)
             _delete_groups(cluster_id, cloud=cloud, clock=clock, hint="dlcloud gc")
@@ -123,7 +128,11 @@ def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
 
     listed = wait_until(
         terminate_living,
-        lambda listed: not _not_terminated(listed) and clock.monotonic() - started >= appear_s,
+        lambda listed: (
+            not _not_terminated(listed)
+            and not unlisted_ids(managed, listed)
+            and clock.monotonic() - started >= appear_s
+        ),
         clock=clock,
         timeout_s=TERMINATION_TIMEOUT_S,
         poll_s=POLL_S,
@@ -144,8 +153,9 @@ def _not_terminated(listed: Mapping[str, Instance]) -> list[str]:
 
 
 def _appear_s(managed: ManagedCluster) -> float:
-    """Return for how long an instance may yet appear, of a launch whose answer is not known."""
-    intents = managed.store.clusters.intents(managed.cluster_id, LAUNCH)
+    """Return for how long something may yet appear, of a request whose answer is not known."""
+    clusters, cluster_id = managed.store.clusters, managed.cluster_id
+    intents = [*clusters.intents(cluster_id, LAUNCH), *clusters.intents(cluster_id, GROUP)]
     begun = [intent.begun_at for intent in intents if intent.outcome is None]
     if not begun:
         return 0.0

@@ -1,10 +1,11 @@
 """The launcher of one cluster: plan, launch, grow, shrink, list, destroy."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dlcloud.core.cluster import ClusterState, Member
-from dlcloud.core.errors import DlcloudError
+from dlcloud.core.cost import billed_seconds
+from dlcloud.core.errors import CloudError, DlcloudError
 from dlcloud.core.events import Notice, Warned, stage
 from dlcloud.core.plan import Plan, make_plan
 from dlcloud.core.protocols import Account, Refusal
@@ -13,7 +14,7 @@ from dlcloud.core.remote import Connection
 from dlcloud.core.resize import decide
 from dlcloud.core.result import RunState
 from dlcloud.launch.acquire import remove_secrets
-from dlcloud.launch.connect import wait_until_reachable
+from dlcloud.launch.connect import too_few_usable, wait_until_reachable
 from dlcloud.launch.down import terminate_cluster
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import (
@@ -25,6 +26,7 @@ from dlcloud.launch.members import (
 )
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
+from dlcloud.store.clusters import GROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class Launcher(ManagedCluster):
         self,
         recipe: Recipe,
         *,
-        cidr: str = "",
+        cidrs: Sequence[str] = (),
         size: int | None = None,
         members: Sequence[Member] | None = None,
     ) -> Plan:
@@ -66,7 +68,7 @@ class Launcher(ManagedCluster):
 
         Args:
             recipe: The cluster's.
-            cidr: The network that may reach the instances; the caller's own if empty.
+            cidrs: The networks that may reach the instances; the caller's own address if there are none.
             size: How many instances in all; by default as many as a resize said last, else the recipe.
             members: The living instances, where the caller has listed them.
 
@@ -77,27 +79,31 @@ class Launcher(ManagedCluster):
         clusters = self.store.clusters
         size = size or clusters.size(self.cluster_id)
         resized = recipe if size is None else recipe.resized(size)
-        facts = run_preflight(resized, cloud=self.cloud, account=self.account, cidr=cidr).facts()
+        # A cluster that has launched may launch.
+        is_new = not clusters.has_intents(self.cluster_id)
+        facts = run_preflight(
+            resized, cloud=self.cloud, account=self.account, cidrs=cidrs, dry_run=is_new
+        ).facts()
         if members is None:
             members = self.members() if clusters.has_intents(self.cluster_id) else []
         return make_plan(resized, facts, existing_capacity(self, resized, members, facts.prices))
 
     def launch(self, plan: Plan) -> LaunchedMembers:
-        """Launch the plan's instances, or what is missing of them, and connect to all of them.
+        """Launch the plan's instances, or what is missing of them, and connect to all that can be used.
 
-        The caller destroys the cluster if this raises: by tag, so that nothing is missed.
+        An instance that cannot be used is ended and replaced once, unless none of them answers. The caller
+        destroys the cluster if this raises: by tag, so that nothing is missed.
 
         Raises:
             CapacityError, QuotaError, CloudError: Fewer instances than the plan's minimum were launched.
-            UnreachableError, HostKeyError: An instance did not come up, or could not prove its host key.
+            UnreachableError, HostKeyError: Fewer than that came up and proved their host keys, although what
+                was lost has been replaced once.
         """
         first = plan.pools[0]
         with stage(
             self.emit, self.clock, f"launching {plan.max_count} {first.instance_type} ({first.market})"
         ):
-            self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
-            group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
-            provisioner = Provisioner(managed=self, plan=plan, security_group_id=group_id)
+            provisioner = self._provisioner(plan)
             provisioned = provisioner.provision(minimum=plan.min_count)
         # An interrupted resize may have left more than the plan's.
         surplus = decide(
@@ -105,9 +111,16 @@ class Launcher(ManagedCluster):
         ).end
         self.shrink(surplus)
         members = [member for member in provisioned.members if member not in surplus]
-        members, connections = self._connect(plan, group_id, members)
+        launched = self._connect(plan, provisioner.security_group_id, members, refusals=provisioned.refusals)
+        # What a kept cluster holds is the user's; it may answer again.
+        spared = provisioned.earlier_ids if self.cluster.state is ClusterState.READY else frozenset()
+        ended = self._end_lost(members, launched.lost.keys() - spared)
+        if ended and launched.members:
+            launched = self._replace_lost(plan, launched, ended)
+        if len(launched.members) < plan.min_count:
+            raise too_few_usable(launched.members, launched.lost, plan.min_count)
         self.store.clusters.set_state(self.cluster_id, ClusterState.RUNNING)
-        return LaunchedMembers(members=members, connections=connections, refusals=provisioned.refusals)
+        return launched
 
     def grow(self, plan: Plan, *, connected: Collection[str] = ()) -> LaunchedMembers:
         """Launch what is missing of the plan's instances while the others go on; fewer are no error here.
@@ -122,21 +135,13 @@ class Launcher(ManagedCluster):
         """
         name = self.cluster.name
         with stage(self.emit, self.clock, f"launching what {name} lacks of {plan.max_count} instance(s)"):
-            self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
-            group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
-            provisioner = Provisioner(managed=self, plan=plan, security_group_id=group_id)
+            provisioner = self._provisioner(plan)
             provisioned = provisioner.provision(minimum=0)
         new = [member for member in provisioned.members if member.instance.instance_id not in connected]
-        lost: dict[str, DlcloudError] = {}
-        usable, connections = self._connect(plan, group_id, new, lost) if new else ([], {})
-        for instance_id, error in lost.items():
-            self.emit(Warned(message=f"is given up: {error.message}", instance_id=instance_id))
-        lost_here = lost.keys() - provisioned.earlier_ids
-        self.shrink([member for member in new if member.instance.instance_id in lost_here])
+        grown = self._connect(plan, provisioner.security_group_id, new, refusals=provisioned.refusals)
+        self._end_lost(new, grown.lost.keys() - provisioned.earlier_ids)
         kept = [member for member in provisioned.members if member.instance.instance_id in connected]
-        return LaunchedMembers(
-            members=kept + usable, connections=connections, refusals=provisioned.refusals, lost=lost
-        )
+        return replace(grown, members=kept + grown.members)
 
     def members(self) -> list[Member]:
         """Return the living instances; changes nothing."""
@@ -173,19 +178,70 @@ class Launcher(ManagedCluster):
         remove_secrets(self.cluster, paths=self.store.paths)
         return members
 
+    def _provisioner(self, plan: Plan) -> Provisioner:
+        """Return what requests the plan's instances, its security group made."""
+        self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
+        return Provisioner(managed=self, plan=plan, security_group_id=self._create_group())
+
+    def _create_group(self) -> str:
+        """Return the id of the security group, made if it is missing; the intent of the first is stored."""
+        clusters = self.store.clusters
+        intents = clusters.intents(self.cluster_id, GROUP)
+        if any(intent.outcome for intent in intents):
+            return self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
+        unfinished = next((intent.intent_id for intent in intents if intent.outcome is None), None)
+        intent_id = unfinished or clusters.begin_intent(self.cluster_id, GROUP, "", self.clock.now())
+        try:
+            group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
+        except CloudError as error:
+            if error.answered:
+                clusters.end_intent(intent_id, "", self.clock.now())
+            raise
+        clusters.end_intent(intent_id, group_id, self.clock.now())
+        return group_id
+
     def _connect(
-        self,
-        plan: Plan,
-        group_id: str,
-        members: Sequence[Member],
-        lost: dict[str, DlcloudError] | None = None,
-    ) -> tuple[list[Member], dict[str, Connection]]:
-        """Connect to instances, those that are lost added to `lost`; without it their errors are raised."""
+        self, plan: Plan, group_id: str, members: Sequence[Member], *, refusals: tuple[Refusal, ...]
+    ) -> LaunchedMembers:
+        """Connect to instances; name those that are lost."""
+        if not members:
+            return LaunchedMembers(members=[], connections={}, refusals=refusals)
         for member in members:
             instance = member.instance
             message = f"{instance.instance_type} {instance.market} in {instance.zone}"
             self.emit(Notice(message=message, instance_id=instance.instance_id))
+        lost: dict[str, DlcloudError] = {}
         with stage(
             self.emit, self.clock, f"connecting to {len(members)} instance(s), proving their host keys"
         ):
-            return wait_until_reachable(self, members, group_id=group_id, cidr=plan.cidr, lost=lost)
+            usable, connections = wait_until_reachable(self, members, group_id=group_id, plan=plan, lost=lost)
+        for instance_id, error in lost.items():
+            self.emit(Warned(message=f"is given up: {error.message}", instance_id=instance_id))
+        return LaunchedMembers(members=usable, connections=connections, refusals=refusals, lost=lost)
+
+    def _end_lost(self, members: Sequence[Member], lost_ids: Collection[str]) -> list[Member]:
+        return self.shrink([member for member in members if member.instance.instance_id in lost_ids])
+
+    def _replace_lost(
+        self, plan: Plan, launched: LaunchedMembers, ended: Sequence[Member]
+    ) -> LaunchedMembers:
+        """Request once more what the plan lacks, with the time to live that the ended instances had left.
+
+        An instance and its replacement then cost no more than the plan allows for one.
+        """
+        oldest = min(member.instance.launched_at for member in ended)
+        rest = plan.shortened(billed_seconds(oldest, self.clock.now()))
+        if rest is None:
+            self.emit(Warned(message="lost instances are not replaced: the budget leaves no time for it"))
+            return launched
+        try:
+            grown = self.grow(rest, connected=[member.instance.instance_id for member in launched.members])
+        except CloudError as error:
+            self.emit(Warned(message=f"lost instances are not replaced: {error.message}"))
+            return launched
+        return LaunchedMembers(
+            members=grown.members,
+            connections={**launched.connections, **grown.connections},
+            refusals=(*launched.refusals, *grown.refusals),
+            lost={**launched.lost, **grown.lost},
+        )

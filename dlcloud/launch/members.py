@@ -28,7 +28,7 @@ UNSEEN = "its answer was not seen"
 SHRINK = "shrink"
 """The intent that precedes the end of instances; its detail names them."""
 
-CONSISTENCY_WINDOW_S = 10.0
+CONSISTENCY_WINDOW_S = 30.0
 """For so long EC2 may not yet list an instance whose launch was requested."""
 
 SHRINK_TIMEOUT_S = 120.0
@@ -57,6 +57,19 @@ def reconcile_members(managed: ManagedCluster, *, repeated: Collection[Instance]
     if ended:
         clusters.put_members(managed.cluster_id, mark_ended(ended, listed, managed.clock.now()))
     return _join_living(managed, {instance.instance_id: instance for instance in repeated} | listed)
+
+
+def unlisted_ids(managed: ManagedCluster, listed: Collection[str]) -> set[str]:
+    """Return the ids of instances that were launched so lately that EC2's lists may not show them yet."""
+    clusters, now = managed.store.clusters, managed.clock.now()
+    launched = {
+        word
+        for intent in clusters.intents(managed.cluster_id, LAUNCH)
+        if (now - intent.at).total_seconds() < CONSISTENCY_WINDOW_S
+        for word in (intent.outcome or "").split()
+        if word.startswith("i-")
+    }
+    return launched - set(listed)
 
 
 def wait_for_consistency(managed: ManagedCluster) -> None:
@@ -114,7 +127,10 @@ def mark_ended(
     for member in members:
         instance = listed.get(member.instance.instance_id, member.instance)
         end = instance.ended_at if member.instance.instance_id in listed else None
-        ended.append(replace(member, instance=instance, ended_at=end or requested_at))
+        interrupted = member.interrupted or instance.interrupted
+        ended.append(
+            replace(member, instance=instance, ended_at=end or requested_at, interrupted=interrupted)
+        )
     return ended
 
 
@@ -155,9 +171,10 @@ def _join_living(managed: ManagedCluster, listed: Mapping[str, Instance]) -> lis
     clusters = managed.store.clusters
     stored = {member.instance.instance_id: member for member in clusters.members(managed.cluster_id)}
     terminating = terminating_ids(managed.cluster_id, clusters)
+    late = {name: stored[name].instance for name in unlisted_ids(managed, listed) if name in stored}
     return [
         replace(stored.get(name) or Member(instance=instance), instance=instance)
-        for name, instance in listed.items()
+        for name, instance in {**listed, **late}.items()
         if instance.alive and name not in terminating
     ]
 
@@ -169,13 +186,22 @@ def _has_ended(member: Member, listed: Mapping[str, Instance], terminating: Coll
 
 def _wait_for_end(managed: ManagedCluster, ids: Sequence[str]) -> dict[str, Instance]:
     """Return all that EC2 lists of the cluster once it lists none of these instances as alive."""
+    unseen = set(ids)
 
     def living(listed: Mapping[str, Instance]) -> list[str]:
         return [name for name in listed if name in ids and listed[name].alive]
 
+    def terminate_late() -> dict[str, Instance]:
+        """Ask once more for the end of those that are listed as alive: EC2 may not have known them before."""
+        listed = managed.describe_instances()
+        if late := unseen.intersection(living(listed)):
+            managed.cloud.terminate(sorted(late))
+        unseen.difference_update(listed)
+        return listed
+
     listed = wait_until(
-        managed.describe_instances,
-        lambda listed: not living(listed),
+        terminate_late,
+        lambda listed: not living(listed) and not unlisted_ids(managed, listed).intersection(ids),
         clock=managed.clock,
         timeout_s=SHRINK_TIMEOUT_S,
         poll_s=SHRINK_POLL_S,

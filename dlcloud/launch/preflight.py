@@ -1,18 +1,19 @@
 """Ask everything that a plan needs to know, at once; nothing is created."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import call
 from threading import Lock
 from typing import Any
 
 from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import InstanceType, Market, Price
+from dlcloud.core.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
 from dlcloud.core.plan import PreflightFacts
-from dlcloud.core.protocols import Account, Cloud
+from dlcloud.core.protocols import Account, Cloud, Subnet
 from dlcloud.core.quota import CODES, Quota, quota_key, quotas
 from dlcloud.core.recipe import Recipe
+from dlcloud.launch.dry_run import LaunchChecks, check_launch
 from dlcloud.system.parallel import fan_out
 
 REQUIRED = ("identity", "zones", "image", "prices", "cidr")
@@ -23,19 +24,31 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """The answers to a recipe's questions, and the errors of those that were refused, by question."""
+    """The answers to a recipe's questions, and the errors of those that were refused, by question.
+
+    `hardware` is that of the recipe's types, as far as it is known.
+    """
 
     recipe: Recipe
-    cloud: Cloud
     account: Account | None
+    hardware: Mapping[str, InstanceType]
     answers: Mapping[str, Any]
     errors: Mapping[str, Exception]
+    names_cidrs: bool = False
+    """The networks that may reach the instances were named, not looked up."""
 
     @property
     def refusal(self) -> CloudError | None:
-        """The error of the first required question that was refused."""
+        """The error of the first required question that was refused, or that the launch would meet."""
         errors = (self.errors.get(name) for name in REQUIRED)
-        return next((error for error in errors if isinstance(error, CloudError)), None)
+        first = next((error for error in errors if isinstance(error, CloudError)), None)
+        return first or (self.launch.refusal if self.launch is not None else None)
+
+    @property
+    def launch(self) -> LaunchChecks | None:
+        """The dry runs of the launch, where they were made."""
+        checks: LaunchChecks | None = self.answers.get("launch")
+        return checks
 
     def facts(self) -> PreflightFacts:
         """Return what a plan is made of; what is not required may be missing.
@@ -46,20 +59,22 @@ class Preflight:
         if self.refusal is not None:
             raise self.refusal
         answers, account = self.answers, self.account
-        subnets: Mapping[str, str] | None = answers.get("subnets")
+        subnets: Mapping[str, Subnet] | None = answers.get("subnets")
         return PreflightFacts(
             identity=answers["identity"],
-            cidr=answers["cidr"],
+            cidrs=tuple(answers["cidr"]),
+            names_cidrs=self.names_cidrs,
             zones=answers["zones"],
-            hardware=_hardware(self.recipe, self.cloud),
+            hardware=self.hardware,
             image=answers["image"],
             prices=answers["prices"],
             known_types=account.known_types() if account is not None else (),
             quotas=self._quotas(),
-            subnet_zones=None if subnets is None else tuple(sorted(subnets)),
+            subnets=subnets,
             scores=_scores_by_zone(answers.get("scores", {}), subnets or {}),
-            notes=tuple(
-                f"not checked: {error}" for name, error in self.errors.items() if name not in REQUIRED
+            notes=(
+                *(f"not checked: {error}" for name, error in self.errors.items() if name not in REQUIRED),
+                *(error.message for error in (self.launch.errors if self.launch is not None else ())),
             ),
         )
 
@@ -71,7 +86,7 @@ class Preflight:
         cached = quotas(answers["limits"], answers["usage"])
         short = [
             quota.code
-            for name, hardware in _hardware(self.recipe, self.cloud).items()
+            for name, hardware in self.hardware.items()
             for market in instances.markets
             if (key := quota_key(name, market)) and (quota := cached.get(key))
             if hardware.vcpus * instances.maximum > quota.left
@@ -83,7 +98,12 @@ class Preflight:
 
 
 def run_preflight(
-    recipe: Recipe, *, cloud: Cloud, account: Account | None = None, cidr: str = ""
+    recipe: Recipe,
+    *,
+    cloud: Cloud,
+    account: Account | None = None,
+    cidrs: Sequence[str] = (),
+    dry_run: bool = True,
 ) -> Preflight:
     """Ask every question at once; one that is refused stops no other.
 
@@ -91,26 +111,73 @@ def run_preflight(
         recipe: The instances to be launched.
         cloud: Knows the caller's identity, the offer, the image and the prices.
         account: Knows limits, subnets and scores, which are noted as unknown where it refuses.
-        cidr: The network that may reach the instances; asked for if empty.
+        cidrs: The networks that may reach the instances; the own address is asked for if there are none.
+        dry_run: Ask EC2 whether it would take the launch, too, where there is an account.
     """
     types = recipe.instances.types
-    gpu = any(hardware.gpu for hardware in _hardware(recipe, cloud).values())
+    hardware: dict[str, InstanceType] = {}
+
+    def resolve_image() -> Image:
+        hardware.update(cloud.hardware(types))
+        return find_image(cloud, recipe.instances.image, types, hardware)
+
+    image = _Once(resolve_image)
     questions: dict[str, Callable[[], Any]] = {
         "identity": cloud.identity,
         "zones": lambda: cloud.offered_zones(types),
-        "image": lambda: cloud.resolve_image(recipe.instances.image, gpu=gpu),
+        "image": image.value,
         "prices": lambda: cloud.prices(types, recipe.instances.markets),
-        "cidr": lambda: cidr or cloud.caller_cidr(),
+        "cidr": lambda: cidrs or (cloud.caller_cidr(),),
     }
     if account is not None:
         questions |= _account_questions(recipe, account)
+    if account is not None and dry_run:
+        questions["launch"] = lambda: check_launch(recipe, account, image.value)
     outcomes = dict(zip(questions, fan_out(call, list(questions.values())), strict=True))
     errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
     for error in errors.values():
         if not isinstance(error, CloudError):
             raise error  # a bug of ours is no answer
     answers = {name: outcome.value for name, outcome in outcomes.items() if outcome.error is None}
-    return Preflight(recipe=recipe, cloud=cloud, account=account, answers=answers, errors=errors)
+    return Preflight(
+        recipe=recipe,
+        account=account,
+        hardware=hardware,
+        answers=answers,
+        errors=errors,
+        names_cidrs=bool(cidrs),
+    )
+
+
+class _Once:
+    """A question that several others need the answer of: it is asked once, the others wait."""
+
+    def __init__(self, ask: Callable[[], Image]) -> None:
+        self._ask = ask
+        self._answer: Image | CloudError | None = None
+        self._lock = Lock()
+
+    def value(self) -> Image:
+        with self._lock:
+            if self._answer is None:
+                try:
+                    self._answer = self._ask()
+                except CloudError as error:
+                    self._answer = error
+        if isinstance(self._answer, CloudError):
+            raise self._answer
+        return self._answer
+
+
+def find_image(cloud: Cloud, image: str, types: Sequence[str], hardware: Mapping[str, InstanceType]) -> Image:
+    """Return the image that a recipe names, for its types; the first one says of which architecture.
+
+    Raises:
+        CloudError: There is no such image.
+    """
+    gpu = any(entry.has_nvidia_gpu for entry in hardware.values())
+    architecture = next((entry.architecture for name in types if (entry := hardware.get(name))), X86_64)
+    return cloud.resolve_image(image, gpu=gpu, architecture=architecture)
 
 
 class PriceLookup:
@@ -147,18 +214,14 @@ def _account_questions(recipe: Recipe, account: Account) -> dict[str, Callable[[
     questions: dict[str, Callable[[], Any]] = {
         "limits": lambda: account.limits(codes),
         "usage": account.usage,
-        "subnets": account.subnet_zones,
+        "subnets": account.subnets,
     }
-    if Market.SPOT in markets:
+    if Market.SPOT in markets and len(types) >= FEWEST_SCORED_TYPES:
         questions["scores"] = lambda: account.spot_scores(types, recipe.instances.maximum)
     return questions
 
 
-def _hardware(recipe: Recipe, cloud: Cloud) -> dict[str, InstanceType]:
-    return {name: entry for name in recipe.instances.types if (entry := cloud.hardware(name))}
-
-
-def _scores_by_zone(scores: Mapping[str, int], subnets: Mapping[str, str]) -> dict[str, int]:
+def _scores_by_zone(scores: Mapping[str, int], subnets: Mapping[str, Subnet]) -> dict[str, int]:
     """Name zones as this account does; EC2 scores them by ids that are the same for all accounts."""
-    names = {zone_id: zone for zone, zone_id in subnets.items()}
+    names = {subnet.zone_id: zone for zone, subnet in subnets.items()}
     return {names.get(zone_id, zone_id): score for zone_id, score in scores.items()}

@@ -4,13 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from dlcloud.core.attempts import LaunchAttempt, next_attempt
+from dlcloud.core.attempts import (
+    EVERY_ZONE,
+    LaunchAttempt,
+    first_zone,
+    has_pools,
+    home_zone,
+    next_attempt,
+    next_zone,
+)
 from dlcloud.core.cluster import Member, client_token
 from dlcloud.core.errors import CapacityError, CloudError, QuotaError
-from dlcloud.core.events import Warned
+from dlcloud.core.events import Notice, Warned
 from dlcloud.core.instance import Instance, Market
 from dlcloud.core.plan import Plan
 from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.core.surcharges import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.launch.acquire import write_user_data
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
@@ -18,6 +27,12 @@ from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
 REPEATABLE = timedelta(minutes=15)
 """How long a request without an answer is repeated under its token; long before EC2 could forget the token,
 long after its lists have caught up."""
+
+
+UNFULFILLABLE = "UnfulfillableCapacity"
+NO_GROUP = "InvalidGroup.NotFound"
+GROUP_PAUSES_S = (1.0, 2.0, 3.0, *[4.0] * 6)
+"""Between requests on a security group that was created a moment ago: 30 s in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +62,15 @@ class Provisioner:
         Raises:
             CapacityError: There are fewer than `minimum`; the message names each pool's refusal.
             QuotaError: As above, and account limits are all that stood in the way.
+            CredentialsError, CloudError: As above, and a pool refused the request as denied or invalid.
         """
         members = self._find_earlier()
         earlier_ids = frozenset(member.instance.instance_id for member in members)
         refusals: list[Refusal] = []
         for market in self.plan.rounds:
-            for spread in (False, True):
-                missing = self.plan.max_count - len(members)
-                if missing <= 0:
-                    break
-                attempt = self._next_attempt(members, market, spread=spread)
-                launched = self._request(attempt)
-                refusals += launched.refusals
-                new = self._new_members(launched, members)
-                members += new
-                if not (attempt.single and 0 < len(new) < missing):
-                    break  # only what one pool gave in part is completed from all zones
+            refusals += self._request_round(market, members)
+            if any(refusal.error.is_final for refusal in refusals):
+                break  # another market would have the same fault, at a higher price
         provisioned = Provisioned(members=members, refusals=tuple(refusals), earlier_ids=earlier_ids)
         if len(members) < minimum:
             raise capacity_error(provisioned, minimum)
@@ -70,6 +78,36 @@ class Provisioner:
         for line in refusal_lines(refusals):
             self.managed.emit(Warned(message=line))
         return provisioned
+
+    def _request_round(self, market: Market, members: list[Member]) -> list[Refusal]:
+        """Request what the plan lacks from one market, add it to the members, and return the refusals."""
+        refusals: list[Refusal] = []
+        pauses = iter(GROUP_PAUSES_S)
+        zone: str | None = first_zone(self.plan, market, members)
+        while zone is not None and (missing := self.plan.max_count - len(members)) > 0:
+            if not has_pools(self.plan, market, on_demand=_on_demand(members)):
+                break
+            if self.plan.one_zone and zone == EVERY_ZONE and members:
+                self._announce_other_zones(home_zone(members), missing)
+            attempt = self._next_attempt(members, market, zone=zone)
+            # The answer of a fleet is final under its token, so that each request has its own.
+            while _lacks_group(launched := self._request(attempt)) and (seconds := next(pauses, None)):
+                self.managed.clock.sleep(seconds)
+                attempt = self._next_attempt(members, market, zone=zone)
+            refusals += launched.refusals
+            new = self._new_members(launched, members)
+            members += new
+            if self.plan.one_zone:
+                reasons = [refusal for refusal in launched.refusals if refusal.code != UNFULFILLABLE]
+                zone = next_zone(zone, attempt, reasons, missing=missing, home=home_zone(members))
+            else:  # what one pool gave in part is completed from all zones
+                is_part = zone != EVERY_ZONE and attempt.single and 0 < len(new) < missing
+                zone = EVERY_ZONE if is_part else None
+        return refusals
+
+    def _announce_other_zones(self, home: str, missing: int) -> None:
+        traffic = f"traffic between zones costs {ZONE_TRAFFIC_USD_PER_GB} USD per GB"
+        self.managed.emit(Notice(message=f"{home} lacks {missing} instance(s), asking all zones: {traffic}"))
 
     def _find_earlier(self) -> list[Member]:
         """Return what earlier commands have launched; a new cluster has nothing.
@@ -91,12 +129,11 @@ class Provisioner:
         members = reconcile_members(self.managed, repeated=repeated)
         return [self._member(member.instance) if member.hourly_usd is None else member for member in members]
 
-    def _next_attempt(self, members: Sequence[Member], market: Market, *, spread: bool) -> LaunchAttempt:
-        on_demand = sum(member.instance.market is Market.ON_DEMAND for member in members)
+    def _next_attempt(self, members: Sequence[Member], market: Market, *, zone: str) -> LaunchAttempt:
         number = len(self.managed.store.clusters.intents(self.managed.cluster_id, LAUNCH))
         missing = self.plan.max_count - len(members)
         return next_attempt(
-            self.plan, market, missing=missing, on_demand=on_demand, attempt=number, spread=spread
+            self.plan, market, missing=missing, on_demand=_on_demand(members), attempt=number, zone=zone
         )
 
     def _new_members(self, launched: LaunchResult, members: Sequence[Member]) -> list[Member]:
@@ -107,7 +144,6 @@ class Provisioner:
         """Make one request, its intent stored before it; a pool's refusal is an answer, not an error."""
         managed, clusters = self.managed, self.managed.store.clusters
         request = self._launch_request(attempt)
-        template = "" if attempt.single else self._template(attempt, request)
         if intent_id is None:
             intent_id = clusters.begin_intent(
                 managed.cluster_id, LAUNCH, attempt.to_text(), managed.clock.now()
@@ -116,6 +152,7 @@ class Provisioner:
             if attempt.single:
                 launched = LaunchResult(instances=tuple(managed.cloud.launch(request)))
             else:
+                template = self._template(attempt, request)
                 launched = managed.cloud.launch_fleet(self._fleet_request(attempt, request, template))
         except (CapacityError, QuotaError) as error:
             name, zone = attempt.pools[0]
@@ -126,6 +163,8 @@ class Provisioner:
             if error.answered:
                 clusters.end_intent(intent_id, type(error).__name__, managed.clock.now())
             raise
+        # Before the intent ends: EC2's lists may not show them yet.
+        clusters.put_members(managed.cluster_id, [self._member(instance) for instance in launched.instances])
         ids = [launched.fleet_id, *(instance.instance_id for instance in launched.instances)]
         clusters.end_intent(intent_id, " ".join(filter(None, ids)) or "refused", managed.clock.now())
         return launched
@@ -147,6 +186,7 @@ class Provisioner:
             tags=self.managed.cluster.tags,
             requested_at=self.managed.clock.now(),
             max_usd=attempt.max_usd,
+            single_zone=attempt.single_zone,
         )
 
     def _launch_request(self, attempt: LaunchAttempt) -> LaunchRequest:
@@ -171,6 +211,7 @@ class Provisioner:
             client_token=client_token(cluster, attempt.to_text()),
             tags=cluster.tags,
             max_usd=attempt.max_usd.get(name),
+            public_address=self.plan.public_addresses,
         )
 
     def _member(self, instance: Instance) -> Member:
@@ -188,25 +229,45 @@ class Provisioner:
         )
 
 
+def _on_demand(members: Sequence[Member]) -> int:
+    return sum(member.instance.market is Market.ON_DEMAND for member in members)
+
+
+def _lacks_group(launched: LaunchResult) -> bool:
+    """True if no pool knows the security group yet, which was created a moment ago."""
+    codes = {refusal.code for refusal in launched.refusals}
+    return not launched.instances and codes - {UNFULFILLABLE} == {NO_GROUP}
+
+
 def capacity_error(provisioned: Provisioned, minimum: int) -> CloudError:
-    """Return the error for too few instances, with each pool's refusal."""
-    refusals = provisioned.refusals
-    lines = "\n".join(f"  {line}" for line in refusal_lines(refusals))
+    """Return the error for too few instances, with each pool's refusal.
+
+    A denial or an invalid request is reported as that, whatever other pools lacked.
+    """
+    # EC2 adds UnfulfillableCapacity to the errors that tell why.
+    refusals = [refusal for refusal in provisioned.refusals if refusal.code != UNFULFILLABLE]
+    lines = "\n".join(f"  {line}" for line in refusal_lines(provisioned.refusals))
     message = f"launched {len(provisioned.members)} instance(s), minimum is {minimum}:\n{lines}"
-    only_quota = bool(refusals) and all(isinstance(refusal.error, QuotaError) for refusal in refusals)
-    kind = QuotaError if only_quota else CapacityError
+    final = [refusal.error for refusal in refusals if refusal.error.is_final]
+    if final:
+        error = type(final[0])(message, final[0].hint)
+        error.is_final = True
+        return error
+    if refusals and all(isinstance(refusal.error, QuotaError) for refusal in refusals):
+        return QuotaError(message, refusals[0].error.hint)
     hint = "add types, zones or market: spot-then-on-demand to the recipe, or try another region"
-    return kind(message, refusals[0].error.hint if only_quota else hint)
+    return CapacityError(message, hint)
 
 
 def refusal_lines(refusals: Sequence[Refusal]) -> list[str]:
-    """Return a line for each refusal; pools that differ only in their zone share one."""
+    """Return a line for each refused pool, its zones together; the first of each code has EC2's message."""
     pools: dict[tuple[str, str], list[Refusal]] = {}
     for refusal in refusals:
         pools.setdefault((refusal.pool, refusal.code or refusal.error.message), []).append(refusal)
-    return [
-        f"{pool} in {', '.join(sorted(refusal.zone for refusal in same))}: {code}"
-        if len(same) > 1
-        else same[0].error.message
-        for (pool, code), same in pools.items()
-    ]
+    lines, shown = [], set()
+    for (pool, code), same in pools.items():
+        zones = ", ".join(sorted({refusal.zone for refusal in same}))
+        message = same[0].error.message.removeprefix(f"{pool} in {same[0].zone}: ")
+        lines.append(f"{pool} in {zones}: {code if code in shown else message}")
+        shown.add(code)
+    return lines

@@ -26,6 +26,7 @@ RECONNECT_ROUND_S = 3.0
 
 FAILED_FOLLOWS = 3
 LOG_TAIL_LINES = 15
+LOG_TAIL_BYTES = 1 << 14
 
 RecordHandler = Callable[[Sequence[dict[str, Any]]], None]
 
@@ -192,7 +193,10 @@ def log_tail(path: Path) -> str:
     """Return the last lines of a stored log; empty where there is none."""
     if not path.exists():
         return ""
-    return "\n".join(path.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:])
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+        lines = log.read().decode("utf-8", "replace").splitlines()
+    return "\n".join(lines[-LOG_TAIL_LINES:])
 
 
 def log_command(run: Run, *, follow: bool) -> str:

@@ -3,13 +3,14 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from dlcloud.core.errors import DlcloudError, RemoteCommandError
 from dlcloud.core.events import Emit, Notice, stage
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Connection
+from dlcloud.launch.peers import Peer, copy_environment, read_answer
 from dlcloud.resources.texts import template
 from dlcloud.system.parallel import fan_out
 
@@ -21,6 +22,12 @@ JOB = f"python3 -I -S {FOLDER}/job.py"
 
 APT = re.compile(r"\bapt(-get)?\s")
 """Set-up commands that use apt: `apt.sh` comes first."""
+
+OLDEST_PYTHON = "3.11"
+"""The oldest for which the packages of the bundled benchmarks and of the trainer have builds: NumPy 2.4's."""
+
+IMAGE = f"{FOLDER}/image"
+"""The file on instances of an image of `dlcloud image`: the digest of the commands that were run before."""
 
 PREPARED = f"{FOLDER}/prepared"
 """The file on an instance with the digest of its last set-up by `prepare_all`."""
@@ -34,11 +41,13 @@ def prepare(
     clock: Clock,
     emit: Emit,
     minimum_python: str = "",
+    peers: Sequence[Peer] = (),
 ) -> str:
     """Set one instance up: the recipe's commands, then the environment.
 
     `requirements` are pinned packages, a line each; the environment is keyed by their digest, and reused.
-    `minimum_python` is a version (`3.11.4`), where the image's own may be too old.
+    `minimum_python` is a version (`3.11.4`), where the image's own may be too old. Where there are `peers`,
+    the environment is copied from one of them, and built from the package index only if none gives it.
 
     Returns:
         The path of the environment's Python interpreter on the instance.
@@ -47,43 +56,63 @@ def prepare(
         RemoteCommandError: A command failed; the message carries the end of what it printed.
     """
     instance_id = connection.endpoint.instance_id
-    for name in ("environment.py", "job.py"):
+    for name in ("environment.py", "job.py", "apt.sh"):
         connection.send_bytes(template(name).encode(), f"{FOLDER}/{name}")
-    if setup.commands.strip():
-        with stage(emit, clock, "running the recipe's set-up commands", instance_id=instance_id):
-            if APT.search(setup.commands):
-                connection.send_bytes(template("apt.sh").encode(), f"{FOLDER}/apt.sh")
-                connection.check(f"sh {FOLDER}/apt.sh >{FOLDER}/apt.log")
-            connection.send_bytes(setup.commands.encode(), f"{FOLDER}/setup.sh")
-            connection.check(f"sh -e {FOLDER}/setup.sh >{FOLDER}/setup.log")
+    if setup.commands.strip() and _ran_in_image(connection, setup):
+        message = "the set-up commands were run when its image was made, and are not repeated"
+        emit(Notice(message=message, instance_id=instance_id))
+    elif setup.commands.strip():
+        _run_commands(connection, setup, clock=clock, emit=emit)
     if not packages_of(requirements):
         return "python3"
     key = environment_key(requirements)
+    program, name = f"python3 {FOLDER}/environment.py", f"{key} {minimum_python}".rstrip()
+    if peers:
+        find = f"{program} --find {name}"
+        copy_environment(connection, find, peers, folder=FOLDER, clock=clock, emit=emit)
     with stage(emit, clock, "building the environment, or finding it built", instance_id=instance_id):
-        build = f"python3 {FOLDER}/environment.py {key} {minimum_python}".rstrip()
-        output = connection.check(build, stdin=requirements.encode())
-    try:
-        answer = json.loads(output.splitlines()[-1])
-        python = str(answer["python"])
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise RemoteCommandError(
-            f"{instance_id}: environment.py gave no answer but {output[-200:]!r}"
-        ) from error
+        output = connection.check(f"{program} {name}", stdin=requirements.encode())
+    answer = read_answer(connection, output)
+    if "python" not in answer:
+        raise RemoteCommandError(f"{instance_id}: environment.py named no Python, but answered {answer}")
     if answer.get("reused"):
         emit(Notice(message=f"environment {key} was built before and is used again", instance_id=instance_id))
-    return python
+    return str(answer["python"])
+
+
+def _run_commands(connection: Connection, setup: Setup, *, clock: Clock, emit: Emit) -> None:
+    instance_id = connection.endpoint.instance_id
+    if APT.search(setup.commands):
+        message = "waiting for cloud-init and for apt's locks, 20 minutes at most"
+        with stage(emit, clock, message, instance_id=instance_id):
+            connection.check(f"sh {FOLDER}/apt.sh >{FOLDER}/apt.log")
+    with stage(emit, clock, "running the recipe's set-up commands", instance_id=instance_id):
+        connection.send_bytes(setup.commands.encode(), f"{FOLDER}/setup.sh")
+        connection.check(f"sh -e {FOLDER}/setup.sh >{FOLDER}/setup.log")
 
 
 def prepare_all(
-    connections: Mapping[str, Connection], setup: Setup, requirements: str, *, clock: Clock, emit: Emit
+    connections: Mapping[str, Connection],
+    setup: Setup,
+    requirements: Callable[[str], str],
+    *,
+    clock: Clock,
+    emit: Emit,
 ) -> dict[str, DlcloudError]:
     """Set up, all at once, the instances that are not set up in this way; the others go on undisturbed.
+
+    Args:
+        connections: Of the instances, by id.
+        setup: The recipe's.
+        requirements: Returns the packages of an instance by its id.
+        clock: Dates events.
+        emit: Takes them.
 
     Returns:
         The errors of those that failed, by instance id.
     """
     outcomes = fan_out(
-        lambda name: _prepare_once(connections[name], setup, requirements, clock=clock, emit=emit),
+        lambda name: _prepare_once(connections[name], setup, requirements(name), clock=clock, emit=emit),
         list(connections),
         width=max(1, len(connections)),
     )
@@ -107,6 +136,15 @@ def _prepare_once(
         return
     prepare(connection, setup, requirements, clock=clock, emit=emit)
     connection.send_bytes(digest.encode(), PREPARED)
+
+
+def commands_digest(setup: Setup) -> str:
+    """Return the digest that names the set-up commands, for an image that was made after them."""
+    return hashlib.sha256(setup.commands.encode()).hexdigest()
+
+
+def _ran_in_image(connection: Connection, setup: Setup) -> bool:
+    return connection.run(f"cat {IMAGE}").stdout.decode(errors="replace") == commands_digest(setup)
 
 
 def environment_key(requirements: str) -> str:

@@ -1,12 +1,15 @@
 """The state of an account as tables: the checks of `doctor`, and what `gc` found left over."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
 from dlcloud.core.cluster import Leftover
-from dlcloud.core.cost import money, volume_usd
+from dlcloud.core.cost import money, snapshot_usd, volume_usd
+from dlcloud.core.own_images import OwnImage, stale_reason
+from dlcloud.core.selftest import Finding
+from dlcloud.core.surcharges import HOURS_PER_MONTH
 from dlcloud.report.table import Cell, Report, Section
 
 
@@ -23,7 +26,10 @@ class Check:
         return {True: "ok", False: "REFUSED", None: "unknown"}[self.good]
 
 
-def findings_report(checks: Sequence[Check], *, target: str) -> Report:
+def findings_report(
+    checks: Sequence[Check], *, target: str, statements: Sequence[Mapping[str, object]] = ()
+) -> Report:
+    """Return a row for each check; `statements` are those that the caller's policy lacks."""
     return Report(
         command="doctor",
         records=[{"check": check.name, "verdict": check.verdict, "detail": check.detail} for check in checks],
@@ -36,6 +42,33 @@ def findings_report(checks: Sequence[Check], *, target: str) -> Report:
             )
         ],
         empty="",
+        extra={"missing_statements": list(statements)},
+    )
+
+
+def selftest_report(findings: Sequence[Finding], *, errors: Sequence[str]) -> Report:
+    return Report(
+        command="selftest",
+        records=[
+            {
+                "number": finding.number,
+                "claim": finding.claim,
+                "verdict": str(finding.verdict),
+                "evidence": finding.evidence,
+            }
+            for finding in findings
+        ],
+        sections=[
+            Section(
+                heading="",
+                titles=("#", "claim", "verdict", "evidence"),
+                rows=[(f.number, f.claim, str(f.verdict), f.evidence) for f in findings],
+                notes=errors,
+                wrapped={1: 28, 3: 34},
+            )
+        ],
+        empty="",
+        extra={"errors": list(errors)},
     )
 
 
@@ -48,10 +81,12 @@ class PricedLeftover:
 
 
 def price_leftover(leftover: Leftover, instance_usd: Decimal | None) -> PricedLeftover:
-    """Return a leftover with its price: `instance_usd` for an instance, gp3's for a volume, else nothing."""
+    """Return a leftover with its price: `instance_usd` for an instance, else that of its storage."""
     if leftover.kind == "instance":
         return PricedLeftover(leftover=leftover, hourly_usd=instance_usd)
-    return PricedLeftover(leftover=leftover, hourly_usd=volume_usd(leftover.size_gib))
+    if leftover.kind in {"image", "snapshot"}:
+        return PricedLeftover(leftover=leftover, hourly_usd=snapshot_usd(leftover.size_gib))
+    return PricedLeftover(leftover=leftover, hourly_usd=volume_usd(leftover.size_gib, region=leftover.region))
 
 
 def leftovers_report(priced: Sequence[PricedLeftover], *, now: datetime) -> Report:
@@ -78,7 +113,8 @@ def leftovers_report(priced: Sequence[PricedLeftover], *, now: datetime) -> Repo
 
 def _row(priced: PricedLeftover, now: datetime) -> tuple[str, ...]:
     leftover, instance = priced.leftover, priced.leftover.instance
-    since = str(now - instance.launched_at).partition(".")[0] if instance else ""
+    begun_at = instance.launched_at if instance else leftover.image.created_at if leftover.image else None
+    since = str(now - begun_at).partition(".")[0] if begun_at else ""
     size = f"{leftover.size_gib} GiB" if leftover.size_gib else ""
     kind = instance.instance_type if instance else size
     usd = "unknown" if priced.hourly_usd is None else money(priced.hourly_usd) if priced.hourly_usd else ""
@@ -100,3 +136,41 @@ def _record(priced: PricedLeftover) -> dict[str, Cell]:
         "size_gib": leftover.size_gib or None,
         "hourly_usd": priced.hourly_usd,
     }
+
+
+def images_report(images: Sequence[OwnImage], *, region: str, now: datetime) -> Report:
+    """Return a row for each image, with the most that it costs a month."""
+    records: list[dict[str, Cell]] = [
+        {
+            "image_id": image.image_id,
+            "name": image.name,
+            "region": region,
+            "state": stale_reason(image, images, now) or image.state,
+            "created_at": image.created_at,
+            "size_gib": image.size_gib,
+            "monthly_usd": snapshot_usd(image.size_gib) * HOURS_PER_MONTH,
+            "cluster_id": image.cluster_id,
+        }
+        for image in images
+    ]
+    section = Section(
+        heading="",
+        titles=("image", "name", "state", "created", "GiB", "USD/month", "cluster"),
+        rows=[
+            (
+                image.image_id,
+                image.name,
+                str(record["state"]),
+                f"{image.created_at:%Y-%m-%d %H:%M}",
+                str(image.size_gib),
+                money(snapshot_usd(image.size_gib) * HOURS_PER_MONTH),
+                image.cluster_id,
+            )
+            for image, record in zip(images, records, strict=True)
+        ],
+        notes=["USD/month at most: empty blocks are not billed", "dlcloud gc CLUSTER deletes an image"],
+        numeric=frozenset({4, 5}),
+    )
+    return Report(
+        command="image", records=records, sections=[section] if images else [], empty=f"no images in {region}"
+    )

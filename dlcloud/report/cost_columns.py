@@ -267,6 +267,7 @@ _COST = (
     RUN_USD,
     Column(key="run_instance_usd", value=_rounded("cost.instance_usd")),
     Column(key="run_volume_usd", value=_rounded("cost.volume_usd")),
+    Column(key="run_address_usd", value=_rounded("cost.address_usd")),
     *SECONDS,
     Column(key="bill_final", value=_path("cost.final"), kind=bool),
 )

@@ -62,7 +62,7 @@ def run_cost_section(rows: Iterable[ResultRow], *, whole: bool) -> list[Section]
         return []
     shown = billed if whole else billed[:MOST_ROWS]
     costs = [row.cost for row in shown if row.cost]
-    notes = ["billed by the second from launch to end, at least 60 s, its EBS volume included"]
+    notes = ["billed by the second, at least 60 s, EBS volume and public address included"]
     if any(cost.setup_s is None for cost in costs):
         notes.append("set-up of runs of an older dlcloud is in their boot")
     if not all(cost.final for cost in costs):
@@ -121,7 +121,7 @@ def billed_section(clusters: Sequence[Reconciliation], unanswered: str) -> Secti
     if any(cluster.billed and cluster.billed.estimated for cluster in clusters):
         notes.append("~: AWS has not closed the month yet")
     if clusters:
-        notes.append("estimate: instances and their EBS volumes; AWS's bill has taxes and traffic, too")
+        notes.append("estimate: instances, volumes and addresses; AWS's bill has taxes and traffic, too")
     section = Section(
         heading="what AWS billed",
         titles=("cluster", "region", "estimate USD", "billed USD", "difference"),

@@ -40,13 +40,13 @@ def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
             "FP32",
             "fp16",
             "USD/h",
-            "spot",
+            *(["spot"] if any(offer.spot for offer in offers) else []),
             "per USD",
         ),
-        rows=[_row(offer) for offer in offers],
+        rows=[_row(offer, spot=any(other.spot for other in offers)) for offer in offers],
         notes=_notes(offers, region),
         numeric=frozenset({1, 2, 5, 6, 7, 8, 9}),
-        wrapped={3: 9},
+        wrapped={3: 6, 4: 11},
     )
     return Report(
         command="instances",
@@ -57,19 +57,19 @@ def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
     )
 
 
-def _row(offer: Offer) -> tuple[str, ...]:
-    hardware, gpu = offer.hardware, offer.hardware.gpu
+def _row(offer: Offer, *, spot: bool) -> tuple[str, ...]:
+    hardware = offer.hardware
     mark = {"retired": "†", "previous-generation": "‡"}.get(hardware.status, "")
     return (
         hardware.name + mark,
         str(hardware.physical_cores),
         f"{hardware.memory_gib:g}",
-        " ".join(hardware.cpu_isa),
-        "" if gpu is None else f"{gpu.count}x {gpu.name}",
+        " ".join(hardware.cpu_isa) or hardware.architecture,
+        "" if hardware.accelerator is None else hardware.accelerator.describe(),
         _number(hardware.fp32_tflops),
         _number(hardware.tensor_tflops),
         _usd(offer.on_demand),
-        _usd(offer.spot),
+        *([_usd(offer.spot)] if spot else []),
         _number(None if offer.tflops_per_usd is None else float(offer.tflops_per_usd)),
     )
 
@@ -83,6 +83,8 @@ def _notes(offers: Sequence[Offer], region: str) -> list[str]:
     for price in prices:
         sources[price.source].append(price.as_of)
     notes += [f"prices of {min(dates):%Y-%m-%d}: {source}" for source, dates in sources.items()]
+    if any(offer.on_demand is None for offer in offers):
+        notes.append("no price is known where USD/h is empty")
     if any(offer.hardware.status == "previous-generation" for offer in offers):
         notes.append("‡ previous generation")
     for offer in offers:
@@ -93,7 +95,7 @@ def _notes(offers: Sequence[Offer], region: str) -> list[str]:
 
 
 def _record(offer: Offer) -> dict[str, Cell]:
-    hardware, gpu = offer.hardware, offer.hardware.gpu
+    hardware, accelerator = offer.hardware, offer.hardware.accelerator
     return {
         "instance_type": hardware.name,
         "status": hardware.status,
@@ -102,9 +104,13 @@ def _record(offer: Offer) -> dict[str, Cell]:
         "memory_gib": hardware.memory_gib,
         "cpu_model": hardware.cpu_model,
         "cpu_isa": " ".join(hardware.cpu_isa),
-        "gpu": gpu.name if gpu else None,
-        "gpu_count": gpu.count if gpu else 0,
-        "gpu_memory_mib": gpu.memory_mib if gpu else None,
+        "architecture": hardware.architecture,
+        "gpu": accelerator.name if accelerator else None,
+        "gpu_count": accelerator.count if accelerator else 0,
+        "gpu_share": accelerator.share if accelerator else None,
+        "gpu_memory_mib": accelerator.memory_mib if accelerator else None,
+        "local_disks_gb": hardware.local_disks_gb,
+        "network": hardware.network,
         "fp32_tflops": hardware.fp32_tflops,
         "tensor_tflops": hardware.tensor_tflops,
         "hourly_usd": offer.on_demand.hourly_usd if offer.on_demand else None,

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.cost import exact, money, rounded
-from dlcloud.core.instance import Market
+from dlcloud.core.instance import X86_64, Market
 from dlcloud.core.plan import Plan, Pool
 from dlcloud.core.resize import Resize
+from dlcloud.core.surcharges import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges
 from dlcloud.report.table import Cell, Report, Section
 
 
@@ -27,8 +28,8 @@ def _section(plan: Plan, *, detached: bool) -> Section:
     )
     notes = [
         f"{count} instance(s) for {plan.workload}",
-        f"image {plan.image.image_id}, {plan.disk_gib} GiB of encrypted gp3",
-        f"SSH from {plan.cidr} only; account {plan.account}, {plan.region}",
+        f"image {plan.image.image_id}{_architecture(plan)}, {plan.disk_gib} GiB of encrypted gp3",
+        f"SSH from {', '.join(plan.cidrs)} only; account {plan.account}, {plan.region}",
         _cost(plan),
         *_conditions(plan),
         _afterwards(plan, detached=detached),
@@ -43,6 +44,11 @@ def _section(plan: Plan, *, detached: bool) -> Section:
         notes=notes,
         numeric=frozenset({4}),
     )
+
+
+def _architecture(plan: Plan) -> str:
+    """Return the image's architecture where it is not the usual one."""
+    return "" if plan.image.architecture in {"", X86_64} else f" ({plan.image.architecture})"
 
 
 def _afterwards(plan: Plan, *, detached: bool) -> str:
@@ -68,7 +74,8 @@ def _cost(plan: Plan) -> str:
         return f"cost unknown; instances end themselves after {plan.life_minutes} minutes at the latest"
     return (
         f"{rounded(plan.hourly_usd)} USD/h at most; worst case {money(plan.worst_case_usd)} USD:\n"
-        f"instances end themselves after {plan.life_minutes} minutes, with the launcher gone too"
+        f"instances end themselves after {plan.life_minutes} minutes, with the launcher gone too\n"
+        f"({describe_surcharges(plan.region)})"
     )
 
 
@@ -79,6 +86,15 @@ def _conditions(plan: Plan) -> list[str]:
         conditions.append(f"each ends itself after {plan.idle_minutes} minutes without work")
     if plan.on_demand_base:
         conditions.append(f"{plan.on_demand_base} of them on-demand, the others spot")
+    if plan.one_zone:
+        conditions.append(
+            "all in one zone as far as it has capacity; traffic between zones, "
+            f"{ZONE_TRAFFIC_USD_PER_GB} USD per GB, is not counted"
+        )
+    if Market.SPOT in {pool.market for pool in plan.pools}:
+        conditions.append(
+            "a spot instance that EC2 interrupts in its first hour is free, but for disk and address"
+        )
     return conditions
 
 
@@ -116,7 +132,7 @@ def _whole(plan: Plan) -> dict[str, Cell | list[str]]:
         "max_count": plan.max_count,
         "image_id": plan.image.image_id,
         "disk_gib": plan.disk_gib,
-        "cidr": plan.cidr,
+        "cidr": ", ".join(plan.cidrs),
         "workload": plan.workload,
         "life_minutes": plan.life_minutes,
         "hourly_usd": plan.hourly_usd,
@@ -125,6 +141,7 @@ def _whole(plan: Plan) -> dict[str, Cell | list[str]]:
         "keep": plan.keep,
         "idle_minutes": plan.idle_minutes,
         "on_demand_base": plan.on_demand_base,
+        "one_zone": plan.one_zone,
         "max_usd": plan.max_usd,
         "rehearsal": plan.rehearsal,
     }
@@ -224,4 +241,4 @@ def _resize_notes(resize: Resize, plan: Plan | None) -> list[str]:
     if hourly is not None and worst is not None:
         cost = f"{rounded(hourly)} USD/h at most in all; worst case {money(worst)} USD"
     ends = f"new instances end themselves after {plan.life_minutes} minutes, with the launcher gone too"
-    return [*notes, f"SSH from {plan.cidr} only", cost, ends, *plan.reasons]
+    return [*notes, f"SSH from {', '.join(plan.cidrs)} only", cost, ends, *plan.reasons]

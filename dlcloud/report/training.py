@@ -99,7 +99,7 @@ def _costs(training: Training) -> Section:
         rows.append(tuple("" if value is None else str(value) for value in record.values()))
     heading = "what each instance cost; a price is not known"
     if training.usd is not None:
-        heading = f"{money(training.usd)} USD in all, volumes included"
+        heading = f"{money(training.usd)} USD in all, volumes and addresses included"
     return Section(
         heading=heading,
         titles=("instance", "type", "market", "seconds", "USD/h", "USD"),

@@ -60,7 +60,7 @@ def user_data(
         "@PUBLIC_KEY@": public_key,
         "@HOST_PROOF@": proof,
         "@WATCHDOG@": watchdog,
-        "@LIFE@": f"+{life_minutes}",
+        "@LIFE@": f"{life_minutes}min",
     }
     # In one pass, so that no value is searched for words; a quoted JSON string is a YAML string.
     return re.sub("|".join(texts), lambda word: json.dumps(texts[word[0]]), template("user_data.yaml"))

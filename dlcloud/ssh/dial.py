@@ -1,5 +1,6 @@
 """Open connections to instances, proving each host key before anything is sent, and keep them for reuse."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -8,11 +9,11 @@ from pathlib import Path
 
 from paramiko import AuthenticationException, Ed25519Key, SSHException, Transport
 
-from dlcloud.core.errors import HostKeyError, UnreachableError
+from dlcloud.core.errors import HostKeyError, InstanceError, UnreachableError
 from dlcloud.core.protocols import Clock
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh.connection import SshConnection, is_loopback
-from dlcloud.ssh.handshake import exchange_keys, log_in, read_key
+from dlcloud.ssh.handshake import ask_default_user, exchange_keys, log_in, read_key
 from dlcloud.ssh.host_keys import PROOF_COMMAND, KnownHosts, fingerprint, is_proof
 from dlcloud.ssh.process import explain, label
 from dlcloud.ssh.transports import Transports
@@ -114,6 +115,7 @@ class Dialer:
                     hint="user data still runs, or failed: see /var/log/cloud-init-output.log there",
                 ) from e
             except AuthenticationException as e:
+                self._refuse_other_user(endpoint)
                 failed, cause = f"{label(endpoint)}: login refused for user {endpoint.user}", e
             except (OSError, EOFError, SSHException, UnreachableError) as e:
                 failed, cause = f"{label(endpoint)}: no SSH connection: {explain(e)}", e
@@ -147,6 +149,19 @@ class Dialer:
             transport.close()
             raise
         return transport, host_key, secret
+
+    def _refuse_other_user(self, endpoint: Endpoint) -> None:
+        """Raise InstanceError if the image gives its keys to another user; else a login may work later."""
+        timeouts = {"connect_timeout_s": self._connect_timeout_s, "answer_timeout_s": ANSWER_S}
+        with contextlib.suppress(OSError, EOFError, SSHException):
+            transport, _ = exchange_keys(endpoint, **timeouts)
+            with contextlib.closing(transport):
+                user = ask_default_user(transport, self._login_key(), timeout_s=ANSWER_S)
+            if user not in {"", endpoint.user}:
+                raise InstanceError(
+                    f"{label(endpoint)}: login refused for user {endpoint.user}; the image's user is {user}",
+                    f"set instances.user to {user} in the recipe",
+                )
 
     def _reconnect(self, endpoint: Endpoint) -> Transport:
         transport, _, secret = self._log_in(endpoint, ANSWER_S)

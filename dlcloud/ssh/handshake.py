@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import socket
 from pathlib import Path
 
@@ -15,6 +16,8 @@ KEEPALIVE_S = 15
 # Sealed in one go, GCM carries 1.5 times what paramiko's own first choice, CTR with a separate HMAC, does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 _UNANSWERED_MS = 60_000
+_DEFAULT_USER = re.compile(rb'login as the user "([a-z_][a-z0-9_-]{0,31})"')
+_LONGEST_LINE = 1024
 _LOG_NAME = "dlcloud.ssh.transport"
 
 
@@ -82,6 +85,23 @@ def log_in(transport: Transport, user: str, key: Ed25519Key) -> None:
     missing = transport.auth_publickey(user, key)
     if missing:
         raise SSHException(f"the server asks for more than a key: {', '.join(missing)}")
+
+
+def ask_default_user(transport: Transport, key: Ed25519Key, *, timeout_s: float) -> str:
+    """Return the user that an image gives keys to: the login as root only prints it; empty if it does not.
+
+    Source: cloud-init, cc_ssh with `disable_root`, the default of Ubuntu's, Debian's and Amazon's images.
+    """
+    try:
+        log_in(transport, "root", key)
+        channel = transport.open_session(timeout=timeout_s)
+        channel.settimeout(timeout_s)
+        channel.exec_command("true")
+        answer = _DEFAULT_USER.search(channel.makefile("rb").readline(_LONGEST_LINE))
+    except (OSError, EOFError, SSHException) as e:
+        logging.getLogger(_LOG_NAME).debug("root names no user: %s", e)
+        return ""
+    return answer[1].decode() if answer else ""
 
 
 def _tune(connected: socket.socket) -> None:

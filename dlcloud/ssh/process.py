@@ -143,7 +143,7 @@ class RemoteProcess:
             channel.in_stderr_buffer.set_event(self._arrival)
             channel.exec_command(command)
         except (SSHException, OSError, EOFError) as e:
-            raise self._broken(e) from e
+            raise (self._late() if self._remaining() == 0 else self._broken(e)) from e
         return transport, channel
 
     def _send_stdin(self, stdin: bytes | Feed) -> None:
@@ -198,6 +198,9 @@ class RemoteProcess:
 
     def _timed_out(self) -> UnreachableError:
         self._close_channel()
+        return self._late()
+
+    def _late(self) -> UnreachableError:
         return UnreachableError(
             f"{self._endpoint.instance_id}: a command had not ended after {self._timeout_s or 0:.1f} s",
             hint="its programs may still run on the instance",

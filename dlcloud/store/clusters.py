@@ -18,6 +18,9 @@ HAND_OVER = "hand-over"
 FETCH = "fetch"
 """Intent recorded while results are copied back from a detached cluster's controller."""
 
+GROUP = "security group"
+"""Intent recorded before the cluster's security group is created."""
+
 IN_CHARGE = "in charge"
 """The outcome of a complete hand-over."""
 
@@ -116,13 +119,14 @@ class Clusters:
         return next(reversed(self.intents(cluster_id, HAND_OVER)), None)
 
     def has_intents(self, cluster_id: str) -> bool:
-        """True if anything was ever requested for this cluster."""
-        return bool(self._database.read("SELECT 1 FROM intents WHERE cluster_id = ? LIMIT 1", cluster_id))
+        """True if anything was ever requested for this cluster's instances."""
+        statement = "SELECT 1 FROM intents WHERE cluster_id = ? AND action != ? LIMIT 1"
+        return bool(self._database.read(statement, cluster_id, GROUP))
 
     def _put_member(self, cluster_id: str, member: Member) -> None:
         instance = member.instance
         stored = self._database.read(
-            "SELECT ended_at FROM members WHERE instance_id = ?", instance.instance_id
+            "SELECT ended_at, interrupted FROM members WHERE instance_id = ?", instance.instance_id
         )
         row = {
             "instance_id": instance.instance_id,
@@ -138,6 +142,7 @@ class Clusters:
             "price_as_of": member.price_as_of,
             "launched_at": instance.launched_at,
             "ended_at": stored[0]["ended_at"] if stored and stored[0]["ended_at"] else member.ended_at,
+            "interrupted": int(member.interrupted or bool(stored and stored[0]["interrupted"])),
         }
         self._database.insert("members", row, replace=True)
 

@@ -129,7 +129,7 @@ def _converter(hint: Any) -> Callable[[Any], object] | None:  # noqa: ANN401  a 
     (kind,) = [option for option in get_args(hint) or [hint] if option is not NoneType][:1]
     if kind is datetime:
         return datetime.fromisoformat
-    return kind if isinstance(kind, type) and issubclass(kind, Decimal | Enum) else None
+    return kind if isinstance(kind, type) and issubclass(kind, Decimal | Enum | bool) else None
 
 
 def _stored(value: object) -> Value:

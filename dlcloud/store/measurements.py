@@ -17,6 +17,7 @@ Parsed = TypeVar("Parsed")
 log = logging.getLogger(__name__)
 
 # One parameter for any number of ids: SQLite limits the number of parameters.
+_BILLED = "instance_id, launched_at, ended_at, disk_gib, interrupted"
 _AMONG = "IN (SELECT value FROM json_each(?))"
 
 _KIND = "workload, instance_type, cloud, case_name, setting"
@@ -156,8 +157,8 @@ class Measurements:
     def billing_periods(self, instance_ids: Collection[str]) -> dict[str, BillingPeriod]:
         """Return the billing periods of instances by id, imported ones included."""
         statement = (
-            f"SELECT instance_id, launched_at, ended_at, disk_gib FROM leases WHERE instance_id {_AMONG}"
-            " UNION ALL SELECT instance_id, launched_at, members.ended_at, disk_gib"
+            f"SELECT {_BILLED} FROM leases WHERE instance_id {_AMONG}"
+            " UNION ALL SELECT instance_id, launched_at, members.ended_at, disk_gib, interrupted"
             f" FROM members JOIN clusters USING (cluster_id) WHERE instance_id {_AMONG}"
         )
         ids = json.dumps([*instance_ids])

@@ -105,6 +105,11 @@ MIGRATIONS = (
         PRIMARY KEY (bench_id, instance_type, benchmark, setting)
     ) WITHOUT ROWID
     """,
+    # EC2 took the instance back: its first hour is free.
+    """
+    ALTER TABLE members ADD COLUMN interrupted INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE leases ADD COLUMN interrupted INTEGER NOT NULL DEFAULT 0
+    """,
 )
 
 

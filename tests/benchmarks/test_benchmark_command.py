@@ -10,7 +10,7 @@ import pytest
 
 from dlcloud.benchmarks.command import reporting
 from dlcloud.benchmarks.command.arguments import read_settings
-from dlcloud.benchmarks.command.output import JsonField, Pattern, after_warm_up
+from dlcloud.benchmarks.command.output import LONGEST_LINE, JsonField, OutputLines, Pattern, after_warm_up
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
 from dlcloud.benchmarks.harness import redaction
 from dlcloud.benchmarks.harness.variant import VariantError
@@ -221,7 +221,7 @@ def test_values_of_the_warm_up_do_not_count():
 
 
 def test_arguments_are_quoted_and_units_named(tmp_path):
-    with (tmp_path / "echo").open("w") as echo:
+    with (tmp_path / "echo").open("wb") as echo:
         variant = CommandVariant(
             setting=Setting(name="a", arguments=("two words", "$HOME")),
             command="printf '%s|'",
@@ -236,6 +236,24 @@ def test_arguments_are_quoted_and_units_named(tmp_path):
         variant.warm_up(1.0)
         variant.close()
     assert (tmp_path / "echo").read_text() == "two words|$HOME|"
+
+
+def test_throughputs_are_read_wherever_output_is_cut():
+    output = "a 1\r\nb é 2\rc 3\n\n4".encode()
+    for size in range(1, len(output) + 1):
+        lines = OutputLines(Pattern.parse(r"(\d)\s*$"))
+        for start in range(0, len(output), size):
+            lines.feed(output[start : start + size])
+        lines.close()
+        assert (lines.values, lines.last) == ([1, 2, 3, 4], "4"), size
+
+
+def test_a_line_without_end_is_read_in_bounded_memory():
+    lines = OutputLines(Pattern.parse(r"(\d+)"))
+    for _ in range(40):
+        lines.feed(b"x" * (LONGEST_LINE // 10))
+    lines.feed(b" 7\n")
+    assert (lines.values, len(lines.last)) == ([7], LONGEST_LINE + 2)
 
 
 REPORTING = """

@@ -20,6 +20,7 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
+from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.prices import Prices
 from dlcloud.local.site import LocalSite
 from dlcloud.resources.texts import control_policy
@@ -75,7 +76,7 @@ def backend(name, url, access_key=("local", "local")):
     )
     cloud = Ec2Cloud(
         clients=clients,
-        catalog=catalog,
+        types=InstanceTypes(clients=clients, catalog=catalog, cache=FakeAnswerCache(), clock=clock),
         images=Images(clients=clients, cache=FakeAnswerCache(), clock=clock),
         prices=prices,
         own_cidr=lambda: "192.0.2.1/32",

@@ -78,7 +78,7 @@ def test_zones_offer_types_and_a_type_that_does_not_exist_is_absent(there):
 
 
 def test_the_network_has_a_subnet_in_a_zone_that_offers_the_type(there):
-    assert set(there.account.subnet_zones()) & set(there.cloud.offered_zones([TYPE])[TYPE])
+    assert set(there.account.subnets()) & set(there.cloud.offered_zones([TYPE])[TYPE])
 
 
 def test_limits_and_usage_are_returned(there):
@@ -140,7 +140,7 @@ def test_a_fleet_launches_from_many_pools_and_leaves_nothing(there, cluster, mar
     launched = there.cloud.launch_fleet(
         FleetRequest(
             template=template,
-            pools=tuple((TYPE, zone) for zone in zones if zone in there.account.subnet_zones()),
+            pools=tuple((TYPE, zone) for zone in zones if zone in there.account.subnets()),
             spot_count=int(market is Market.SPOT),
             on_demand_count=int(market is Market.ON_DEMAND),
             client_token=secrets.token_hex(16),

@@ -60,6 +60,17 @@ def test_a_second_market_adds_one_call_to_the_verdict(home, control):
             assert f"{name} {market} in us-east-1a, us-east-1b" in outcome["output"]
 
 
+def test_a_denied_spot_request_costs_no_on_demand_price(home, control):
+    control.add_fault("CreateFleet", "UnauthorizedOperation")
+    outcome = up(home, market="spot-then-on-demand")
+    assert outcome["status"] == 3
+    assert launch_calls(control)["CreateFleet"] == 1
+    assert "c5.xlarge spot in us-east-1a, us-east-1b" in outcome["output"]
+    assert "The local cloud was asked to refuse this call. (UnauthorizedOperation)" in outcome["output"]
+    assert "iam_policy.json" in outcome["output"]
+    assert not any(home.left().values())
+
+
 def test_a_quota_is_asked_once_and_never_again(home, control):
     control.add_fault("CreateFleet", "MaxSpotInstanceCountExceeded")
     outcome = up(home)

@@ -32,6 +32,7 @@ class User:
     home: Path
     command: tuple[str, ...] = (str(DLCLOUD),)
     variables: dict[str, str] = field(default_factory=dict)
+    timeout_s: float = TIMEOUT_S
 
     def run(
         self, *arguments: str, expect: int | None = 0, text: str = ""
@@ -44,7 +45,7 @@ class User:
             capture_output=True,
             text=True,
             input=text,
-            timeout=TIMEOUT_S,
+            timeout=self.timeout_s,
             check=False,
         )
         failure = f"dlcloud {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -110,7 +111,7 @@ class User:
         return kept | own | self.variables
 
 
-def wait_until(true, *, seconds: float = 60.0) -> None:
+def wait_until(true, *, seconds: float = TIMEOUT_S) -> None:
     """Poll until a condition holds."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -2,7 +2,7 @@
 
 import signal
 
-from terminal import wait_until
+from terminal import TIMEOUT_S, wait_until
 
 TYPES = ("-i", "c5.xlarge", "-i", "c7i.xlarge")
 
@@ -41,7 +41,7 @@ def test_ctrl_c_ends_every_instance_and_a_kill_is_made_up_for_by_the_next(user):
         process = user.begin("bench", *TYPES, "--recipe", recipe)
         wait_until(lambda: len(user.alive()) == 2)
         process.send_signal(number)
-        _, output = process.communicate(timeout=120)
+        _, output = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == (130 if number is signal.SIGINT else -9), output
         assert user.alive() == [] or number is signal.SIGKILL
     left = set(user.alive())

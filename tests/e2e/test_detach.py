@@ -113,10 +113,10 @@ def test_another_machine_watches_resizes_and_brings_the_results_home(left: User,
     assert elsewhere.run("status").stdout == "nothing is up\n"
     records = elsewhere.json("status", "--everywhere")["result"]["records"]
     assert {(record["cluster"], record["cluster_state"]) for record in records} == {(NAME, "detached")}
-    wait_until(lambda: sizes(elsewhere) >= {2}, seconds=120)
+    wait_until(lambda: sizes(elsewhere) >= {2})
     assert elsewhere.json("resize", NAME, "1")["result"]["records"]
     assert "worker" in elsewhere.run("logs", NAME).stdout
-    wait_until(lambda: state(elsewhere) == "ready", seconds=240)
+    wait_until(lambda: state(elsewhere) == "ready")
     ended = [record["state"] for record in elsewhere.json("status", NAME)["result"]["records"]]
     assert sorted(ended) == ["running", "terminated"]
     down = elsewhere.json("down", NAME)["result"]

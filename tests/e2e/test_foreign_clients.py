@@ -19,8 +19,12 @@ AWS = Path(sys.executable).with_name("aws")
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
+    """A local EC2 whose instances see this machine's files, as they run clients that are installed here."""
     site = LocalSite(tmp_path_factory.mktemp("site"))
-    yield Rig(site, site.start())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DLCLOUD_LOCAL_ISOLATION", "none")
+        endpoint = site.start()
+    yield Rig(site, endpoint)
     site.stop()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from terminal import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -97,7 +98,7 @@ def test_a_wheel_carries_recipes_and_templates(user, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -106,7 +107,8 @@ def test_a_wheel_carries_recipes_and_templates(user, tmp_path):
 
 def test_two_commands_start_one_local_cloud_that_listens_on_loopback(newcomer):
     both = [newcomer.begin("local", "start", "--output", "json") for _ in range(2)]
-    urls = {json.loads(process.communicate(timeout=60)[0])["result"]["records"][0]["url"] for process in both}
+    answers = [json.loads(process.communicate(timeout=TIMEOUT_S)[0]) for process in both]
+    urls = {answer["result"]["records"][0]["url"] for answer in answers}
     assert len(urls) == 1
     assert urls.pop().startswith("http://127.0.0.1:")
     assert newcomer.json("local", "status")["result"]["records"] == []

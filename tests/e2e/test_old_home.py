@@ -26,7 +26,15 @@ COMMANDS = {
     "settings": ("compare", "baseline", "tuned"),
 }
 # What an instance has cost that the store does not know to have ended grows with time.
-GROWING = {"usd_so_far", "run_usd", "run_instance_usd", "run_volume_usd", "billed_seconds", "rest_seconds"}
+GROWING = {
+    "usd_so_far",
+    "run_usd",
+    "run_instance_usd",
+    "run_volume_usd",
+    "run_address_usd",
+    "billed_seconds",
+    "rest_seconds",
+}
 UP = {"i-3c0b3707a1b6b5d89", "i-12ea34cc1f7b998c4", "i-a8be804ee137e55dc", "mine-deb5f764"}
 
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from terminal import wait_until
+from terminal import TIMEOUT_S, wait_until
 
 LONG = "for i in 1 2 3 4 5 6; do echo tick $i; sleep 0.5; done; echo images/sec: 5"
 
@@ -15,7 +15,7 @@ def running(user):
     process = user.begin("up", user.recipe(LONG, count=2), "--keep", "--name", "busy")
     wait_until(lambda: len(user.json("status")["result"]["records"]) == 2 and _started(user))
     yield process
-    process.communicate(timeout=120)
+    process.communicate(timeout=TIMEOUT_S)
     user.run("down", "--all")
 
 
@@ -35,7 +35,7 @@ def test_status_logs_exec_ssh_and_cost_report_at_once(user, running):
     processes = [user.begin(*command, "--output", "json") for command in commands]
     documents = []
     for command, process in zip(commands, processes, strict=True):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, f"{command}: {out}{err}"
         documents.append(json.loads(out))
     status, answered, _, shell, log = (document["result"] for document in documents)
@@ -61,7 +61,9 @@ def test_the_aws_command_line_sees_what_status_shows(user):
 @pytest.mark.usefixtures("running")
 def test_ssh_reaches_the_instance_through_the_proven_host_key(user):
     command = user.json("ssh", "busy")["result"]["command"]
-    done = subprocess.run([*command, "echo through"], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [*command, "echo through"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
     assert done.stdout == "through\n", done.stderr
 
 
@@ -72,9 +74,20 @@ def test_an_up_in_charge_cannot_be_disturbed_by_down(user, running):
 
 
 def test_exec_tells_which_instance_failed(user, running):
-    running.wait(timeout=60)
+    running.wait(timeout=TIMEOUT_S)
     done = user.run("exec", "busy", "test $(id -u) -lt 0", expect=4)
     assert "2 of 2" in done.stderr
     first = user.json("status")["result"]["records"][0]["instance_id"]
     done = user.run("exec", "busy", "--", "sh", "-c", f"case $HOME in *{first}*) exit 3;; esac", expect=5)
     assert first in done.stderr
+
+
+def test_exec_prints_much_output_whole(user, running):
+    running.wait(timeout=TIMEOUT_S)
+    one, other = (record["instance_id"] for record in user.json("status")["result"]["records"])
+    lines = [f"{number}" for number in range(1, 200_001)]
+    assert user.run("exec", "busy", "-i", "1", "seq 200000").stdout.splitlines() == lines
+    done = user.run("exec", "busy", "seq 200000; printf out; printf error >&2")
+    whole = [f"{name}: {line}" for name in (one, other) for line in [*lines, "out"]]
+    assert done.stdout.splitlines() == whole
+    assert done.stderr.splitlines()[-2:] == [f"{one}: error", f"{other}: error"]

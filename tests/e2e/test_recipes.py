@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from terminal import User, wait_until
+from terminal import TIMEOUT_S, User, wait_until
 
 from dlcloud.bench.program import program_of
 from dlcloud.benchmarks.catalog import BENCHMARKS
@@ -68,6 +68,17 @@ def test_a_recipe_runs_in_its_tiny_form(user: User, name):
     assert user.alive() == []
 
 
+@pytest.mark.timeout(1200)  # it builds an environment of 941 MB, unless there is one
+@pytest.mark.skipif(not ALL, reason="three minutes: DLCLOUD_TEST_RECIPES=all")
+def test_the_elastic_recipe_loses_no_step(user: User):
+    output, progress = user.begin("up", "dynamic-training", "--output", "json").communicate(timeout=1100)
+    assert output, progress
+    (training,) = json.loads(output)["result"]["records"]
+    steps = [record["step"] for record in _records(user, "step", "dynamic-training")]
+    assert sorted(set(steps)) == list(range(1, training["steps"] + 1))
+    assert user.alive() == []
+
+
 def _reachable(host):
     with suppress(OSError), socket.create_connection((host, 443), timeout=5):
         return True
@@ -82,9 +93,9 @@ def test_an_interrupted_sweep_resumes_on_a_new_instance(user: User):
         "    slice-seconds: 0.05, warm-up-seconds: 0.5}\n"
     )
     process = user.begin("up", str(path))
-    wait_until(lambda: _cases(user), seconds=120)
+    wait_until(lambda: _cases(user))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=TIMEOUT_S)
     (first,) = {host for _, host in _cases(user)}
     done = [case for case, _ in _cases(user)]
     assert user.alive() == []
@@ -98,13 +109,18 @@ def test_an_interrupted_sweep_resumes_on_a_new_instance(user: User):
 
 def _cases(user: User) -> list[tuple[str, str]]:
     """Return the finished cases of the sweep, with the instances that they ran on, in order."""
+    return [(case["case"], case["host"]) for case in _records(user, "case", "sweep")]
+
+
+def _records(user: User, kind: str, cluster: str) -> list[dict]:
+    """Return the stored records of a kind, of the clusters whose names begin so, in order."""
     store = user.home / ".dlcloud" / "store.sqlite"
     if not store.exists():
         return []
     with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as connection:
         rows = connection.execute(
             "SELECT line FROM records JOIN runs USING (run_id)"
-            " WHERE kind = 'case' AND cluster_name LIKE 'sweep%' ORDER BY started_at, position"
+            " WHERE kind = ? AND cluster_name LIKE ? || '%' ORDER BY started_at, position",
+            (kind, cluster),
         ).fetchall()
-    cases = [json.loads(line) for (line,) in rows]
-    return [(case["case"], case["host"]) for case in cases]
+    return [json.loads(line) for (line,) in rows]

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import boto3
 import pytest
-from terminal import wait_until
+from terminal import TIMEOUT_S, wait_until
 
 QUOTA = """
 name: limited
@@ -21,6 +22,18 @@ instances: {types: [p3.2xlarge], image: IMAGE}
 workload: {command: 'true'}
 """
 IMAGE = "ami-1e749f67"  # an Ubuntu that moto knows
+
+
+def open_default_network(url: str) -> None:
+    """Give the default VPC the way to the internet that AWS's has, and moto's lacks."""
+    ec2 = boto3.client(
+        "ec2", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x"
+    )
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    table = ec2.describe_route_tables()["RouteTables"][0]["RouteTableId"]
+    ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
 
 
 @pytest.fixture
@@ -39,7 +52,9 @@ def moto() -> Iterator[str]:
             return client.connect_ex(("127.0.0.1", port)) == 0
 
     wait_until(answers)
-    yield f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{port}"
+    open_default_network(url)
+    yield url
     process.terminate()
     process.wait(30)
 
@@ -71,7 +86,7 @@ def test_a_retired_type_is_refused_with_its_successors(newcomer, moto):
         cwd=newcomer.home,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 3, done.stderr

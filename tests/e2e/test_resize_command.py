@@ -2,6 +2,8 @@
 
 import signal
 
+from terminal import TIMEOUT_S
+
 RECIPE = """
 name: sized
 cloud: local
@@ -54,7 +56,7 @@ def test_ctrl_c_while_growing_ends_what_was_launched(user):
         if "proving" in line:
             break
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, out + err
     assert len(user.alive()) == 1
     user.run("down", "small")

@@ -89,7 +89,7 @@ def test_a_training_goes_on_below_the_count_of_its_recipe(user: User):
     recipe.write_text(FIXED)
     python_with(PACKAGE / "requirements" / "elastic.txt")
     up = user.begin("up", str(recipe))
-    wait_until(lambda: begun(user, "smaller") or up.poll() is not None, seconds=120)
+    wait_until(lambda: begun(user, "smaller") or up.poll() is not None)
     assert {record["world_size"] for record in steps_of(user, "smaller").values()} == {2}
     name = user.json("status")["result"]["records"][0]["cluster"]
     preview = user.run("resize", name, "1", "--dry-run").stdout
@@ -108,7 +108,7 @@ def test_a_training_outlives_an_interruption_and_the_end_of_its_launcher(user: U
     recipe.write_text(RECIPE)
     python_with(PACKAGE / "requirements" / "elastic.txt")  # the instances find it built
     first = user.begin("up", str(recipe))
-    wait_until(lambda: begun(user, "elastic") or first.poll() is not None, seconds=120)
+    wait_until(lambda: begun(user, "elastic") or first.poll() is not None)
     first.send_signal(signal.SIGKILL)
     first.wait()
     (up,) = user.json("status")["result"]["records"][:1]

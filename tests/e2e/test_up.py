@@ -6,9 +6,15 @@ import sqlite3
 import subprocess
 
 import pytest
-from terminal import wait_until
+from terminal import TIMEOUT_S, wait_until
+
+from dlcloud.local.site import LocalSite
 
 SLOW = "sleep 3; echo images/sec: 5"
+
+
+def control(user):
+    return LocalSite(user.home / ".dlcloud" / "local").find().control
 
 
 def test_up_in_an_empty_home_runs_reports_and_leaves_nothing(newcomer):
@@ -69,7 +75,7 @@ def test_two_ups_at_once_make_two_clusters(user):
     names = {record["cluster"] for record in user.json("status")["result"]["records"]}
     assert len(names) == 2
     for process in both:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, out + err
     assert user.alive() == []
 
@@ -87,7 +93,7 @@ def test_an_up_killed_halfway_and_run_again_is_one_cluster(user, moment):
     instances = set(user.alive())
     assert len(instances) == 2
     assert left <= instances
-    out, err = again.communicate(timeout=120)
+    out, err = again.communicate(timeout=TIMEOUT_S)
     assert again.returncode == 0, out + err
     assert "left unfinished" in output or moment == "launching"
     assert user.alive() == []
@@ -99,7 +105,7 @@ def test_ctrl_c_leaves_nothing_running_and_says_so(user, moment):
     process = user.begin("up", user.recipe("sleep 60"))
     _read_until(process, moment)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, out + err
     assert "interrupted" in err
     assert "Traceback" not in err
@@ -139,7 +145,7 @@ def test_an_interrupted_spot_instance_keeps_what_it_had_reported(user):
     process = user.begin("up", str(recipe))
     wait_until(lambda: any("sample" in line for line in _records(user, "spotty")))
     user.run("local", "interrupt", user.alive()[0], "--grace", "0")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 4, out + err
     assert "is gone" in err
     assert user.alive() == []
@@ -195,7 +201,7 @@ def test_aws_without_credentials_says_what_to_do(user):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 3, done.stderr
@@ -219,3 +225,12 @@ def _records(user, workload: str) -> list[str]:
             "SELECT kind FROM records JOIN runs USING (run_id) WHERE workload = ?", (workload,)
         )
         return [row[0] for row in rows]
+
+
+def test_an_instance_that_ends_at_boot_is_replaced_and_the_run_goes_on(user):
+    control(user).fail_boots("ends")
+    done = user.run("up", user.recipe(count="{min: 1, max: 2}"))
+    assert "is given up: an instance ended while it was booting: i-" in done.stderr
+    assert len(set(re.findall(r"(i-[0-9a-f]+)  c5.xlarge on-demand", done.stderr))) == 3
+    assert "180 s of 3 instance(s)" in done.stderr
+    assert user.alive() == []

@@ -27,8 +27,9 @@ def stack():
 
 
 def record_call(client, operation, arguments):
+    name = f"{operation} as a dry run" if arguments.get("DryRun") else operation
     frames = [(path.removeprefix(PACKAGE), name) for path, name in stack() if path.startswith(PACKAGE)]
-    calls.append((operation, frames))
+    calls.append((name, frames))
     return make_api_call(client, operation, arguments)
 
 

@@ -42,9 +42,11 @@ class FakeCloud:
     """EC2 with a memory.
 
     `capacity` is what is left of a pool (type, zone, market), without limit where it is not named. A request
-    without a zone takes from the first of `zones`. A launched one is listed after `lag_s`, has an address
-    after `boot_s`, and is terminated `shutdown_s` after it was asked to end. `roles` are tags by cluster id,
-    `profiles` are attached profiles by instance id, `admitted` is (instance id, user, public key).
+    without a zone takes from the first of `zones`. Every pool of a market in `denied` answers with its
+    error, whose first word is its code.
+    A launched one is known after `lag_s`, as is a security group, has an address after `boot_s`, and is
+    terminated `shutdown_s` after it was asked to end. `roles` are tags by cluster id, `profiles` are attached
+    profiles by instance id, `admitted` is (instance id, user, public key).
     """
 
     clock: object
@@ -54,10 +56,13 @@ class FakeCloud:
     known_hardware: dict = field(default_factory=dict)
     known_prices: list = field(default_factory=list)
     capacity: dict = field(default_factory=dict)
+    denied: dict = field(default_factory=dict)
+    denied_until: float = float("inf")
     quota: int = UNLIMITED
     lag_s: float = 0.0
     boot_s: float = 2.0
     shutdown_s: float = 3.0
+    runs_without_address: bool = False
     stuck: set = field(default_factory=set)
     failures: list = field(default_factory=list)
     requests: list = field(default_factory=list)
@@ -74,6 +79,7 @@ class FakeCloud:
         self._lock = threading.RLock()
         self._records = {}
         self._tokens = {}
+        self._group_visible_at = {}
 
     def identity(self):
         return self._call("identity", lambda: Identity(account="123456789012", arn="arn:aws:iam::1:user/me"))
@@ -81,14 +87,14 @@ class FakeCloud:
     def caller_cidr(self):
         return self._call("caller_cidr", lambda: "203.0.113.7/32")
 
-    def hardware(self, instance_type):
-        return self.known_hardware.get(instance_type)
+    def hardware(self, instance_types):
+        return {name: self.known_hardware[name] for name in instance_types if name in self.known_hardware}
 
     def offered_zones(self, instance_types):
         offered = {name: self.offered.get(name, self.zones) for name in instance_types}
         return self._call("offered_zones", lambda: {name: where for name, where in offered.items() if where})
 
-    def resolve_image(self, image, *, gpu):
+    def resolve_image(self, image, *, gpu, architecture="x86_64"):  # noqa: ARG002  the protocol's
         return self._call("resolve_image", lambda: replace(IMAGE, name=f"{image} {'gpu' if gpu else 'cpu'}"))
 
     def prices(self, instance_types, markets):
@@ -111,13 +117,28 @@ class FakeCloud:
 
     def create_security_group(self, cluster_id, tags):
         assert tags[CLUSTER_TAG] == cluster_id
-        return self._call(
-            "create_security_group", lambda: self.groups.setdefault(cluster_id, f"sg-{cluster_id}")
-        )
 
-    def allow_ssh(self, security_group_id, cidr):
+        def create():
+            self._group_visible_at.setdefault(cluster_id, self.clock.monotonic() + self.lag_s)
+            return self.groups.setdefault(cluster_id, f"sg-{cluster_id}")
+
+        return self._call("create_security_group", create)
+
+    def allow_ssh(self, security_group_id, cidr, *, named=False):  # noqa: ARG002  the protocol's
         assert security_group_id in self.groups.values()
         return self._call("allow_ssh", lambda: self.rules.add((security_group_id, cidr)))
+
+    def move_ssh(self, cluster_id, cidr):
+        group = self.groups[cluster_id]
+
+        def move():
+            old = sorted(rule for rule in self.rules if rule[0] == group)
+            if (group, cidr) in old:
+                return None
+            self.rules = self.rules - set(old) | {(group, cidr)}
+            return [network for _, network in old]
+
+        return self._call("move_ssh", move)
 
     def allow_peers(self, security_group_id):
         assert security_group_id in self.groups.values()
@@ -158,9 +179,9 @@ class FakeCloud:
     def delete_security_groups(self, cluster_id):
         def delete():
             group = self.groups.get(cluster_id)
-            if group is None:
-                return []
             now = self.clock.monotonic()
+            if group is None or self._group_visible_at.get(cluster_id, 0.0) > now:
+                return []
             mine = [r for r in self._records.values() if r.instance.tags.get(CLUSTER_TAG) == cluster_id]
             if any(self._as_of(each, now).state is not InstanceState.TERMINATED for each in mine):
                 return [group]
@@ -265,10 +286,14 @@ class FakeCloud:
             (Market.ON_DEMAND, request.on_demand_count),
             (Market.SPOT, request.spot_count),
         ):
-            for name, zone in request.pools:
+            for name, zone in self._pools(request, market, count):
                 missing = count - sum(each.market is market for each in instances)
                 if missing <= 0:
                     break
+                if market in self.denied and self.clock.monotonic() < self.denied_until:
+                    error, pool = self.denied[market], f"{name} {market}"
+                    refusals.append(Refusal(pool=pool, zone=zone, error=error, code=error.message.split()[0]))
+                    continue
                 one = replace(
                     template, instance_type=name, zone=zone, market=market, min_count=1, max_count=missing
                 )
@@ -282,6 +307,16 @@ class FakeCloud:
         answer = LaunchResult(instances=tuple(instances), refusals=tuple(refusals), fleet_id=fleet_id)
         self._tokens[request.client_token] = (request, answer)
         return answer
+
+    def _pools(self, request, market, count):
+        """Of a request for one zone: the pools of the zone that gives most."""
+        if not request.single_zone:
+            return request.pools
+        room = Counter()
+        for name, zone in request.pools:
+            room[zone] += min(count, self.capacity.get((name, zone, market), count))
+        best = max(room, key=lambda zone: min(count, room[zone]))
+        return [pool for pool in request.pools if pool[1] == best]
 
     def _granted(self, request):
         pool = (request.instance_type, request.zone or self.zones[0], request.market)
@@ -319,6 +354,8 @@ class FakeCloud:
     def _terminate(self, instance_id):
         record = self._records[instance_id]
         now = self.clock.monotonic()
+        if record.visible_at > now:
+            return  # InvalidInstanceID.NotFound
         record.asked_at = min(record.asked_at, now)
         if instance_id not in self.stuck:
             record.gone_at = min(record.gone_at, now + self.shutdown_s)
@@ -330,4 +367,6 @@ class FakeCloud:
             return replace(record.instance, state=InstanceState.SHUTTING_DOWN, host="")
         if record.address_at <= now:
             return replace(record.instance, state=InstanceState.RUNNING, host=record.host)
+        if self.runs_without_address:
+            return replace(record.instance, state=InstanceState.RUNNING)
         return record.instance

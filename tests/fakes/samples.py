@@ -48,7 +48,6 @@ def hardware(name="c7i.xlarge", status="current"):
         memory_gib=8.0,
         cpu_model="Xeon",
         cpu_isa=("avx512",),
-        gpu=None,
     )
 
 
@@ -56,7 +55,7 @@ def observed(*prices, zones=("us-east-1a", "us-east-1b"), offered=None, known=()
     names = ("c7i.xlarge", "c6i.xlarge")
     return PreflightFacts(
         identity=Identity(account="123456789012", arn="arn:aws:iam::1:user/me"),
-        cidr="203.0.113.7/32",
+        cidrs=("203.0.113.7/32",),
         zones=offered if offered is not None else dict.fromkeys(names, zones),
         hardware={each.name: each for each in known},
         image=IMAGE,

@@ -56,7 +56,7 @@ def _variant(
         counted=arguments.unit,
         warm_up_runs=warm_up_runs,
         environment=program.environment(),
-        echo=sys.stderr,
+        echo=sys.stderr.buffer,
     )
 
 

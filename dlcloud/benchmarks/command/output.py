@@ -1,13 +1,19 @@
 """Read throughputs from the output of a command."""
 
+import codecs
+import io
+import itertools
 import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from ..harness import statistics
 from ..harness.variant import VariantError
+
+LONGEST_LINE = 1 << 20
+"""Characters; of a longer line only its end is read."""
 
 
 class ThroughputReader(Protocol):
@@ -31,7 +37,7 @@ class Pattern:
     expression: re.Pattern[str]
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str) -> "Pattern":
         """Compile the expression.
 
         Raises:
@@ -86,6 +92,38 @@ class Reported:
 
     def describe(self) -> str:
         return "is needed, but a call of dlcloud_report.throughput or .step, and there was none"
+
+
+class OutputLines:
+    """Splits the output of one run into lines as it arrives, and reads their throughputs; CR ends a line too.
+
+    Args:
+        reader: Reads the throughputs; None: there are none.
+    """
+
+    def __init__(self, reader: ThroughputReader | None) -> None:
+        self._reader = reader
+        self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), True)
+        self._unfinished = ""
+        self.values: list[float] = []
+        self.last = ""
+        """The last line that is not blank."""
+
+    def feed(self, output: bytes) -> None:
+        """Read the lines that end in the next piece of output."""
+        lines = list(io.StringIO(self._unfinished + self._decoder.decode(output)))
+        rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        self._unfinished = rest[-LONGEST_LINE:]
+        self._read(lines)
+
+    def close(self) -> None:
+        """Read the last line, which may lack its newline."""
+        self._read([self._unfinished + self._decoder.decode(b"", final=True)])
+
+    def _read(self, lines: list[str]) -> None:
+        self.last = next((line.strip() for line in reversed(lines) if line.strip()), self.last)
+        if self._reader is not None:
+            self.values.extend(itertools.chain.from_iterable(map(self._reader.values, lines)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,18 +12,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, BinaryIO, ClassVar
 
 from ..harness import redaction
 from ..harness.records import Measurement, Metric
 from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
-from .output import Reported, ThroughputReader, after_warm_up
+from .output import OutputLines, Reported, ThroughputReader, after_warm_up
 
 REPORT_MODULE = "dlcloud_report.py"
 
 KIB_PER_MIB = 1024
 LAST_LINE_CHARACTERS = 200
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,8 @@ class CommandVariant:
     counted: str  # what the throughput counts, per second
     warm_up_runs: int  # runs before those that count
     environment: Mapping[str, str]  # the variables without the setting's
-    echo: TextIO  # stream to which the command's output is copied
-    _process: subprocess.Popen[str] | None = field(init=False, default=None)
+    echo: BinaryIO  # stream to which the command's output is copied
+    _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _cpu_s: float = field(init=False, default=0.0)
     _peak_mib: float = field(init=False, default=0.0)
 
@@ -144,31 +145,28 @@ class CommandVariant:
         began = time.perf_counter()
         self._process = self._start_process(variables)
         assert self._process.stdout is not None  # noqa: S101 - requested as a pipe
-        values: list[float] = []
-        last = ""
-        for line in self._process.stdout:
-            self.echo.write(line)
+        output = OutputLines(reader)
+        while piece := self._process.stdout.read(_PIECE):
+            self.echo.write(piece)
             self.echo.flush()
-            last = line.strip() or last
-            if reader is not None:
-                values.extend(reader.values(line))
+            output.feed(piece)
+        output.close()
         status = self._reap()
         seconds = time.perf_counter() - began
         self.close()
         if status:
-            output = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
-            raise VariantError(f"the command {describe_exit(status)}{output}")
-        return _Run(seconds=seconds, values=values)
+            last = f": {output.last[:LAST_LINE_CHARACTERS]}" if output.last else ""
+            raise VariantError(f"the command {describe_exit(status)}{last}")
+        return _Run(seconds=seconds, values=output.values)
 
-    def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         merged = {**_activate(self.environment), **self.setting.environment, **variables}
         return subprocess.Popen(
             [shutil.which("bash") or "/bin/sh", "-c", self._shell_line()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+            bufsize=0,
             start_new_session=True,
             env={name: value for name, value in merged.items() if value is not None},
         )

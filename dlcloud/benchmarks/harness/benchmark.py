@@ -202,7 +202,9 @@ class HardwareNeed:
     """A need of hardware of a benchmark, or of one of its settings."""
 
     setting: str = ""  # one of its settings; empty for the whole benchmark
+    given: tuple[str, str] | None = None  # counts only where this parameter has this value
     gpu: bool = False  # needs an NVIDIA GPU
+    architecture: str = ""  # needs this architecture, as EC2 names it
     flags: tuple[str, ...] = ()  # CPU flags, as in hardware.FLAGS, of which one is enough
     flags_name: str = ""
     memory_gib: float = 0.0  # memory, in the sizes that instance types are sold with
@@ -238,6 +240,10 @@ class Benchmark:
         changed = {name: replace(options[name], default=value) for name, value in self.defaults.items()}
         return options | changed
 
+    def needs_for(self, parameters: Parameters) -> tuple[HardwareNeed, ...]:
+        """Return the needs that count with these values of parameters."""
+        return tuple(need for need in self.needs if _is_given(need.given, parameters))
+
     @property
     def selecting(self) -> tuple[str, ...]:
         return tuple(option.name for option in self.options if option.selects)
@@ -265,3 +271,10 @@ class Benchmark:
                 groups[option.group] = parser.add_argument_group(option.group)
             option.add_to(groups[option.group])
         return parser
+
+
+def _is_given(condition: tuple[str, str] | None, parameters: Parameters) -> bool:
+    if condition is None:
+        return True
+    values = parameters.get(condition[0], ())
+    return condition[1] in ([values] if isinstance(values, str) else values)

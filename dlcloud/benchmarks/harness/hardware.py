@@ -183,7 +183,7 @@ def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
     for package in packages:
         try:
             yield package, metadata.version(package)
-        except metadata.PackageNotFoundError:
+        except metadata.PackageNotFoundError:  # noqa: PERF203 - its cost is that of older Pythons
             continue
 
 

@@ -37,15 +37,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import StrEnum
+from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 SCHEMA = 1
 
 
-class Metric(StrEnum):
+class Word(str, Enum):
+    """An enumeration of texts; the standard library's own is of Python 3.11."""
+
+    __str__ = str.__str__
+
+
+class Metric(Word):
     """A measured quantity; the value is its name in the records."""
 
     THROUGHPUT = "throughput"
@@ -61,7 +67,7 @@ class Metric(StrEnum):
         return self is Metric.THROUGHPUT
 
 
-class RecordKind(StrEnum):
+class RecordKind(Word):
     """The kind of a record."""
 
     START = "start"
@@ -87,7 +93,7 @@ class Measurement:
     samples: int
 
     @classmethod
-    def exact(cls, value: float, unit: str) -> Self:
+    def exact(cls, value: float, unit: str) -> "Measurement":
         """Return a single value, rounded to 2 decimals, without an interval."""
         value = round(value, 2)
         return cls(value=value, low=value, high=value, unit=unit, samples=1)
@@ -147,7 +153,7 @@ class Recorder:
     output: TextIO | None  # the file that records are appended to, or None
     messages: TextIO  # stream of the progress messages
     host: str = ""
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)  # current time, aware and in UTC
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)  # current time, aware and in UTC
     results: list[Result] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     overall: list[Comparison] = field(default_factory=list)

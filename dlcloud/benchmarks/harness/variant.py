@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from . import usage
 from .records import Measurement, Metric
@@ -63,7 +63,7 @@ class Slice:
     settled: bool = True  # False if the parts never agreed with each other
 
     @classmethod
-    def of_parts(cls, parts: tuple[float, ...], *, seconds: float, settled: bool) -> Self:
+    def of_parts(cls, parts: tuple[float, ...], *, seconds: float, settled: bool) -> "Slice":
         return cls(value=median(parts), items=1, seconds=seconds, parts=parts, settled=settled)
 
 

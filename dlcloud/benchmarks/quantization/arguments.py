@@ -121,6 +121,9 @@ ENTRY = Benchmark(
     ),
     needs=(
         HardwareNeed(memory_gib=4),
+        HardwareNeed(given=("device", "cuda"), gpu=True),
+        # Source: PyPI, bigdl-core 2.4.0.dev0: wheels for x86_64 only.
+        HardwareNeed(given=("engine", "bigdl"), architecture="x86_64"),
         HardwareNeed(setting="bf16", flags=BF16_FLAGS, flags_name=BF16_NAME),
         HardwareNeed(
             setting="int8",

@@ -87,6 +87,9 @@ ENTRY = Benchmark(
     ),
     needs=(
         HardwareNeed(memory_gib=8),
+        # Source: PyPI, tensorflow-cpu 2.21.0: no wheel for aarch64. Its knobs are oneDNN's on x86.
+        HardwareNeed(architecture="x86_64"),
+        HardwareNeed(given=("device", "gpu"), gpu=True),
         HardwareNeed(
             flags=BF16_FLAGS,
             flags_name=BF16_NAME,

@@ -78,6 +78,26 @@ def test_a_terminal_gets_the_live_console():
     assert isinstance(console_for(io.StringIO()), PlainConsole)
 
 
+def test_events_wait_while_something_else_asks_on_the_terminal():
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+    with console.suspended():
+        late = threading.Thread(target=console.emit, args=(Notice(message="later"),))
+        late.start()
+        assert stream.getvalue() == ""
+    late.join()
+    assert "later" in stream.getvalue()
+
+
+def test_the_live_display_leaves_the_terminal_and_comes_back():
+    with LiveConsole() as console:
+        console.emit(StageStarted(message="asking"))
+        assert console._display.live.is_started
+        with console.suspended():
+            assert not console._display.live.is_started
+        assert console._display.live.is_started
+
+
 def test_a_line_too_long_for_the_terminal_is_wrap_between_words():
     words = "    2.0 s  " + "word " * 20 + "https://example.org/" + "x" * 70
     lines = wrap(words + "\nthe next", 80).splitlines()

@@ -2,12 +2,17 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from dlcloud.cli.instances import command
 from dlcloud.core.errors import RecipeError
+from dlcloud.core.instance import Accelerator
+from dlcloud.report.instances import Offer, instances_report
+from dlcloud.report.table import Format, render
+from tests.fakes.samples import hardware
 
 
 @pytest.fixture
@@ -69,3 +74,23 @@ def test_a_name_that_nobody_knows_is_answered_with_names_like_it(tmp_path, monke
     with pytest.raises(RecipeError) as caught:
         CliRunner().invoke(command, ["c7i.xlage"], catch_exceptions=False)
     assert "c7i.xlarge" in caught.value.hint
+
+
+def test_a_type_beyond_the_table_is_looked_for_at_ec2():
+    with pytest.raises(RecipeError) as caught:
+        CliRunner().invoke(command, ["g6f.large"], catch_exceptions=False, standalone_mode=False)
+    assert "--live asks EC2 for types that the bundled table lacks" in caught.value.hint
+
+
+def test_types_of_ec2_are_listed_with_what_is_known_of_them():
+    offers = [
+        Offer(hardware=replace(hardware(name), **other), on_demand=None, spot=None)
+        for name, other in {
+            "c7g.large": {"architectures": ("arm64",), "cpu_isa": ()},
+            "g6f.large": {"accelerator": Accelerator(name="L4", count=1, memory_mib=2861, share=0.125)},
+        }.items()
+    ]
+    text = render(instances_report(offers, region="us-east-1"), Format.TABLE)
+    assert "arm64" in text
+    assert "1/8 L4" in text
+    assert "no price is known where USD/h is empty" in text

@@ -13,6 +13,7 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
+from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.prices import Prices
 from dlcloud.core.instance import Image, Market
 from dlcloud.core.protocols import LaunchRequest
@@ -34,13 +35,13 @@ def _nobody(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
 
 
-def cloud_over(clients, cache=None, clock=None, images=None):
+def cloud_over(clients, cache=None, clock=None, images=None, types=None):
     catalog = Catalog()
     clock = clock or FakeClock()
     prices = Prices(clients=clients, catalog=catalog, cache=cache, clock=clock)
     return Ec2Cloud(
         clients=clients,
-        catalog=catalog,
+        types=InstanceTypes(clients=clients, catalog=catalog, cache=types, clock=clock),
         images=Images(clients=clients, cache=images, clock=clock),
         prices=prices,
         own_cidr=lambda: "203.0.113.7/32",

@@ -1,19 +1,21 @@
 """The role of a cluster: whole again wherever its making broke off, gone wherever its deletion did."""
 
+from datetime import UTC, datetime
+
 import moto
 import pytest
 
 from dlcloud.cloud import control_role
 from dlcloud.cloud.clients import Clients
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
-from dlcloud.core.errors import CloudError
+from dlcloud.core.errors import CloudError, CredentialsError
 from dlcloud.resources.texts import control_policy
 from tests.fakes.cloud import Killed
 
 REGION = "us-east-1"
 TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "c0ffee"}
 MADE_IN = 4
-DELETED_IN = 5
+DELETED_IN = 6
 AFTER = {"create_role": "put_role_policy", "create_instance_profile": "add_role_to_instance_profile"}
 
 
@@ -30,6 +32,10 @@ class Mortal:
         if self._calls < 0:
             raise Killed
         return self._clients.get(service)
+
+    def pages(self, service, *arguments, **keywords):
+        self.get(service)
+        return self._clients.pages(service, *arguments, **keywords)
 
 
 @pytest.fixture
@@ -50,6 +56,18 @@ def never(seconds):
 
 def put(clients):
     return control_role.put_role(clients, "c0ffee", control_policy("c0ffee", REGION), TAGS, pause=never)
+
+
+def list_only_the_role(iam):
+    role = {
+        "Path": "/dlcloud/us-east-1/",
+        "RoleName": "dlcloud-c0ffee",
+        "RoleId": "A" * 16,
+        "Arn": "arn:aws:iam::123456789012:role/dlcloud/us-east-1/dlcloud-c0ffee",
+        "CreateDate": datetime(2026, 9, 1, tzinfo=UTC),
+    }
+    iam.add_response("list_roles", {"Roles": [role]})
+    iam.add_response("list_instance_profiles", {"InstanceProfiles": []})
 
 
 def left(iam):
@@ -133,7 +151,7 @@ def test_calls_are_repeated_while_iam_is_not_consistent(clients, stub):
     policy = control_policy("c0ffee", REGION)
     control_role.put_role(clients, "c0ffee", policy, TAGS, pause=pauses.append)
     assert len(pauses) == 4
-    iam.add_client_error("get_instance_profile", "NoSuchEntity")
+    list_only_the_role(iam)
     iam.add_response("delete_role_policy", {})
     iam.add_client_error("delete_role", "DeleteConflict")
     iam.add_response("delete_role", {})
@@ -143,9 +161,23 @@ def test_calls_are_repeated_while_iam_is_not_consistent(clients, stub):
 
 def test_a_role_that_is_still_in_use_is_named(clients, stub):
     iam = stub(clients.get("iam"))
-    iam.add_client_error("get_instance_profile", "NoSuchEntity")
+    list_only_the_role(iam)
     iam.add_client_error("delete_role_policy", "NoSuchEntity")
     for _ in range(control_role.TRIES):
         iam.add_client_error("delete_role", "DeleteConflict")
     with pytest.raises(CloudError, match=r"dlcloud-c0ffee .iam:DeleteRole.*DeleteConflict"):
         control_role.delete_role(clients, "c0ffee", pause=lambda _: None)
+
+
+def test_a_denial_counts_only_where_the_role_exists(clients, stub):
+    # IAM denies what concerns a role that does not exist to a caller whose policy names a path.
+    iam = stub(clients.get("iam"))
+    iam.add_response("list_roles", {"Roles": []})
+    iam.add_response("list_instance_profiles", {"InstanceProfiles": []})
+    for name in ("delete_role_policy", "delete_role"):
+        iam.add_client_error(name, "AccessDenied")
+    control_role.delete_role(clients, "c0ffee", pause=never)
+    list_only_the_role(iam)
+    iam.add_client_error("delete_role_policy", "AccessDenied")
+    with pytest.raises(CredentialsError, match="DeleteRolePolicy"):
+        control_role.delete_role(clients, "c0ffee", pause=never)

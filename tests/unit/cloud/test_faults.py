@@ -1,5 +1,7 @@
 """Every refusal of AWS becomes the error of dlcloud that says what to do; a launch is asked for once."""
 
+import json
+
 import pytest
 from botocore import exceptions as boto
 
@@ -22,6 +24,13 @@ CASES = [
     ("ExpiredToken", CredentialsError),
     ("RequestExpired", CredentialsError),
     ("OptInRequired", CredentialsError),
+    ("ExpiredTokenException", CredentialsError),
+    ("PendingVerification", CredentialsError),
+    ("Blocked", CredentialsError),
+    ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", CredentialsError),
+    ("InsufficientFreeAddressesInSubnet", CapacityError),
+    ("ReservationCapacityExceeded", CapacityError),
+    ("MaxFleetCountExceeded", QuotaError),
     ("InvalidAMIID.NotFound", CloudError),
 ]
 
@@ -37,7 +46,7 @@ def test_every_class_of_code_has_its_error(clients, stub, code, kind):
     assert bool(caught.value.hint) == (kind is not CloudError)
 
 
-@pytest.mark.parametrize("code", ["RequestLimitExceeded", "Throttling"])
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "Throttling", "EC2ThrottledException"])
 def test_a_throttled_launch_is_retried_with_backoff_then_reported(clients, stub, code):
     clock, ec2 = FakeClock(), stub(clients.get_without_retries())
     for _ in range(TRIES):
@@ -131,3 +140,32 @@ def test_a_client_is_made_once(clients):
     assert clients.get("ec2") is clients.get("ec2")
     assert clients.get("ec2") is not clients.get_without_retries()
     assert clients.get("pricing", "eu-central-1").meta.region_name == "eu-central-1"
+
+
+def test_a_denial_is_decoded_where_its_text_names_nothing(clients, stub):
+    ec2, sts = stub(clients.get("ec2")), stub(clients.get("sts"))
+    old = "You are not authorized to perform this operation. Encoded authorization failure message: abc"
+    context = {"action": "ec2:RunInstances", "resource": "arn:aws:ec2:us-east-1:1:instance/*"}
+    decoded = json.dumps({"allowed": False, "explicitDeny": False, "context": context})
+    ec2.add_client_error("describe_instances", "UnauthorizedOperation", old)
+    sts.add_response("decode_authorization_message", {"DecodedMessage": decoded}, {"EncodedMessage": "abc"})
+    with pytest.raises(
+        CredentialsError, match="ec2:RunInstances on arn:aws:ec2:us-east-1:1:instance/"
+    ) as error:
+        cloud_over(clients).instances("c0ffee")
+    assert error.value.denial.action == "ec2:RunInstances"
+    ec2.add_client_error("describe_instances", "UnauthorizedOperation", old)
+    sts.add_client_error("decode_authorization_message", "AccessDenied")
+    with pytest.raises(CredentialsError, match=r"perform this operation\. \(Unauthorized") as error:
+        cloud_over(clients).instances("c0ffee")
+    assert error.value.denial is None
+
+
+def test_a_plain_denial_needs_no_decoding_and_loses_its_code(clients, stub):
+    text = "User: me is not authorized to perform: ec2:DescribeInstances with an explicit deny in a service "
+    text += "control policy. Encoded authorization failure message: abc"
+    stub(clients.get("ec2")).add_client_error("describe_instances", "UnauthorizedOperation", text)
+    with pytest.raises(CredentialsError, match="an explicit deny in the service control policy") as error:
+        cloud_over(clients).instances("c0ffee")
+    assert "abc" not in error.value.message
+    assert "administrator" in error.value.hint

@@ -3,21 +3,25 @@
 import pytest
 from botocore.stub import ANY
 
-from dlcloud.cloud.images import DEEP_LEARNING, DEEP_LEARNING_OWNER, UBUNTU
+from dlcloud.cloud import images
+from dlcloud.cloud.images import DEEP_LEARNING_OWNER
 from dlcloud.core.errors import CloudError, CredentialsError
 from dlcloud.core.instance import Image
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over
 
+UBUNTU = images.UBUNTU["x86_64"]
+DEEP_LEARNING = images.DEEP_LEARNING["x86_64"]
 
-def described(image_id, name="", gib=8):
+
+def described(image_id, name="", gib=8, architecture="x86_64"):
     """Return arguments and answer of DescribeImages for an image."""
     volume = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": gib, "SnapshotId": "snap-1"}}
     answer = {
         "ImageId": image_id,
         "Name": name,
         "RootDeviceName": "/dev/sda1",
-        "Architecture": "x86_64",
+        "Architecture": architecture,
         "BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"}, volume],
     }
     return {"ImageIds": [image_id]}, [answer]
@@ -31,21 +35,21 @@ def parameter(name, value):
 def resolve(clients, stub):
     """Return what resolves an image with these answers of SSM and EC2."""
 
-    def with_answers(image, *, gpu=False, names=None, parameters=(), images=None):
+    def with_answers(image, *, names=None, parameters=(), answers=None, gpu=False, architecture="x86_64"):
         if names is not None:
             answer = {"Parameters": list(parameters)}
             stub(clients.get("ssm")).add_response("get_parameters", answer, {"Names": list(names)})
-        if images is not None:
-            arguments, answer = images
+        if answers is not None:
+            arguments, answer = answers
             stub(clients.get("ec2")).add_response("describe_images", {"Images": answer}, arguments)
-        return cloud_over(clients).resolve_image(image, gpu=gpu)
+        return cloud_over(clients).resolve_image(image, gpu=gpu, architecture=architecture)
 
     return with_answers
 
 
 def test_auto_without_a_gpu_is_ubuntu(resolve):
     image = resolve(
-        "auto", names=[UBUNTU], parameters=[parameter(UBUNTU, "ami-1")], images=described("ami-1")
+        "auto", names=[UBUNTU], parameters=[parameter(UBUNTU, "ami-1")], answers=described("ami-1")
     )
     assert image == Image(
         image_id="ami-1", name=UBUNTU, root_device="/dev/sda1", snapshot_gib=8, architecture="x86_64"
@@ -55,9 +59,29 @@ def test_auto_without_a_gpu_is_ubuntu(resolve):
 def test_auto_with_a_gpu_is_the_deep_learning_ami_of_the_first_name(resolve):
     found = [parameter(name, f"ami-{number}") for number, name in enumerate(DEEP_LEARNING)]
     image = resolve(
-        "auto", gpu=True, names=DEEP_LEARNING, parameters=reversed(found), images=described("ami-0", gib=75)
+        "auto", gpu=True, names=DEEP_LEARNING, parameters=reversed(found), answers=described("ami-0", gib=75)
     )
     assert (image.image_id, image.name, image.snapshot_gib) == ("ami-0", DEEP_LEARNING[0], 75)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        (False, "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id"),
+        (True, "/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"),
+    ],
+)
+def test_auto_on_graviton_is_an_image_for_arm64(resolve, gpu, name):
+    names = images.DEEP_LEARNING["arm64"] if gpu else [name]
+    image = resolve(
+        "auto",
+        gpu=gpu,
+        architecture="arm64",
+        names=names,
+        parameters=[parameter(name, "ami-1")],
+        answers=described("ami-1", architecture="arm64"),
+    )
+    assert (image.name, image.architecture) == (name, "arm64")
 
 
 def test_the_second_name_is_taken_where_the_first_is_missing(resolve):
@@ -66,7 +90,7 @@ def test_the_second_name_is_taken_where_the_first_is_missing(resolve):
         gpu=True,
         names=DEEP_LEARNING,
         parameters=[parameter(DEEP_LEARNING[1], "ami-2")],
-        images=described("ami-2"),
+        answers=described("ami-2"),
     )
     assert (image.image_id, image.name) == ("ami-2", DEEP_LEARNING[1])
 
@@ -77,13 +101,13 @@ def test_without_either_the_newest_by_name_is_taken(resolve):
         for day in (3, 21, 9)
     ]
     arguments = {"Owners": [DEEP_LEARNING_OWNER], "Filters": ANY}
-    image = resolve("auto", gpu=True, names=DEEP_LEARNING, images=(arguments, answer))
+    image = resolve("auto", gpu=True, names=DEEP_LEARNING, answers=(arguments, answer))
     assert (image.image_id, image.name) == ("ami-21", "of day 21")
 
 
 def test_no_deep_learning_ami_is_an_error(resolve):
-    with pytest.raises(CloudError, match="no Deep Learning AMI was found in us-east-1"):
-        resolve("auto", gpu=True, names=DEEP_LEARNING, images=({"Owners": ANY, "Filters": ANY}, []))
+    with pytest.raises(CloudError, match="no Deep Learning AMI for x86_64 was found in us-east-1"):
+        resolve("auto", gpu=True, names=DEEP_LEARNING, answers=({"Owners": ANY, "Filters": ANY}, []))
 
 
 def test_no_ubuntu_image_is_an_error_with_a_hint(resolve):
@@ -94,7 +118,7 @@ def test_no_ubuntu_image_is_an_error_with_a_hint(resolve):
 
 def test_an_image_by_its_id_has_its_own_root_device(resolve):
     answer = [{"ImageId": "ami-9", "Name": "mine", "RootDeviceName": "/dev/xvda"}]
-    image = resolve("ami-9", gpu=True, images=({"ImageIds": ["ami-9"]}, answer))
+    image = resolve("ami-9", gpu=True, answers=({"ImageIds": ["ami-9"]}, answer))
     assert image == Image(image_id="ami-9", name="mine", root_device="/dev/xvda")
 
 
@@ -102,7 +126,7 @@ def test_an_image_of_a_parameter_is_looked_up(resolve):
     answer = [{"ImageId": "ami-7", "Name": "ours", "RootDeviceName": "/dev/xvda"}]
     image = resolve(
         "/our/ami", names=["/our/ami"], parameters=[parameter("/our/ami", "ami-7")],
-        images=({"ImageIds": ["ami-7"]}, answer),
+        answers=({"ImageIds": ["ami-7"]}, answer),
     )  # fmt: skip
     assert (image.image_id, image.root_device) == ("ami-7", "/dev/xvda")
 
@@ -114,7 +138,7 @@ def test_a_parameter_that_does_not_exist_is_an_error(resolve):
 
 def test_an_image_that_does_not_exist_is_an_error(resolve):
     with pytest.raises(CloudError, match="ami-9 does not exist in us-east-1"):
-        resolve("ami-9", images=({"ImageIds": ["ami-9"]}, []))
+        resolve("ami-9", answers=({"ImageIds": ["ami-9"]}, []))
 
 
 def test_an_image_that_ec2_refuses_is_an_error(moto_cloud):

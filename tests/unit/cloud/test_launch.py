@@ -1,14 +1,16 @@
 """Exactly what is asked of EC2, and what is made of its answers."""
 
 import base64
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from botocore.stub import ANY
 
-from dlcloud.cloud.requests import read_instance
+from dlcloud.cloud.requests import fleet_arguments, read_instance
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Instance, InstanceState, Market
+from dlcloud.core.protocols import FleetRequest
 from tests.fakes.samples import cluster
 from tests.unit.cloud.conftest import cloud_over, request
 
@@ -250,3 +252,44 @@ def test_zones_by_type_without_a_type_that_is_not_offered(moto_cloud):
 def test_the_end_of_an_instance_is_read_from_its_reason(state, reason, ended_at):
     answer = {**ANSWER["Instances"][0], "State": {"Name": state}, "StateTransitionReason": reason}
     assert read_instance(answer).ended_at == ended_at
+
+
+def ssh_networks(cloud, group):
+    answer = cloud._clients.get("ec2").describe_security_groups(GroupIds=[group])
+    permissions = answer["SecurityGroups"][0]["IpPermissions"]
+    return {each["CidrIp"] for permission in permissions for each in permission["IpRanges"]}
+
+
+def test_access_moves_from_one_address_to_another_and_wide_networks_stay(moto_cloud):
+    group = moto_cloud.create_security_group("c0ffee", cluster().tags)
+    for network in ("198.51.100.9/32", "192.0.2.0/24"):
+        moto_cloud.allow_ssh(group, network)
+    assert moto_cloud.move_ssh("c0ffee", "192.0.2.8/32") is None, "a wide network covers it"
+    assert moto_cloud.move_ssh("c0ffee", "203.0.113.7/32") == ["198.51.100.9/32"]
+    assert ssh_networks(moto_cloud, group) == {"203.0.113.7/32", "192.0.2.0/24"}
+    assert moto_cloud.move_ssh("c0ffee", "203.0.113.7/32") is None
+
+
+def test_an_address_that_the_user_named_stays_when_access_moves(moto_cloud):
+    group = moto_cloud.create_security_group("c0ffee", cluster().tags)
+    moto_cloud.allow_ssh(group, "198.51.100.9/32", named=True)
+    assert moto_cloud.move_ssh("c0ffee", "198.51.100.9/32") is None
+    assert moto_cloud.move_ssh("c0ffee", "203.0.113.7/32") == []
+    assert ssh_networks(moto_cloud, group) == {"203.0.113.7/32", "198.51.100.9/32"}
+
+
+def test_a_fleet_for_one_zone_says_so_for_either_market():
+    asked = FleetRequest(
+        template="t",
+        pools=(("c7i.xlarge", "us-east-1a"),),
+        spot_count=1,
+        on_demand_count=1,
+        client_token="token",
+        tags={},
+        requested_at=LAUNCHED,
+        single_zone=True,
+    )
+    for single in (True, False):
+        arguments = fleet_arguments(replace(asked, single_zone=single))
+        for market in ("SpotOptions", "OnDemandOptions"):
+            assert ("SingleAvailabilityZone" in arguments[market]) is single

@@ -5,12 +5,14 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from botocore.exceptions import ClientError
 
 from dlcloud.cloud.account import Account
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.core.instance import Image, Market
 from dlcloud.core.plan import make_plan
+from dlcloud.core.protocols import Subnet
 from dlcloud.core.quota import CODES, STANDARD, P, Usage, quota_key, quotas
 from dlcloud.core.successors import KnownType, successors
 from dlcloud.launch.preflight import run_preflight
@@ -31,8 +33,19 @@ class FakeAccount:
     true_limit: int = 1000
     running: list = field(default_factory=list)
     zones: dict = field(default_factory=lambda: {"us-east-1a": "use1-az1", "us-east-1b": "use1-az2"})
+    private: set = field(default_factory=set)
+    isolated: set = field(default_factory=set)
     refuses: Exception | None = None
     asked_anew: list = field(default_factory=list)
+
+    dry_runs: dict = field(default_factory=dict)
+    asked_dry: list = field(default_factory=list)
+
+    def dry_run(self, action, request):
+        self.asked_dry.append((action, request))
+        error = self.dry_runs.get((action, request.market)) or self.dry_runs.get(action)
+        if error is not None:
+            raise error
 
     def known_types(self):
         return EVERY
@@ -47,8 +60,15 @@ class FakeAccount:
     def usage(self):
         return self.running
 
-    def subnet_zones(self, *, fresh=False):  # noqa: ARG002  the protocol's
-        return self.zones
+    def subnets(self, *, fresh=False):  # noqa: ARG002  the protocol's
+        return {
+            zone: Subnet(
+                zone_id=zone_id,
+                assigns_addresses=zone not in self.private,
+                reaches_internet=zone not in self.isolated,
+            )
+            for zone, zone_id in self.zones.items()
+        }
 
     def spot_scores(self, instance_types, count):  # noqa: ARG002  the protocol's
         return {"use1-az1": 3, "use1-az2": 9}
@@ -139,8 +159,44 @@ def test_an_account_without_a_default_vpc_is_refused_with_a_command():
 def test_zones_without_a_default_subnet_are_not_tried_and_scores_named():
     text = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot\n")
     plan = planned(FakeAccount(zones={"us-east-1b": "use1-az2"}), text)
+    assert not any("placement score" in reason for reason in plan.reasons)  # of two types it is always low
+    text = text.replace("c6i.xlarge]", "c6i.xlarge, c5.xlarge]")
+    plan = planned(FakeAccount(zones={"us-east-1b": "use1-az2"}), text)
     assert {pool.zones for pool in plan.pools} == {("us-east-1b",)}
     assert "spot placement score (10 is best): us-east-1b 9, use1-az1 3" in plan.reasons
+
+
+A, B = "us-east-1a", "us-east-1b"
+
+
+@pytest.mark.parametrize("fault", ["private", "isolated"])
+def test_zones_with_unfit_subnets_are_avoided_and_named(fault):
+    plan = planned(FakeAccount(**{fault: {A}}))
+    assert {(pool.zone, pool.zones) for pool in plan.pools} == {(B, (B,))}
+    assert not plan.public_addresses
+    assert any(reason.startswith(f"the default subnet of {A} ") for reason in plan.reasons)
+
+
+def test_where_no_subnet_assigns_addresses_instances_ask_for_one():
+    plan = planned(FakeAccount(private={A, B}))
+    assert {(pool.zone, pool.zones) for pool in plan.pools} == {("", (A, B))}
+    assert plan.public_addresses
+
+
+def test_a_named_zone_whose_subnet_assigns_no_address_is_used():
+    text = RECIPE.replace("  count: 2\n", f"  count: 2\n  zones: [{A}]\n")
+    plan = planned(FakeAccount(private={A}), text)
+    assert {pool.zone for pool in plan.pools} == {A}
+    assert plan.public_addresses
+
+
+def test_subnets_without_a_route_to_the_internet_are_refused():
+    with pytest.raises(CloudError, match=f"no default subnet of {A}, {B} has a route") as caught:
+        planned(FakeAccount(isolated={A, B}))
+    assert "aws ec2 create-route --region us-east-1" in caught.value.hint
+    text = RECIPE.replace("  count: 2\n", f"  count: 2\n  zones: [{A}]\n")
+    with pytest.raises(CloudError, match=f"no default subnet of {A} has a route"):
+        planned(FakeAccount(isolated={A}), text)
 
 
 def test_a_retired_type_is_refused_with_the_nearest_current_ones():
@@ -198,6 +254,7 @@ class CountingClients:
 
     asked: list = field(default_factory=list)
     region: str = "us-east-1"
+    unknown: tuple = ()
 
     def identity(self):
         return "me"
@@ -208,6 +265,8 @@ class CountingClients:
 
     def get_service_quota(self, *, ServiceCode, QuotaCode):  # noqa: N803  boto3's words
         self.asked.append((ServiceCode, QuotaCode))
+        if QuotaCode in self.unknown:
+            raise ClientError({"Error": {"Code": "NoSuchResourceException"}}, "GetServiceQuota")
         return {"Quota": {"Value": 32.0}}
 
 
@@ -220,6 +279,23 @@ def test_limits_are_cached_for_a_day_with_their_date():
     clock.advance(timedelta(days=1, seconds=1).total_seconds())
     account.limits([STANDARD_CODE])
     assert len(clients.asked) == 3
+
+
+def test_p5_spot_counts_against_p_where_it_has_no_limit_of_its_own():
+    p5, p = CODES["P5", Market.SPOT], CODES[P, Market.SPOT]
+    clients = CountingClients(unknown=(p5,))
+    limits = Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock()).limits([p5])
+    assert limits == {p: 32}
+    running = [
+        Usage(instance_type=name, market=Market.SPOT, vcpus=8) for name in ("p5.48xlarge", "p4d.24xlarge")
+    ]
+    joined = quotas(limits, running)
+    assert joined["P5", Market.SPOT].used == joined[P, Market.SPOT].used == 16
+    assert joined["P5", Market.SPOT].code == p
+    assert {key: quota.used for key, quota in quotas({p5: 192, p: 64}, running).items()} == {
+        ("P5", Market.SPOT): 8,
+        (P, Market.SPOT): 8,
+    }
 
 
 def test_the_worst_case_of_spot_is_the_most_ec2_may_charge():

@@ -9,6 +9,7 @@ import pytest
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.prices import MANY
 from dlcloud.core.instance import Market
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over
@@ -47,7 +48,6 @@ WANTED = {
             "capacitystatus": "Used",
         }.items()
     ],
-    "MaxResults": 10,
 }
 
 
@@ -70,6 +70,22 @@ def test_aws_is_asked_once_a_day(clients, pricing):
     pricing.add_response("get_products", {"PriceList": [product("0.3")]}, WANTED)
     clock.advance(1)
     assert ask(clients, cache, clock)[0].hourly_usd == Decimal("0.3")
+
+
+def test_many_types_are_picked_out_of_the_whole_region(clients, pricing):
+    names = [f"c9x.{size}xlarge" for size in range(1, MANY + 1)]
+    everything = {"ServiceCode": "AmazonEC2", "Filters": WANTED["Filters"][1:]}
+    first = [named("c9x.1xlarge", "0.5"), named("zz9.huge", "9")]
+    second = [named("c9x.2xlarge", "0.9"), named("c7i.xlarge", "0.2")]
+    pricing.add_response("get_products", {"PriceList": first, "NextToken": "2"}, everything)
+    pricing.add_response("get_products", {"PriceList": second}, everything | {"NextToken": "2"})
+    prices = cloud_over(clients, FakeCache(), FakeClock()).prices([*names, "c7i.xlarge"], [ON_DEMAND])
+    usd = {price.instance_type: price.hourly_usd for price in prices}
+    assert usd == {"c9x.1xlarge": Decimal("0.5"), "c9x.2xlarge": Decimal("0.9"), "c7i.xlarge": Decimal("0.2")}
+
+
+def named(name, usd):
+    return json.dumps({**json.loads(product(usd)), "product": {"attributes": {"instanceType": name}}})
 
 
 def test_products_without_a_price_are_passed_over(clients, pricing):

@@ -3,13 +3,29 @@
 from dataclasses import replace
 from decimal import Decimal
 
-from dlcloud.core.attempts import MOST_POOLS, LaunchAttempt, next_attempt
+from dlcloud.core.attempts import (
+    ANY_ZONE,
+    EVERY_ZONE,
+    MOST_POOLS,
+    LaunchAttempt,
+    first_zone,
+    home_zone,
+    next_attempt,
+    next_zone,
+)
+from dlcloud.core.cluster import Member
+from dlcloud.core.errors import CapacityError, CloudError, QuotaError
 from dlcloud.core.instance import Market
 from dlcloud.core.plan import make_plan
-from tests.fakes.samples import RECIPE, observed, plan, price, recipe
+from dlcloud.core.protocols import Refusal
+from tests.fakes.samples import RECIPE, instance, observed, plan, price, recipe
 
 ONE = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[c7i.xlarge]")
 SPOT = ONE.replace("  count: 2\n", "  count: 4\n  market: spot\n")
+A, B = "us-east-1a", "us-east-1b"
+TRAINS = SPOT.replace("benchmark: quantization", "command: ./train\n  elastic: {}").replace(
+    "  market: spot\n", "  market: spot\n  on_demand_base: 1\n"
+)
 PRICES = (price(), price(usd="0.06", market=Market.SPOT))
 
 
@@ -26,7 +42,7 @@ def test_one_on_demand_type_is_one_request_without_a_zone():
 
 
 def test_what_it_gave_in_part_is_completed_zone_by_zone():
-    attempt = ask(ONE, Market.ON_DEMAND, missing=1, spread=True)
+    attempt = ask(ONE, Market.ON_DEMAND, missing=1, zone=EVERY_ZONE)
     assert not attempt.single
     assert attempt.pools == (("c7i.xlarge", "us-east-1a"), ("c7i.xlarge", "us-east-1b"))
 
@@ -70,3 +86,74 @@ def test_a_request_comes_back_from_its_text_as_it_was():
     attempt = ask(SPOT + "budget: {max_usd: 9}\n", Market.SPOT, *PRICES)
     assert LaunchAttempt.from_text(attempt.to_text()) == attempt
     assert replace(attempt, attempt=1).to_text() != attempt.to_text()
+
+
+def test_spot_instances_choose_the_zone_of_a_training():
+    attempt = ask(TRAINS, Market.SPOT, *PRICES)
+    assert (attempt.spot_count, attempt.on_demand_count) == (3, 0)
+    assert attempt.single_zone
+    assert [zone for _, zone in attempt.pools] == [A, B]
+
+
+def test_all_else_is_asked_in_that_zone_first():
+    attempt = ask(TRAINS, Market.SPOT, *PRICES, missing=2, zone=B)
+    assert (attempt.spot_count, attempt.on_demand_count) == (1, 1)
+    assert attempt.pools == (("c7i.xlarge", B),)
+    assert not attempt.single_zone
+
+
+def test_on_demand_types_share_the_zone_that_ec2_chooses():
+    text = TRAINS.replace("spot\n  on_demand_base: 1", "on-demand").replace("[c7i", "[c6i.xlarge, c7i")
+    assert ask(text, Market.ON_DEMAND).single_zone
+    assert ask(text.replace("c6i.xlarge, ", ""), Market.ON_DEMAND).single
+
+
+def test_zones_are_spread_by_the_recipe_only():
+    attempt = ask(TRAINS.replace("  count", "  spread_zones: true\n  count"), Market.SPOT, *PRICES)
+    assert (attempt.spot_count, attempt.on_demand_count, attempt.single_zone) == (3, 1, False)
+
+
+def test_the_choice_of_a_zone_is_stored_with_the_request():
+    attempt = ask(TRAINS, Market.SPOT, *PRICES)
+    assert LaunchAttempt.from_text(attempt.to_text()) == attempt
+    assert replace(attempt, single_zone=False).to_text() != attempt.to_text()
+
+
+def members(*places):
+    return [
+        Member(instance=instance(f"i-{number}", market=market, zone=zone))
+        for number, (market, zone) in enumerate(places)
+    ]
+
+
+def test_home_is_the_zone_of_the_coordinator_else_of_most():
+    spot, on_demand = Market.SPOT, Market.ON_DEMAND
+    assert home_zone([]) == ANY_ZONE
+    assert home_zone(members((spot, A), (spot, A), (on_demand, B))) == B
+    assert home_zone(members((spot, A), (spot, B), (spot, B))) == B
+
+
+def test_a_round_begins_at_home_where_a_type_is_offered():
+    made, here = plan(TRAINS, *PRICES), members((Market.ON_DEMAND, B))
+    assert first_zone(made, Market.SPOT, []) == ANY_ZONE
+    assert first_zone(made, Market.SPOT, here) == B
+    assert first_zone(made, Market.SPOT, members((Market.ON_DEMAND, "us-east-1f"))) == EVERY_ZONE
+    assert first_zone(plan(SPOT, *PRICES), Market.SPOT, here) == ANY_ZONE
+
+
+def refused(error):
+    return [Refusal(pool="c7i.xlarge spot", zone=A, error=error)]
+
+
+def test_all_zones_are_asked_only_for_what_another_zone_could_give():
+    spot = ask(TRAINS, Market.SPOT, *PRICES)
+    rest = ask(TRAINS, Market.SPOT, *PRICES, missing=2, zone=A)
+    denied = CloudError("denied")
+    denied.is_final = True
+    scarce, quota = refused(CapacityError("none")), refused(QuotaError("limit"))
+    assert next_zone(ANY_ZONE, spot, [], missing=4, home=A) == A
+    assert next_zone(ANY_ZONE, spot, scarce, missing=4, home="") == EVERY_ZONE
+    assert next_zone(A, rest, scarce, missing=2, home=A) == EVERY_ZONE
+    assert next_zone(A, rest, quota, missing=2, home=A) is None
+    assert next_zone(A, rest, refused(denied), missing=2, home=A) is None
+    assert next_zone(EVERY_ZONE, rest, scarce, missing=2, home=A) is None

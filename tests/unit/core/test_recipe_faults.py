@@ -219,7 +219,7 @@ YAML_WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.one_of(st.text(), st.lists(YAML_WORDS, max_size=25).map("".join)))
 def test_any_text_gives_a_recipe_or_a_recipe_error_that_can_be_printed(text):
     try:
@@ -230,7 +230,7 @@ def test_any_text_gives_a_recipe_or_a_recipe_error_that_can_be_printed(text):
         error.message.encode("utf-8")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, len(GOOD)), st.text(max_size=6))
 def test_a_good_recipe_with_anything_put_into_it_is_still_read_or_refused(place, text):
     with contextlib.suppress(RecipeError):

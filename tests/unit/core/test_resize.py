@@ -15,6 +15,7 @@ from dlcloud.core.instance import Market
 from dlcloud.core.plan import ExistingCapacity, make_plan
 from dlcloud.core.quota import Usage, quotas
 from dlcloud.core.resize import coordinator, decide, refuse_size
+from dlcloud.core.surcharges import ADDRESS_USD_PER_HOUR
 from tests.fakes.samples import RECIPE, THEN, hardware, instance, observed, price, recipe
 
 ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
@@ -93,7 +94,7 @@ def test_what_is_committed_ends_at_the_end_or_at_the_timer():
     total = committed_usd(
         [member(1), gone, member(3)], life_minutes=life_minutes, longest_minutes=60, disk_gib=0
     )
-    assert total == Decimal("0.6") * (2 + Decimal("0.5") + 1)
+    assert total == (Decimal("0.6") + ADDRESS_USD_PER_HOUR) * (2 + Decimal("0.5") + 1)
     unknown = replace(gone, hourly_usd=None)
     assert committed_usd([unknown], life_minutes={}, longest_minutes=60, disk_gib=0) is None
 

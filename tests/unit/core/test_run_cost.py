@@ -1,13 +1,17 @@
 """What runs cost: phases that add up to the bill of their instance, to the second."""
 
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcloud.core.cost import BillingPeriod, billed_seconds, cost_of_run, instance_usd, volume_usd
-from tests.fakes.samples import THEN, run
+from dlcloud.core.cluster import Member
+from dlcloud.core.cost import BillingPeriod, billed_seconds, cost_of_run, cost_of_seconds, member_usd
+from dlcloud.core.instance import Market
+from tests.fakes.samples import THEN, instance, run
 
 
 def at(seconds):
@@ -34,9 +38,22 @@ def test_boot_set_up_run_and_rest_are_told_apart():
     assert (bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) == (20, 30, 120, 11)
     assert bill.seconds == 181
     assert bill.final
-    # 181 s of 0.1785 USD/h, and 50 GiB of gp3 at 0.08 USD a month of 730 h.
+    # 181 s of 0.1785 USD/h, of 50 GiB of gp3 at 0.08 USD a month of 730 h and an address at 0.005 USD/h.
     assert bill.instance_usd == Decimal("0.1785") * 181 / 3600
-    assert round(bill.usd, 6) == round(Decimal("0.1785") * 181 / 3600 + Decimal(4) / 730 * 181 / 3600, 6)
+    hourly = Decimal("0.1785") + Decimal(4) / 730 + Decimal("0.005")
+    assert round(bill.usd, 6) == round(hourly * 181 / 3600, 6)
+
+
+@pytest.mark.parametrize(("ended", "is_free"), [(3599, True), (3600, False), (None, False)])
+def test_an_instance_that_ec2_takes_back_in_its_first_hour_is_free(ended, is_free):
+    mine = one("a", 20, 50, 170)
+    bill = cost_of_run(mine, [mine], replace(period(ended), interrupted=True), at(999))
+    assert (bill.instance_usd == 0) is is_free
+    assert bill.volume_usd > 0
+    assert bill.usd > 0
+    spot = instance(launched_at=THEN, market=Market.SPOT)
+    member = Member(instance=spot, hourly_usd=None, ended_at=ended and at(ended), interrupted=True)
+    assert (member_usd(member, 50, at(999)) is not None) is is_free, "whatever its price was"
 
 
 def test_less_than_a_minute_is_billed_as_a_minute():
@@ -77,6 +94,6 @@ def test_the_bills_of_all_runs_of_an_instance_are_the_bill_of_the_instance(steps
     bills = [cost_of_run(one_run, runs, there, now) for one_run in runs]
     seconds = billed_seconds(THEN, at(time + tail))
     assert sum(bill.seconds for bill in bills) == seconds
-    whole = instance_usd(Decimal("0.1785"), seconds) + volume_usd(50, seconds)
+    whole = cost_of_seconds(Decimal("0.1785"), 50, seconds, region="us-east-1")
     assert abs(sum(bill.usd for bill in bills) - whole) < Decimal("1e-20")
     assert min(min(bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) for bill in bills) >= 0

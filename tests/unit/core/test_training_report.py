@@ -8,6 +8,7 @@ import pytest
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.instance import Market
+from dlcloud.core.surcharges import ADDRESS_USD_PER_HOUR
 from dlcloud.core.timeline import build_timelines
 from dlcloud.core.training import market_usd, summarize_training
 from dlcloud.report.table import Format, render
@@ -67,11 +68,12 @@ def test_steps_sizes_and_pauses():
 
 def test_the_cost_beside_a_fixed_run_on_demand():
     run = training()
-    assert run.usd == Decimal("0.06") + Decimal("0.006") + Decimal("0.012")
-    assert market_usd(run, Market.SPOT) == Decimal("0.018")
+    address = ADDRESS_USD_PER_HOUR / 60
+    assert round(run.usd - 4 * address, 9) == Decimal("0.06") + Decimal("0.006") + Decimal("0.012")
+    assert round(market_usd(run, Market.SPOT) - 3 * address, 9) == Decimal("0.018")
     # Twenty seconds of boot, one to the first step, thirty at their usual speed: below the 60 s minimum.
-    assert (run.baseline.instances, run.baseline.usd) == (3, Decimal("0.18"))
-    assert run.saved_fraction == 1 - run.usd / Decimal("0.18")
+    assert (run.baseline.instances, round(run.baseline.usd - 3 * address, 9)) == (3, Decimal("0.18"))
+    assert run.saved_fraction == 1 - run.usd / run.baseline.usd
 
 
 def test_without_a_price_nothing_is_claimed():

@@ -23,7 +23,9 @@ def test_seconds_are_billed_from_a_minute_on_and_rounded_up(seconds, billed):
 
 def test_known_costs():
     assert instance_usd(Decimal("0.1785"), 60) == Decimal("0.002975")
-    assert rounded(volume_usd(50, 730 * 3600), 6) == Decimal("4.000000")
+    assert rounded(volume_usd(50, 730 * 3600, region="us-east-1"), 6) == Decimal("4.000000")
+    assert rounded(volume_usd(50, 730 * 3600, region="eu-central-1"), 6) == Decimal("4.760000")
+    assert volume_usd(50, region="xx-new-1") >= max(volume_usd(50, region=name) for name in ("sa-east-1", ""))
     # 100 a second at 3.60 USD/h: a million take 10000 s, which cost 10 USD.
     assert usd_per_million(Decimal("3.60"), 100) == Decimal(10)
     assert usd_per_million(Decimal("3.60"), 0) is None

@@ -55,7 +55,7 @@ class Handing:
             coordinator([self.member]),
             recipe(ELASTIC),
             self.folder,
-            cidr="203.0.113.7/32",
+            cidrs=("203.0.113.7/32",),
             variables={"A": "b c"},
         )
 

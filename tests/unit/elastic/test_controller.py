@@ -47,7 +47,7 @@ class FakeWorkers:
     def __init__(self, script, stored):
         self.script, self.kept = script, stored
         self.served, self.drained, self.informed, self.post, self.coordinator = [], [], [], None, None
-        self.minimums = []
+        self.minimums, self.reminded = [], []
 
     def serve(self, member):
         self.served.append(member.instance.instance_id)
@@ -69,6 +69,9 @@ class FakeWorkers:
         for item in self.script.get(f"{name} informed {coordinator.instance_id} {coordinator.least}", []):
             self.post(item)
         return name in self.served
+
+    def remind(self, member):
+        self.reminded.append(member.instance.instance_id)
 
     def error_of(self, failed):
         return RemoteCommandError(f"sample failed on {failed.instance_id}")
@@ -113,6 +116,14 @@ class World:
     def messages(self):
         return [event.message for event in self.events]
 
+    def end_after(self, event, start):
+        """Let the training end an hour after a message; the controller acts once in between."""
+        if event.message.startswith(start):
+            self.controller.clock.advance(3600)
+            for name in ("i-0", "i-2"):
+                self.workers.post(reports(name, DONE))
+                self.workers.post(ends(name))
+
 
 def reports(name, *records):
     return RecordsReceived(instance_id=name, records=list(records))
@@ -131,13 +142,41 @@ def test_a_quiet_run_ends_with_its_last_step():
     assert any(message.startswith("step 1, loss 1.5, 3 worker(s)") for message in world.messages)
 
 
-def test_an_interrupted_instance_is_replaced_and_ended_once_it_left():
+def test_an_interrupted_instance_of_the_first_hour_is_left_to_ec2():
+    script = {
+        "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)],
+        "i-3": [reports("i-0", DONE), ends("i-0"), ends("i-2"), ends("i-3")],
+    }
+    world = World(script).go()
+    assert (world.asked, world.ended) == ([1], [])
+    assert any("is left to EC2" in message for message in world.messages)
+
+
+def test_what_ec2_does_not_end_after_its_notice_is_ended():
+    script = {
+        "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)]
+    }
+    world = World(script)
+    world.controller.emit = lambda event: (
+        world.events.append(event),
+        world.end_after(event, "is left to EC2"),
+    )
+    world.go()
+    for thread in threading.enumerate():
+        if thread.name == "end i-1":
+            thread.join()
+    assert world.ended == ["i-1"]
+
+
+def test_an_older_interrupted_instance_is_replaced_and_ended_once_it_left():
     script = {
         "i-0": [reports("i-0", step(1))],
         "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)],
         "i-3": [reports("i-3", step(5)), reports("i-0", DONE), ends("i-0"), ends("i-2"), ends("i-3")],
     }
-    world = World(script).go()
+    world = World(script)
+    world.controller.clock.advance(2 * 3600)
+    world.go()
     assert world.asked == [1]
     assert world.workers.served == ["i-0", "i-1", "i-2", "i-3"]
     assert world.ended == ["i-1"]
@@ -264,6 +303,7 @@ def test_a_new_instance_takes_over_from_a_lost_coordinator():
     assert (coordinator.generation, coordinator.step, coordinator.least) == (1, 8, 0)
     assert any("2 workers hold the state of step 7 of 8" in message for message in world.messages)
     assert "the training goes on from step 7: 1 step(s) are taken again" in world.messages
+    assert {"i-1", "i-2"} <= set(world.workers.reminded), "or they would end themselves without a coordinator"
 
 
 def test_a_remaining_on_demand_instance_takes_over_before_others_know():
@@ -322,6 +362,33 @@ def test_a_coordinator_that_cannot_be_ended_is_not_replaced_yet():
     world.controller.end, world.controller.grow = end, grow
     world.go()
     assert (world.ended, world.asked) == (["i-0"], [1])
+
+
+def denial():
+    error = CloudError("the launch is not authorized")
+    error.is_final = True
+    return error
+
+
+def test_a_denied_request_is_not_repeated_and_its_reason_is_shown():
+    script = {
+        "i-0": [reports("i-0", step(1))],
+        "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)],
+    }
+    world = World(script, answers=[denial()])
+    world.controller.emit = lambda event: (
+        world.events.append(event),
+        world.end_after(event, "no more instances at this size: the launch is not authorized"),
+    )
+    world.go()
+    assert world.asked == [1]
+
+
+def test_a_denied_request_for_the_only_coordinator_ends_the_run():
+    script = {"i-1": [reports("i-1", taken(7)), LOST]}
+    world = World(script, answers=[denial()])
+    with pytest.raises(CloudError, match="not authorized"):
+        world.go()
 
 
 def test_a_program_failing_on_the_coordinator_at_first_ends_the_run():

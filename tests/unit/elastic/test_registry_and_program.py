@@ -56,6 +56,14 @@ def test_the_newest_step_counts_whichever_worker_reports_it():
     assert made.done
 
 
+def test_a_step_that_the_coordinator_recorded_for_another_is_not_its_own():
+    made = registry()
+    made.observe("i-1", {"record": "step", "step": 7, "worker": "i-2"})
+    assert (made.step, made.step_held("i-1"), made.state("i-1")) == (7, None, WorkerState.ARRIVING)
+    made.observe("i-1", {"record": "step", "step": 8, "worker": "i-1.3"})
+    assert (made.step_held("i-1"), made.state("i-1")) == (8, WorkerState.TRAINING)
+
+
 @pytest.mark.parametrize("event", ["hold", "no_quorum"])
 def test_what_the_workers_wait_for_is_known_until_the_next_step(event):
     made = registry()

@@ -10,6 +10,7 @@ from dlcloud.launch.connect import await_addresses, connect
 from tests.fakes.cloud import Failure
 from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import RECIPE
+from tests.unit.launch.conftest import ONE_TYPE
 
 
 def addresses(world, members):
@@ -79,6 +80,18 @@ def test_an_instance_terminated_while_connecting_is_given_up_soon(world):
     assert world.clock.monotonic() < 60
 
 
+@pytest.mark.parametrize(
+    ("market", "words"),
+    [("spot", "aws kms create-grant --region us-east-1 "), ("on-demand", "kms:CreateGrant")],
+)
+def test_an_instance_that_may_not_use_its_key_is_told_with_the_mend(world, market, words):
+    members = world.provision(ONE_TYPE.replace("count: 2", f"count: 2\n  market: {market}"))
+    world.cloud.interrupt("i-0001", "Client.InternalError: Client error on launch")
+    with pytest.raises(UnreachableError, match="Client error on launch") as caught:
+        addresses(world, members)
+    assert words in caught.value.hint
+
+
 def test_an_instance_that_never_answers_is_given_up_after_five_minutes(world):
     members = addresses(world, world.provision())
     world.dial.machines["i-0001"] = FakeMachine("i-0001", gone=True)
@@ -122,3 +135,11 @@ def test_a_refusal_of_any_call_is_raised_as_it_is(world, method):
     world.cloud.failures.append(Failure(method, CapacityError("no")))
     with pytest.raises(CapacityError):
         up(world)
+
+
+def test_a_running_instance_without_an_address_is_given_up_soon(world):
+    world.cloud.boot_s = 10**6
+    world.cloud.runs_without_address = True
+    with pytest.raises(UnreachableError, match="i-0001: no public address after 30 s"):
+        addresses(world, world.provision())
+    assert world.clock.monotonic() < 40

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.core.cluster import ClusterState, Leftover
+from dlcloud.core.cost import member_usd
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.launch.down import TERMINATION_TIMEOUT_S, gc
 from dlcloud.store.clusters import HAND_OVER
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE, cluster, request
+from tests.unit.launch.conftest import ONE_TYPE
 
 
 def down(world):
@@ -66,6 +68,33 @@ def test_an_instance_that_appears_late_is_ended_too(world):
     world.cloud.failures.append(Failure("launch", Killed(), 2, after=True))
     world.cloud.interrupt("i-0001")
     world.killed_while_provisioning()
+    down(world)
+    assert left(world) == []
+
+
+@pytest.mark.parametrize("text", [ONE_TYPE, RECIPE])
+def test_instances_that_are_not_listed_yet_are_ended_too(world, text):
+    world.cloud.lag_s = 8.0
+    world.provision(text)
+    assert world.cloud.instances("c0ffee") == []
+    members = down(world)
+    assert left(world) == []
+    assert {member.instance.state for member in members} == {InstanceState.TERMINATED}
+
+
+def test_a_group_whose_creation_was_cut_off_is_awaited_and_deleted(world):
+    world.cloud.lag_s = 8.0
+    world.cloud.failures.append(Failure("create_security_group", Killed(), after=True))
+    with pytest.raises(Killed):
+        world.launcher.launch(world.plan())
+    down(world)
+    assert left(world) == []
+
+
+def test_a_template_whose_creation_was_cut_off_is_deleted(world):
+    world.cloud.failures.append(Failure("create_launch_template", Killed(), after=True))
+    world.killed_while_provisioning(RECIPE)
+    assert world.clusters.open_intents("c0ffee") == ["launch"]
     down(world)
     assert left(world) == []
 
@@ -213,3 +242,18 @@ def test_a_sweep_takes_first_what_could_launch_more(world):
     with pytest.raises(Killed):
         gc([role], cloud=world.cloud, clock=world.clock, emit=world.events.append)
     assert not world.cloud.roles
+
+
+def test_an_instance_that_ec2_took_back_is_remembered_as_interrupted(world):
+    world.provision()
+    world.cloud.interrupt("i-0002", "Server.SpotInstanceTermination: Spot instance termination")
+    world.clock.advance(30)
+    world.launcher.reconcile()
+    world.launcher.destroy()
+    members = world.clusters.members("c0ffee")
+    assert {member.instance.instance_id: member.interrupted for member in members} == {
+        "i-0001": False,
+        "i-0002": True,
+    }
+    first, second = (member_usd(member, 50, world.clock.now()) for member in members)
+    assert second < first / 10

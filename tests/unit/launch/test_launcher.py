@@ -1,8 +1,15 @@
 """The launcher of one cluster: its plan, its launch and its end."""
 
+import pytest
+
 from dlcloud.core.cluster import ClusterState
+from dlcloud.core.errors import HostKeyError, UnreachableError
+from dlcloud.core.events import Warned
+from dlcloud.core.instance import Market
 from dlcloud.core.result import RunState
+from dlcloud.launch.members import existing_capacity
 from dlcloud.store.clusters import RESIZE
+from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import price, recipe, run
 from tests.unit.launch.conftest import ONE_TYPE
 
@@ -46,3 +53,91 @@ def test_destroy_ends_unfinished_runs_and_removes_the_keys(world):
     assert world.state is ClusterState.DOWN
     assert [stored.state for stored in world.store.runs.of_cluster("c0ffee")] == [RunState.LOST]
     assert not world.paths.key("c0ffee").exists()
+
+
+FLEXIBLE = ONE_TYPE.replace("count: 2", "count: {min: 1, max: 3}")
+WRONG_PROOF = HostKeyError("i-0002: wrong proof")
+
+
+def broken(world, *names, refuses_login=None):
+    for name in names:
+        world.dial.machines[name] = FakeMachine(name, gone=refuses_login is None, refuses_login=refuses_login)
+
+
+def launched(world, text=FLEXIBLE):
+    result = world.launcher.launch(world.plan(text))
+    assert sorted(result.connections) == sorted(m.instance.instance_id for m in result.members)
+    return result
+
+
+@pytest.mark.parametrize("reason", [None, WRONG_PROOF])
+@pytest.mark.parametrize("text", [FLEXIBLE, FLEXIBLE.replace("min: 1", "min: 3")])
+def test_an_instance_that_cannot_be_used_is_replaced(world, reason, text):
+    broken(world, "i-0002", refuses_login=reason)
+    result = launched(world, text)
+    assert sorted(result.connections) == world.cloud.alive() == ["i-0001", "i-0003", "i-0004"]
+    assert list(result.lost) == ["i-0002"]
+    (warning,) = [event for event in world.events if isinstance(event, Warned)]
+    assert warning.instance_id == "i-0002"
+    assert "is given up: i-0002: " in warning.message
+
+
+def test_an_instance_reclaimed_at_boot_does_not_take_all_down(world):
+    provisioned = world.cloud.launch
+
+    def reclaiming(request):
+        instances = provisioned(request)
+        if len(world.cloud.requests) == 1:
+            world.cloud.interrupt(instances[-1].instance_id)
+        return instances
+
+    world.cloud.launch = reclaiming
+    assert sorted(launched(world).connections) == world.cloud.alive() == ["i-0001", "i-0002", "i-0004"]
+
+
+def test_the_replacement_lives_for_what_the_lost_instance_had_left(world):
+    broken(world, "i-0002")
+    launched(world)
+    first, second = (request.user_data for request in world.cloud.requests)
+    assert '--on-active="240min"' in first
+    assert "--on-active=" in second
+    assert '--on-active="240min"' not in second
+    worst = existing_capacity(world.launcher, recipe(FLEXIBLE), world.launcher.members(), [price()])
+    assert worst.committed_usd <= world.plan(FLEXIBLE, price()).worst_case_usd
+
+
+def test_no_capacity_for_a_replacement_leaves_those_that_answer(world):
+    broken(world, "i-0002")
+    world.cloud.capacity |= {("c7i.xlarge", zone, Market.ON_DEMAND): 3 for zone in ("us-east-1a",)}
+    world.cloud.capacity |= {("c7i.xlarge", "us-east-1b", Market.ON_DEMAND): 0}
+    assert sorted(launched(world).connections) == world.cloud.alive() == ["i-0001", "i-0003"]
+
+
+def test_fewer_than_the_minimum_after_the_replacement_are_refused(world):
+    broken(world, "i-0002", "i-0004")
+    with pytest.raises(UnreachableError, match=r"2 instance\(s\) can be used, minimum is 3:\n  i-0002: "):
+        launched(world, FLEXIBLE.replace("min: 1", "min: 3"))
+    assert world.cloud.alive() == ["i-0001", "i-0003"]
+
+
+def test_nothing_is_replaced_where_no_instance_answers(world):
+    broken(world, "i-0001", "i-0002", "i-0003")
+    with pytest.raises(UnreachableError, match=r"0 instance\(s\) can be used, minimum is 1"):
+        launched(world)
+    assert len(world.cloud.requests) == 1
+
+
+def test_an_unreachable_instance_of_a_kept_cluster_stays_up(world):
+    launched(world)
+    world.clusters.set_state("c0ffee", ClusterState.READY)
+    world.cluster = world.clusters.find("c0ffee")
+    broken(world, "i-0002")
+    assert sorted(launched(world).connections) == ["i-0001", "i-0003"]
+    assert world.cloud.alive() == ["i-0001", "i-0002", "i-0003"]
+
+
+def test_every_network_that_was_named_may_reach_the_instances(world):
+    networks = ("192.0.2.0/24", "203.0.113.9/32")
+    plan = world.launcher.plan(recipe(FLEXIBLE), cidrs=networks)
+    world.launcher.launch(plan)
+    assert {network for _, network in world.cloud.rules} == set(networks)

@@ -10,13 +10,14 @@ from dlcloud.core.events import Notice, StageStarted
 from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Endpoint
 from dlcloud.launch.preflight import run_preflight
-from dlcloud.launch.setup import environment_key, packages_of, prepare
+from dlcloud.launch.setup import commands_digest, environment_key, packages_of, prepare
 from dlcloud.resources.texts import template
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import Failure, FakeCloud
 from tests.fakes.machine import FakeConnection, FakeMachine
 from tests.fakes.samples import RECIPE, hardware, price, recipe
 
+NETWORKS = ("10.0.0.0/8", "203.0.113.7/32")
 REQUIREMENTS = "# pinned\nonnx==1.17.0  # the format\n\nnumpy==2.1.0\n"
 BUILT = b'noise\n{"python": "/env/bin/python", "reused": false, "seconds": 3.0}\n'
 
@@ -29,13 +30,13 @@ def test_all_is_asked_for_and_handed_on():
     assert facts.zones == {"c7i.xlarge": cloud.zones}
     assert facts.hardware == {"c7i.xlarge": hardware()}
     assert facts.prices == [price()]
-    assert facts.cidr == "203.0.113.7/32"
+    assert facts.cidrs == ("203.0.113.7/32",)
     assert not cloud.requests
 
 
 def test_a_network_that_was_given_is_not_asked_for():
     cloud = FakeCloud(FakeClock())
-    assert run_preflight(recipe(), cloud=cloud, cidr="10.0.0.0/8").facts().cidr == "10.0.0.0/8"
+    assert run_preflight(recipe(), cloud=cloud, cidrs=NETWORKS).facts().cidrs == NETWORKS
     assert cloud.calls["caller_cidr"] == 0
 
 
@@ -77,7 +78,7 @@ def test_environment_is_built_from_requirements_and_returns_its_python():
     (command,) = to.machine.commands
     assert command.endswith(environment_key(REQUIREMENTS))
     assert to.machine.stdin[command] == REQUIREMENTS.encode()
-    assert sorted(to.machine.files) == ["dlcloud/environment.py", "dlcloud/job.py"]
+    assert sorted(to.machine.files) == ["dlcloud/apt.sh", "dlcloud/environment.py", "dlcloud/job.py"]
     assert not any(isinstance(event, Notice) for event in events)
 
 
@@ -94,7 +95,7 @@ def test_without_packages_the_instances_own_python_is_used():
 
 @pytest.mark.parametrize("answer", [b"", b"no json\n", b"[]\n", b'{"reused": true}\n', b"12\n"])
 def test_an_answer_that_makes_no_sense_is_an_error(answer):
-    with pytest.raises(RemoteCommandError, match=r"i-0001: environment\.py gave no answer"):
+    with pytest.raises(RemoteCommandError, match=r"i-0001: environment\.py (gave no answer|named no Python)"):
         prepared(connection(answers={"environment.py": answer}))
 
 
@@ -106,49 +107,79 @@ def test_the_recipes_commands_come_first_and_their_failure_is_raised():
     assert not any("environment.py" in command for command in to.machine.commands)
 
 
+def test_commands_that_were_run_before_the_image_was_made_are_not_repeated():
+    setup = Setup(commands="apt-get install x\n")
+    to = connection(answers={"cat dlcloud/image": commands_digest(setup).encode(), "environment.py": BUILT})
+    _, events = prepared(to, setup)
+    assert "dlcloud/setup.sh" not in to.machine.files
+    assert any("not repeated" in event.message for event in events if isinstance(event, Notice))
+    other = Setup(commands="apt-get install y\n")
+    prepared(to, other)
+    assert to.machine.files["dlcloud/setup.sh"][0] == other.commands.encode()
+
+
 def test_apt_is_made_ready_where_a_command_uses_it():
     to = connection()
-    prepared(to, Setup(commands="sudo apt-get install -qy x\n"))
-    first, second, *_ = to.machine.commands
+    _, events = prepared(to, Setup(commands="sudo apt-get install -qy x\n"))
+    _, first, second, *_ = to.machine.commands
     assert "apt.sh" in first
     assert "setup.sh" in second
+    assert any(isinstance(event, StageStarted) and "apt's locks" in event.message for event in events)
     to = connection()
     prepared(to, Setup(commands="python3 -m pip install adapt\n"))
-    assert "dlcloud/apt.sh" not in to.machine.files
+    assert not any("apt.sh" in command for command in to.machine.commands)
 
 
 def run_apt_script(tmp_path, **programs):
-    """Run apt.sh with these programs alone; return its exit status and what it called."""
-    shims = {"sudo": 'exec "$@"', "sleep": "exit 0", "timeout": 'shift; exec "$@"', **programs}
+    """Run apt.sh with these programs alone; return its exit status, what it called, and what it printed."""
+    # The clock goes on by 50 s each time it is read.
+    date = f"echo x >>{tmp_path}/clock; set -- $(wc -l <{tmp_path}/clock); echo $(($1 * 50))"
+    shims = {"sudo": 'exec "$@"', "sleep": "exit 0", "timeout": 'shift; exec "$@"', "date": date, **programs}
     for name, text in shims.items():
         path = tmp_path / name
         path.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n{text}\n')
         path.chmod(0o755)
+    (tmp_path / "wc").symlink_to("/usr/bin/wc")
     done = subprocess.run(
-        ["/bin/sh"], input=template("apt.sh").encode(), env={"PATH": str(tmp_path)}, check=False
+        ["/bin/sh"],
+        input=template("apt.sh").encode(),
+        env={"PATH": str(tmp_path)},
+        check=False,
+        capture_output=True,
     )
     calls = tmp_path / "calls"
-    return done.returncode, calls.read_text().splitlines() if calls.exists() else []
+    return done.returncode, calls.read_text().splitlines() if calls.exists() else [], done.stderr.decode()
 
 
 def test_apt_waits_for_cloud_init_stops_units_and_updates(tmp_path):
-    status, calls = run_apt_script(
+    status, calls, _ = run_apt_script(
         tmp_path, **{"cloud-init": "exit 1", "systemctl": "exit 5", "apt-get": "exit 0"}
     )
-    names = [call.split()[0] for call in calls if not call.startswith(("sudo", "timeout"))]
+    names = [call.split()[0] for call in calls if not call.startswith(("sudo", "timeout", "date"))]
     assert status == 0
-    assert names == ["cloud-init", *["systemctl"] * 5, "apt-get"]
-    assert "systemctl stop unattended-upgrades.service" in calls
+    assert names == ["cloud-init", "systemctl", "apt-get"]
+    assert any(call.startswith("timeout 120 systemctl stop apt-daily.timer") for call in calls)
 
 
 def test_an_update_of_apt_that_fails_is_repeated(tmp_path):
-    status, calls = run_apt_script(tmp_path, **{"apt-get": "exit 100"})
+    status, calls, errors = run_apt_script(tmp_path, **{"apt-get": "echo no mirror; exit 100"})
     assert status == 1
     assert sum(call.startswith("apt-get") for call in calls) == 4
+    assert "no mirror" in errors
+
+
+LOCKED = "echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)'; exit 100"
+
+
+def test_a_lock_of_apt_is_waited_for_but_not_forever(tmp_path):
+    status, calls, errors = run_apt_script(tmp_path, **{"apt-get": LOCKED})
+    assert status == 1
+    assert sum(call.startswith("apt-get") for call in calls) == 300 // 50
+    assert "held by process 7 (apt-get)" in errors
 
 
 def test_without_apt_nothing_is_made_ready(tmp_path):
-    assert run_apt_script(tmp_path) == (0, [])
+    assert run_apt_script(tmp_path)[:2] == (0, [])
 
 
 def test_the_output_of_a_failing_set_up_command_comes_back_on_stderr(tmp_path):
@@ -158,7 +189,7 @@ def test_the_output_of_a_failing_set_up_command_comes_back_on_stderr(tmp_path):
     (tmp_path / "dlcloud").mkdir()
     Path(tmp_path / "dlcloud/setup.sh").write_bytes(to.machine.files["dlcloud/setup.sh"][0])
     done = subprocess.run(
-        ["sh", "-c", to.machine.commands[0]], cwd=tmp_path, capture_output=True, check=False
+        ["sh", "-c", to.machine.commands[1]], cwd=tmp_path, capture_output=True, check=False
     )
     assert done.returncode == 1
     assert b"broken" in done.stderr

@@ -1,12 +1,13 @@
 """Instances are had from whichever pool has them, once, also where the command is killed in between."""
 
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
-from dlcloud.core.errors import CapacityError, CredentialsError, QuotaError, ThrottledError
-from dlcloud.core.events import Warned
+from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
+from dlcloud.core.events import Notice, Warned
 from dlcloud.core.instance import Market
 from dlcloud.launch.acquire import write_user_data
 from tests.fakes.cloud import Failure, Killed
@@ -16,6 +17,10 @@ from tests.unit.launch.conftest import ONE_TYPE
 A, B = "us-east-1a", "us-east-1b"
 ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
 SPOT_FIRST = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot-then-on-demand\n")
+
+TRAINS = RECIPE.replace("count: 2", "count: 4\n  market: spot\n  on_demand_base: 1").replace(
+    "benchmark: quantization", "command: ./train\n  elastic: {}"
+)
 
 
 def ids(members):
@@ -110,6 +115,49 @@ def test_a_refusal_of_another_kind_is_raised_and_its_intent_is_ended(world, erro
     assert len(world.provision()) == 2
 
 
+def final(kind, message):
+    error = kind(message, "mend it")
+    error.is_final = True
+    return error
+
+
+@pytest.mark.parametrize("kind", [CredentialsError, CloudError])
+def test_a_denied_spot_request_never_becomes_an_on_demand_one(world, kind):
+    world.cloud.denied[SPOT] = final(kind, "it is not authorized")
+    with pytest.raises(CloudError, match=r"minimum is 2:\n  c7i.xlarge spot in .*: it is not auth") as caught:
+        world.provision(SPOT_FIRST)
+    assert type(caught.value) is kind
+    assert caught.value.is_final
+    assert caught.value.hint == "mend it"
+    assert caught.value.message.count("it is not authorized") == 1
+    assert world.cloud.alive() == []
+    assert len(world.cloud.requests) == 1
+
+
+def test_a_denial_beside_enough_instances_is_a_warning(world):
+    world.cloud.denied[SPOT] = final(CloudError, "it is invalid")
+    based = SPOT_FIRST.replace("count: 2", "count: {min: 1, max: 2}\n  on_demand_base: 1")
+    assert [member.instance.market for member in world.provision(based)] == [ON_DEMAND]
+    assert any(isinstance(event, Warned) and "it is invalid" in event.message for event in world.events)
+
+
+@pytest.mark.parametrize(("appears_s", "requests"), [(5.0, 4), (60.0, 10)])
+def test_a_group_that_pools_do_not_know_yet_is_awaited(world, appears_s, requests):
+    world.cloud.denied[SPOT] = final(CloudError, "InvalidGroup.NotFound")
+    world.cloud.denied_until = appears_s
+    if appears_s < 30:
+        assert {member.instance.market for member in world.provision(SPOT_FIRST)} == {SPOT}
+    else:
+        with pytest.raises(CloudError, match="InvalidGroup"):
+            world.provision(SPOT_FIRST)
+    assert len(set(world.tokens)) == len(world.tokens) == requests
+
+
+def test_a_failure_of_ec2_is_tried_in_the_next_market(world):
+    world.cloud.denied[SPOT] = CloudError("InternalError")
+    assert {member.instance.market for member in world.provision(SPOT_FIRST)} == {ON_DEMAND}
+
+
 @pytest.mark.parametrize("lag_s", [0.0, 60.0])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "launch"), (RECIPE, "launch_fleet")])
@@ -140,6 +188,14 @@ def test_however_often_it_is_killed_there_are_two_instances_in_the_end(world, cr
     assert len(world.cloud.alive()) == 2
 
 
+@pytest.mark.parametrize("text", [ONE_TYPE, RECIPE])
+def test_instances_that_are_not_listed_yet_are_not_launched_again(world, text):
+    world.cloud.lag_s = 20.0
+    first = world.provision(text)
+    assert ids(world.provision(text)) == ids(first) == world.cloud.alive()
+    assert len(world.cloud.requests) == 1
+
+
 def test_an_old_request_is_not_repeated_for_by_then_the_lists_tell(world):
     world.cloud.failures.append(Failure("launch", Killed(), after=True))
     world.killed_while_provisioning()
@@ -163,3 +219,67 @@ def test_a_complete_cluster_needs_no_request(world):
     first = world.provision()
     assert ids(world.provision()) == ids(first)
     assert len(world.cloud.requests) == 1
+
+
+def places(members):
+    return Counter((member.instance.market, member.instance.zone) for member in members)
+
+
+def messages(world):
+    return [event.message for event in world.events if isinstance(event, Notice) and "zone" in event.message]
+
+
+def test_a_training_is_launched_where_all_its_spot_instances_are(world):
+    world.cloud.capacity |= {("c7i.xlarge", A, SPOT): 1, ("c6i.xlarge", A, SPOT): 1}
+    assert places(world.provision(TRAINS)) == {(SPOT, B): 3, (ON_DEMAND, B): 1}
+    assert messages(world) == []
+    assert len(world.cloud.requests) == 2
+
+
+def test_what_the_zone_of_a_training_lacks_comes_from_all_with_the_reason(world):
+    world.cloud.capacity |= {("c7i.xlarge", zone, SPOT): count for zone, count in ((A, 2), (B, 1))}
+    lack(world, *(("c6i.xlarge", zone, SPOT) for zone in (A, B)))
+    assert places(world.provision(TRAINS)) == {(SPOT, A): 2, (ON_DEMAND, A): 1, (SPOT, B): 1}
+    traffic = "traffic between zones costs 0.02 USD per GB"
+    assert messages(world) == [f"{A} lacks 1 instance(s), asking all zones: {traffic}"]
+
+
+def test_a_replacement_joins_the_coordinator_wherever_spot_is_cheaper(world):
+    lack(world, *((name, A, market) for name in ("c7i.xlarge", "c6i.xlarge") for market in (SPOT, ON_DEMAND)))
+    first = world.provision(TRAINS)
+    world.cloud.capacity.clear()
+    world.cloud.interrupt(next(m.instance.instance_id for m in first if m.instance.market is SPOT))
+    world.clock.advance(5)
+    assert places(world.provision(TRAINS)) == {(SPOT, B): 3, (ON_DEMAND, B): 1}
+
+
+def test_a_training_without_spot_capacity_still_has_its_base(world):
+    lack(world, *((name, zone, SPOT) for name in ("c7i.xlarge", "c6i.xlarge") for zone in (A, B)))
+    assert places(world.provision(TRAINS.replace("count: 4", "count: {min: 1, max: 4}"))) == {
+        (ON_DEMAND, A): 1
+    }
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_training_killed_at_any_request_goes_on_with_that_one(world, number, after):
+    world.cloud.capacity |= {("c7i.xlarge", zone, SPOT): count for zone, count in ((A, 2), (B, 1))}
+    lack(world, *(("c6i.xlarge", zone, SPOT) for zone in (A, B)))
+    world.cloud.failures.append(Failure("launch_fleet", Killed(), number, after=after))
+    world.killed_while_provisioning(TRAINS)
+    world.cloud.lag_s = 30.0
+    members = world.provision(TRAINS)
+    assert ids(members) == world.cloud.alive()
+    assert places(members) == {(SPOT, A): 2, (ON_DEMAND, A): 1, (SPOT, B): 1}
+
+
+def test_a_market_without_a_pool_is_left_to_the_next(world):
+    plan = replace(world.plan(SPOT_FIRST), pools=world.plan().pools)
+    provisioner = replace(world.provisioner(SPOT_FIRST), plan=plan)
+    assert len(provisioner.provision(minimum=2).members) == 2
+
+
+def test_a_spot_quota_of_none_leaves_the_base(world):
+    plan = replace(world.plan(TRAINS), pools=world.plan().pools)
+    members = replace(world.provisioner(TRAINS), plan=plan).provision(minimum=1).members
+    assert places(members) == {(ON_DEMAND, A): 1}

@@ -45,7 +45,7 @@ run               type        billed s  boot  set-up  run  rest      USD
 ----------------  ----------  --------  ----  ------  ---  ----  -------
 sample-1a2b-0001  c7i.xlarge       175    30      40  100     5  0.00900
 
-billed by the second from launch to end, at least 60 s, its EBS volume included"""
+billed by the second, at least 60 s, EBS volume and public address included"""
 
 
 def table(*args, details=False, **kwargs):

@@ -30,8 +30,8 @@ def shown(clusters, unanswered=""):
 
 
 def test_an_estimate_is_of_all_instances_and_their_volumes():
-    # 0.5 USD, and 50 GiB of gp3 at 0.08 USD a month of 730 h.
-    one = Decimal("0.5") + Decimal("0.08") * 50 / 730
+    # 0.5 USD, 50 GiB of gp3 at 0.08 USD a month of 730 h, and a public address.
+    one = Decimal("0.5") + Decimal("0.08") * 50 / 730 + Decimal("0.005")
     assert cluster_usd(cluster(), [member(), member()], HOUR) == 2 * one
     assert cluster_usd(cluster(), [member(ended_at=None)], HOUR) == one
     assert cluster_usd(cluster(), [member(hourly_usd=None)], HOUR) is None
@@ -39,10 +39,10 @@ def test_an_estimate_is_of_all_instances_and_their_volumes():
 
 def test_the_bill_stands_beside_the_estimate():
     reconciled = lines({"c0ffee": BilledCost(usd=Decimal("0.52"), estimated=True)})
-    assert "sample-1a2b us-east-1 0.505 0.520 ~ +0.0145" in shown(reconciled)
+    assert "sample-1a2b us-east-1 0.510 0.520 ~ +0.00952" in shown(reconciled)
     assert "has not closed the month" in shown(reconciled)
     (record,) = billed_records(reconciled, "")["clusters"]
-    assert record["difference_usd"] == Decimal("0.014521")
+    assert record["difference_usd"] == Decimal("0.009521")
 
 
 def test_where_nothing_is_billed_yet_it_says_what_to_do():

@@ -99,8 +99,9 @@ def test_a_plan_shows_its_pools_its_money_and_its_reasons():
     for words in (
         "2 instance(s) for quantization",
         "SSH from 203.0.113.7/32 only; account 123456789012, us-east-1",
-        "0.3570 USD/h at most; worst case 1.47 USD",
+        "0.3570 USD/h at most; worst case 1.51 USD",
         "after 240 minutes",
+        "(included: gp3 at 0.08 USD per GiB and month, a public address at 0.005 USD/h)",
         "terminated when the workload has ended",
     ):
         assert words in flat

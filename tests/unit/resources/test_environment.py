@@ -1,11 +1,14 @@
-"""environment.py, run as on an instance, with a package that lies on this disk: nothing is downloaded."""
+"""environment.py and peer.py, run as on instances, with a package that lies on this disk."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -41,7 +44,8 @@ def write_wheel(folder):
 def home(tmp_path_factory):
     """A home whose environments are kept for the whole module, for each takes seconds to build."""
     made = tmp_path_factory.mktemp("home")
-    (made / "environment.py").write_text(template("environment.py"))
+    for name in ("environment.py", "peer.py"):
+        (made / name).write_text(template(name))
     return made
 
 
@@ -50,12 +54,13 @@ def wheels(tmp_path_factory):
     return write_wheel(tmp_path_factory.mktemp("wheels"))
 
 
-def begin(home, wheels, requirements, key=KEY):
+def begin(home, wheels, requirements, key=KEY, **variables):
     environment = os.environ | {
         "XDG_CACHE_HOME": str(home / ".cache"),
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheels),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        **variables,
     }
     process = subprocess.Popen(
         [sys.executable, str(home / "environment.py"), key],
@@ -97,6 +102,14 @@ def test_two_builders_at_once_build_one_environment(home, wheels):
     assert again["seconds"] < first["seconds"] + second["seconds"]
 
 
+@pytest.mark.parametrize(("own", "kept"), [({}, True), ({"PIP_INDEX_URL": "http://127.0.0.1:9/"}, False)])
+def test_another_index_is_left_out_where_pip_has_its_own(home, wheels, own, kept):
+    extra = "--extra-index-url http://127.0.0.1:9/whl/cpu"
+    built = answer(begin(home, wheels, f"{extra}\ntinysample==1.0\n", f"index-{kept}", **own))
+    written = Path(built["python"]).parents[1] / "requirements.txt"
+    assert written.read_text() == (f"{extra}\n" if kept else "") + "tinysample==1.0\n"
+
+
 def test_a_torn_environment_is_built_anew(home, wheels):
     folder = Path(answer(begin(home, wheels, "tinysample==1.0\n"))["python"]).parents[1]
     (folder / "complete").unlink()
@@ -117,3 +130,109 @@ def test_an_environment_that_pip_refuses_is_not_complete(home, wheels):
     assert "tinysample==9.9" in progress
     (folder,) = (home / ".cache/dlcloud/environments").glob("refused*/")
     assert not (folder / "complete").exists()
+
+
+def find(home, folder, key=KEY):
+    """Return what environment.py knows of an environment in the home of an instance."""
+    command = [sys.executable, str(home / "environment.py"), "--find", key]
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / ".cache")}
+    return json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+
+
+def peer(home, folder, verb, **order):
+    """Run peer.py on an instance; return its answer, or the end of its error."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(home / "peer.py"), verb],
+        input=json.dumps(order),
+        env=os.environ | {"XDG_CACHE_HOME": str(folder / ".cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def source(home, wheels):
+    """What an instance with the environment offers."""
+    answer(begin(home, wheels, "tinysample==1.0\n"))
+    state = find(home, home)
+    assert state.pop("complete")
+    return {**state, "key": "ab" * 32, "host": "127.0.0.1"}
+
+
+def fetch(home, folder, source, port, **changes):
+    order = {name: source[name] for name in ("name", "key", "host")}
+    return peer(home, folder, "fetch", **(order | {"port": port} | changes))
+
+
+def test_an_environment_is_copied_from_a_peer_and_works(home, source, tmp_path):
+    assert not find(home, tmp_path)["complete"]
+    offer = peer(home, home, "serve", **source)
+    copied = fetch(home, tmp_path, source, offer["port"])
+    assert copied["bytes"] > 10_000
+    assert find(home, tmp_path)["complete"]
+    (tmp_path / "environment.py").write_text(template("environment.py"))
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    found = answer(begin(tmp_path, nothing, "tinysample==1.0\n"))
+    assert found["reused"]
+    assert Path(found["python"]).is_relative_to(tmp_path)
+    assert works(found["python"])
+    pip = Path(found["python"]).with_name("pip")
+    shown = subprocess.run([pip, "show", "-f", "tinysample"], capture_output=True, text=True, check=True)
+    assert str(tmp_path) in shown.stdout
+    assert str(home) not in shown.stdout
+
+
+def test_a_peer_serves_one_client_and_only_with_the_key(home, source, tmp_path):
+    port = peer(home, home, "serve", **source)["port"]
+    assert "closed the connection" in fetch(home, tmp_path, source, port, key="cd" * 32)
+    assert not find(home, tmp_path)["complete"]
+    assert fetch(home, tmp_path, source, port)["bytes"]
+    assert "refused" in fetch(home, tmp_path, source, port)
+
+
+def test_a_peer_without_the_environment_or_of_another_system_refuses(home, source, tmp_path):
+    assert "there is no environment other" in peer(home, home, "serve", **(source | {"name": "other"}))
+    assert "its system is" in peer(home, home, "serve", **(source | {"system": "musl-1.2"}))
+    assert "cannot assign" in peer(home, home, "serve", **(source | {"host": "203.0.113.1"})).lower()
+    assert not find(home, tmp_path)["complete"]
+
+
+def relay(port, change):
+    """Return the port of a relay to a peer that changes what it sends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run():
+        client, _ = listener.accept()
+        with client, socket.create_connection(("127.0.0.1", port)) as server:
+            client.sendall(server.recv(16, socket.MSG_WAITALL))
+            server.sendall(client.recv(32, socket.MSG_WAITALL))
+            content = b"".join(iter(lambda: server.recv(1 << 16), b""))
+            with contextlib.suppress(OSError):
+                client.sendall(change(content))
+        listener.close()
+
+    threading.Thread(target=run, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-36],
+        lambda content: content[:9999] + bytes([content[9999] ^ 1]) + content[10000:],
+        # The first piece alone, then an end with the code that the piece had.
+        lambda content: content[: (1 << 20) + 36] + bytes(4) + content[(1 << 20) + 4 : (1 << 20) + 36],
+    ],
+    ids=["torn", "without its end", "changed", "cut short"],
+)
+def test_an_archive_that_is_not_the_peers_is_discarded(home, source, tmp_path, change):
+    port = peer(home, home, "serve", **source)["port"]
+    error = fetch(home, tmp_path, source, relay(port, change))
+    assert "peer" in error
+    assert not find(home, tmp_path)["complete"]
+    assert [path.suffix for path in (tmp_path / ".cache/dlcloud/environments").iterdir()] == [".lock"]

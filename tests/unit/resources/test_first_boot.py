@@ -27,8 +27,12 @@ def rendered(public_key, *, secret=None, life_minutes=240):
     return user_data(public_key=public_key, secret=secret or new_secret(), life_minutes=life_minutes)
 
 
-def script_of(document):
-    (written,) = [each for each in document["write_files"] if each["path"].endswith("host_proof.py")]
+def script_of(document, name):
+    return written_file(document, name)["content"]
+
+
+def written_file(document, name):
+    (written,) = [file for file in document["write_files"] if file["path"].endswith(f"/{name}")]
     return written
 
 
@@ -37,8 +41,16 @@ def test_user_data_is_a_cloud_config_of_one_key_and_the_timer(key):
     assert text.startswith("#cloud-config\n")
     document = yaml.safe_load(text)
     assert document["ssh_authorized_keys"] == [key[0]]
-    assert ["shutdown", "-P", "+240"] in document["runcmd"]
     assert all(isinstance(word, str) for line in document["runcmd"] for word in line)
+    assert '--unit=dlcloud-life --on-active="240min" systemctl poweroff' in script_of(document, "dlcloud")
+
+
+def test_the_watchdog_is_started_once_and_no_shutdown_forbids_logins(key):
+    document = yaml.safe_load(rendered(key[0]))
+    assert "watchdog" not in str(document["runcmd"])
+    assert script_of(document, "dlcloud").count("watchdog.py") == 1
+    lines = "\n".join(script_of(document, name) for name in ("dlcloud", "watchdog.py")).splitlines()
+    assert not [line for line in lines if line.startswith(("shutdown", '"shutdown'))]
 
 
 def test_user_data_is_small_and_holds_no_private_key(key):
@@ -53,7 +65,7 @@ def test_the_secret_is_readable_by_root_alone(key):
     secret = new_secret()
     text = rendered(key[0], secret=secret)
     assert text.count(secret) == 1
-    written = script_of(yaml.safe_load(text))
+    written = written_file(yaml.safe_load(text), "host_proof.py")
     assert secret in written["content"]
     assert written["permissions"] == "0700"
 
@@ -93,7 +105,7 @@ def prove(root, metadata, text):
     folder = root / "var/lib/dlcloud"
     folder.mkdir(parents=True, mode=0o700)
     script = folder / "host_proof.py"
-    script.write_text(script_of(yaml.safe_load(text))["content"])
+    script.write_text(script_of(yaml.safe_load(text), "host_proof.py"))
     environment = {"DLCLOUD_ROOT": str(root), "AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata}
     process = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.PIPE)
     ssh = root / "etc/ssh"

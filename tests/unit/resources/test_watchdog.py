@@ -1,6 +1,5 @@
 """An instance ends itself at the end of its budget, after a reboot too, and when it is idle."""
 
-import fcntl
 import getpass
 import os
 import subprocess
@@ -36,65 +35,55 @@ class Time:
 
 
 class System:
-    """Keeps the one timer that `shutdown` sets, and whether systemd admits logins.
-
-    Source: shutdown(8); /run/nologin appears 5 minutes before a scheduled end; scheduling another one leaves
-    the file, and only a cancel removes it.
-    """
+    """Keeps when a timer of systemd, or an order of the watchdog's, powers the system off."""
 
     def __init__(self, clock):
         self._clock = clock
-        self.ends_at = None
-        self.orders = []
-        self._nologin = False
+        self.timers = []
+        self.powered_off_at = []
 
     def run(self, words, *, check):
         assert not check
-        self.refuses_logins()
-        if words == ["shutdown", "--no-wall", "-c"]:
-            self.ends_at, self._nologin = None, False
-            return
-        assert words[:3] == ["shutdown", "--no-wall", "-P"]
-        minutes = int(words[3].removeprefix("+"))
-        self.orders.append(minutes)
-        self.ends_at = self._clock.now + minutes * MINUTE_S
-        self.refuses_logins()
-
-    def refuses_logins(self):
-        is_near = self.ends_at is not None and self.ends_at - self._clock.now <= 5 * MINUTE_S
-        self._nologin = self._nologin or is_near
-        return self._nologin
+        if words[0] == "systemd-run":
+            assert words[-2:] == ["systemctl", "poweroff"]
+            self.timers.append(float(words[2].removeprefix("--on-active=").removesuffix("s")))
+        else:
+            assert words == ["systemctl", "poweroff"]
+            self.powered_off_at.append(self._clock.now)
 
 
 class Instance:
     """What outlives a reboot: the clock, the disk, and how long it may live."""
 
-    def __init__(self, folder, *, life, idle):
+    def __init__(self, folder, *, life, idle, user):
         self.clock = Time()
         self.system = System(self.clock)
+        self.began = self.clock.now
         self.state, self.home = folder / "state", folder / "home"
         self.state.mkdir()
         self.home.mkdir()
-        words = {"@LIFE_MINUTES@": str(life), "@IDLE_MINUTES@": str(idle), "@USER@": getpass.getuser()}
+        words = {"@LIFE_MINUTES@": str(life), "@IDLE_MINUTES@": str(idle), "@USER@": user}
         self._text = template("watchdog.py").removesuffix("\nmain()\n")
         for word, value in words.items():
             self._text = self._text.replace(word, value)
 
-    def boot(self, *, minutes=0.0, busy=None):
+    def boot(self, *, minutes=0.0, busy=lambda: 0.0, home=True):
         """Boot, and run the program for so long."""
         program = types.ModuleType("watchdog")
         exec(compile(self._text, "watchdog.py", "exec"), program.__dict__)
         program.time, program.subprocess = self.clock, self.system
-        program.STATE, program.HOME = self.state, self.home
-        program.busy_seconds = busy or (lambda: 0.0)
+        program.STATE, program.HOME = self.state, self.home if home else program.HOME
+        program.busy_seconds = busy or program.busy_seconds
         self.clock.until = self.clock.now + minutes * MINUTE_S
         try:
             program.main()
         except Rebooted:
             return
 
-    def minutes_left(self):
-        return (self.system.ends_at - self.clock.now) / MINUTE_S
+    def minutes_until_off(self):
+        """Return the minutes from the first boot to the first order to power off; None if there was none."""
+        orders = self.system.powered_off_at
+        return (orders[0] - self.began) / MINUTE_S if orders else None
 
     def run_folder(self):
         folder = self.home / "dlcloud/runs/one"
@@ -104,36 +93,42 @@ class Instance:
 
 @pytest.fixture
 def made(tmp_path):
-    return lambda life=240, idle="inf": Instance(tmp_path, life=life, idle=idle)
+    def make(life=240, idle="inf", user=getpass.getuser()):  # noqa: B008
+        return Instance(tmp_path, life=life, idle=idle, user=user)
+
+    return make
 
 
-def test_the_timer_is_armed_once_where_idleness_does_not_count(made):
+def test_without_an_idle_end_the_first_boots_timer_is_enough(made):
     there = made()
     there.boot()
-    assert there.system.orders == [240]
+    assert there.system.timers == []
+    assert there.system.powered_off_at == []
 
 
-@pytest.mark.parametrize(("passed", "left"), [(100, 140), (239.5, 1), (300, 0)])
-def test_a_reboot_does_not_move_the_end_of_the_budget(made, passed, left):
+@pytest.mark.parametrize(("passed", "left_s"), [(100, 140 * 60), (239.5, 30), (300, 1)])
+def test_a_reboot_does_not_move_the_end_of_the_budget(made, passed, left_s):
     there = made()
     there.boot()
     there.clock.now += passed * MINUTE_S
     there.boot()
-    assert there.system.orders == [240, left]
+    assert there.system.timers == [left_s]
 
 
-def test_an_idle_instance_ends_after_its_minutes_and_the_timer_stays(made):
+def test_an_idle_instance_powers_off_until_the_system_is_down(made):
     there = made(idle=6)
-    there.boot(minutes=5)
-    assert there.system.orders == [6]
-    assert there.minutes_left() == pytest.approx(1, abs=0.3)
+    there.boot(minutes=5.5)
+    assert there.minutes_until_off() is None
+    there.boot(minutes=7)
+    assert there.minutes_until_off() == pytest.approx(5.5 + 6, abs=0.3)
+    assert len(there.system.powered_off_at) == 4
 
 
 def test_a_reboot_begins_the_idle_minutes_anew_but_not_the_budget(made):
     there = made(life=10, idle=6)
     there.boot(minutes=5)
-    there.boot(minutes=1)
-    assert there.system.orders == [6, 5]
+    there.boot(minutes=6)
+    assert there.minutes_until_off() == pytest.approx(10, abs=0.3)
 
 
 def test_a_busy_program_of_the_user_holds_the_idle_end_off(made):
@@ -145,9 +140,9 @@ def test_a_busy_program_of_the_user_holds_the_idle_end_off(made):
         return used[0]
 
     there.boot(minutes=30, busy=busy)
-    assert there.minutes_left() > 5
-    there.boot(minutes=5, busy=lambda: 100.0)
-    assert there.minutes_left() == pytest.approx(1, abs=0.3)
+    assert there.minutes_until_off() is None
+    there.boot(minutes=7, busy=lambda: 100.0)
+    assert there.minutes_until_off() == pytest.approx(36, abs=0.3)
 
 
 def test_less_than_a_twentieth_of_a_processor_is_no_work(made):
@@ -158,39 +153,8 @@ def test_less_than_a_twentieth_of_a_processor_is_no_work(made):
         used[0] += 0.04 * MINUTE_S / 4
         return used[0]
 
-    there.boot(minutes=5, busy=hardly)
-    assert there.system.orders == [6]
-
-
-def test_logins_are_admitted_again_when_work_resumes(made):
-    there = made(idle=15)
-    run = there.run_folder()
-    refused = []
-
-    def busy():
-        refused.append(there.system.refuses_logins())
-        if len(refused) == 12 * 4:  # after 12 idle minutes
-            (run / "pid").write_text(str(os.getpid()))
-        return 0.0
-
-    there.boot(minutes=30, busy=busy)
-    assert any(refused)
-    assert not there.system.refuses_logins()
-    assert there.minutes_left() > 14
-
-
-def test_the_timer_is_not_cancelled_for_an_end_that_comes_nearer(made):
-    there = made(life=12, idle=6)
-    cancelled_at, run = [], there.system.run
-
-    def record(words, *, check):
-        if words[-1] == "-c":
-            cancelled_at.append(there.clock.now)
-        run(words, check=check)
-
-    there.system.run = record
-    there.boot(minutes=5)
-    assert cancelled_at == []
+    there.boot(minutes=7, busy=hardly)
+    assert there.minutes_until_off() == pytest.approx(6, abs=0.3)
 
 
 def test_work_never_moves_the_end_beyond_the_budget(made):
@@ -201,10 +165,8 @@ def test_work_never_moves_the_end_beyond_the_budget(made):
         used[0] += MINUTE_S
         return used[0]
 
-    began = there.clock.now
-    there.boot(minutes=19, busy=busy)
-    assert there.system.ends_at <= began + 21 * MINUTE_S
-    assert there.minutes_left() < 2
+    there.boot(minutes=21, busy=busy)
+    assert there.minutes_until_off() == pytest.approx(20, abs=0.3)
 
 
 def test_a_run_holds_the_end_off_until_its_exit_status_is_there(made):
@@ -212,10 +174,10 @@ def test_a_run_holds_the_end_off_until_its_exit_status_is_there(made):
     run = there.run_folder()
     (run / "pid").write_text(str(os.getpid()))
     there.boot(minutes=20)
-    assert there.minutes_left() > 5
+    assert there.minutes_until_off() is None
     (run / "exit_status").write_text("0")
-    there.boot(minutes=5)
-    assert there.minutes_left() == pytest.approx(1, abs=0.3)
+    there.boot(minutes=7)
+    assert there.minutes_until_off() == pytest.approx(26, abs=0.3)
 
 
 def test_a_run_whose_process_is_gone_does_not_delay_the_end(made):
@@ -223,16 +185,14 @@ def test_a_run_whose_process_is_gone_does_not_delay_the_end(made):
     ended = subprocess.Popen(["true"])
     ended.wait()
     (there.run_folder() / "pid").write_text(str(ended.pid))
-    there.boot(minutes=5)
-    assert there.system.orders == [6]
+    there.boot(minutes=7)
+    assert there.minutes_until_off() == pytest.approx(6, abs=0.3)
 
 
-def test_a_second_watchdog_exits(made):
-    there = made(idle=6)
-    with (there.state / "watchdog.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        there.boot(minutes=1)
-    assert there.system.orders == []
+def test_an_instance_without_the_recipes_user_ends_all_the_same(made):
+    there = made(idle=6, user="no-such-user")
+    there.boot(minutes=7, busy=None, home=None)
+    assert there.minutes_until_off() == pytest.approx(6, abs=0.3)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")  # noqa: PTH110

@@ -55,7 +55,7 @@ class Sshd:
             [SSHD, "-D", "-e", "-f", str(self.folder / "config")],
             stderr=(self.folder / "log").open("wb"),
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while not is_listening(self.port):
             assert self.process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline
@@ -71,13 +71,13 @@ class Sshd:
             instance_id="i-0abc", host="127.0.0.1", port=port or self.port, user=getpass.getuser()
         )
 
-    def kill_sessions(self) -> None:
-        """Kill every process that serves a connection, but not the listener, nor the commands."""
+    def kill_sessions(self, number: int = signal.SIGKILL) -> None:
+        """Signal every process that serves a connection, but not the listener, nor the commands."""
         for pid in children(self.process.pid):
             for session in children(pid):
                 if "sshd" in Path(f"/proc/{session}/comm").read_text():
-                    os.kill(session, signal.SIGKILL)
-            os.kill(pid, signal.SIGKILL)
+                    os.kill(session, number)
+            os.kill(pid, number)
 
     def stop(self) -> None:
         if self.process is not None:
@@ -155,6 +155,13 @@ def kill_when_larger(sshd, folder, size):
     while sum(path.stat().st_size for path in folder.iterdir()) < size:
         time.sleep(0.001)
     sshd.kill_sessions()
+
+
+def test_a_command_that_is_not_even_taken_in_time_has_not_ended(sshd, connect):
+    connection = connect()
+    sshd.kill_sessions(signal.SIGSTOP)
+    with pytest.raises(UnreachableError, match="a command had not ended"):
+        connection.run("true", timeout_s=0.2)
 
 
 def test_abandoned_commands_do_not_use_up_the_sessions(connect):

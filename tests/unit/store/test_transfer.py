@@ -213,7 +213,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     key=st.sampled_from(["run_id", "prices", "instance", "records", "state", "hourly_usd"]), value=json_values
 )

@@ -1,0 +1,56 @@
+"""Terminate the instances whose workers have left, from threads: they are still billed."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.elastic import EC2_ENDS_WITHIN, is_free_if_ec2_ends_it
+from dlcloud.core.errors import DlcloudError
+from dlcloud.core.events import Emit, Notice, Warned
+from dlcloud.core.protocols import Clock
+from dlcloud.elastic.registry import WorkerRegistry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departures:
+    """Ends instances of one training.
+
+    Args:
+        registry: Knows which instances are interrupted.
+        end: Terminates instances.
+    """
+
+    registry: WorkerRegistry
+    end: Callable[[Sequence[Member]], object]
+    clock: Clock
+    emit: Emit
+    _release_at: dict[str, datetime] = field(init=False, default_factory=dict)
+
+    def release_departed(self, name: str) -> None:
+        """Terminate an instance that has no worker any more, unless it is free where EC2 itself ends it."""
+        instance, now = self.registry.member(name).instance, self.clock.now()
+        if not self.registry.is_interrupted(name) or not is_free_if_ec2_ends_it(instance, now):
+            self.release(name)
+            return
+        self._release_at[name] = now + EC2_ENDS_WITHIN
+        message = "is left to EC2, which ends it within two minutes: its first hour is then free"
+        self.emit(Notice(message=message, instance_id=name))
+
+    def release_overdue(self) -> None:
+        """Terminate the instances that EC2 should have ended."""
+        for name in [name for name, at in self._release_at.items() if at <= self.clock.now()]:
+            del self._release_at[name]
+            self.release(name)
+
+    def release(self, name: str) -> None:
+        """Terminate an instance from a thread: its worker has left, and it is still billed."""
+        member = self.registry.member(name)
+        threading.Thread(target=self._terminate, args=(member,), name=f"end {name}", daemon=True).start()
+
+    def _terminate(self, member: Member) -> None:
+        try:
+            self.end([member])
+        except DlcloudError as error:
+            self.emit(Warned(message=error.message, instance_id=member.instance.instance_id))

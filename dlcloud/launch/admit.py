@@ -1,0 +1,57 @@
+"""Reach a kept cluster again from a machine whose own address has changed."""
+
+import threading
+from dataclasses import dataclass, field
+
+from dlcloud.core.errors import CloudError, UnreachableError
+from dlcloud.core.events import Emit, Notice, Warned
+from dlcloud.core.protocols import Cloud
+from dlcloud.core.remote import Connection, Dial, Endpoint
+
+
+@dataclass(slots=True, kw_only=True)
+class AdmittingDialer:
+    """Dials the instances of one cluster; after a time-out, admits this machine's address and dials again.
+
+    A security group drops packets from other addresses: they time out, while an instance without a server
+    refuses. The address is looked up once.
+    """
+
+    dialer: Dial
+    cloud: Cloud
+    cluster_id: str
+    emit: Emit
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _has_moved: bool | None = field(init=False, default=None)
+
+    def dial(self, endpoint: Endpoint, *, wait_s: float = 0.0) -> Connection:
+        """Return an open connection; see `core.remote.Dial`."""
+        try:
+            return self.dialer.dial(endpoint, wait_s=wait_s)
+        except UnreachableError as error:
+            if not isinstance(error.__cause__, TimeoutError) or not self._admit():
+                raise
+        return self.dialer.dial(endpoint, wait_s=wait_s)
+
+    def close(self) -> None:
+        self.dialer.close()
+
+    def _admit(self) -> bool:
+        """Admit this machine's address; True if it was not admitted before this command."""
+        with self._lock:
+            if self._has_moved is None:
+                self._has_moved = self._move_access()
+            return self._has_moved
+
+    def _move_access(self) -> bool:
+        try:
+            cidr = self.cloud.caller_cidr()
+            replaced = self.cloud.move_ssh(self.cluster_id, cidr)
+        except CloudError as error:
+            self.emit(Warned(message=f"SSH is not allowed from this machine's present address: {error}"))
+            return False
+        if replaced is None:
+            return False
+        instead = f", no longer from {', '.join(replaced)}" if replaced else ""
+        self.emit(Notice(message=f"this machine's address has changed: SSH is allowed from {cidr}{instead}"))
+        return True

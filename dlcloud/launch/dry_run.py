@@ -1,0 +1,112 @@
+"""Ask EC2 whether it would launch what a recipe names: dry runs of the calls that `up` would make."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError
+from dlcloud.core.instance import Image, Market
+from dlcloud.core.protocols import Account, LaunchRequest
+from dlcloud.core.recipe import Recipe
+from dlcloud.system.parallel import fan_out
+
+TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "dry-run"}
+NOT_OF_THE_LAUNCH = {"security-group", "subnet", "vpc"}
+"""Resources that a dry run takes from the default VPC; the launch has the cluster's own group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchChecks:
+    """EC2's refusals of the dry runs, by the API action; those of RunInstances by market.
+
+    `types` is how many instance types the recipe names, of which the first was asked for.
+    """
+
+    types: int
+    refused: Mapping[str, CloudError]
+    launches: Mapping[Market, CloudError | None]
+
+    @property
+    def errors(self) -> list[CloudError]:
+        """Return every refusal."""
+        return [*self.refused.values(), *(error for error in self.launches.values() if error is not None)]
+
+    @property
+    def refusal(self) -> CloudError | None:
+        """Return the refusal that the launch is certain to meet, too.
+
+        A market that is refused leaves the others, the first type leaves the others, and a denial of the
+        default group or subnet says nothing about the cluster's own. Neither do refusals of a pool.
+        """
+        group = self.refused.get("CreateSecurityGroup")
+        if group is not None and _is_certain(group):
+            return group
+        launches = [error for error in self.launches.values() if error is not None]
+        if self.types > 1 or len(launches) < len(self.launches):
+            return None
+        return next((error for error in launches if _is_certain(error, NOT_OF_THE_LAUNCH)), None)
+
+
+def check_launch(recipe: Recipe, account: Account, image: Callable[[], Image]) -> LaunchChecks:
+    """Make the dry runs of a launch at once: at most five calls.
+
+    Args:
+        recipe: The first of its types is asked for, in each market.
+        account: Asks EC2.
+        image: Returns the image once it is known; what needs none does not wait for it.
+    """
+    instances = recipe.instances
+    unknown = Image(image_id="", name="", root_device="")
+    calls: dict[tuple[str, Market], Callable[[], Image]] = {
+        ("RunInstances", market): image for market in instances.markets
+    }
+    calls["CreateSecurityGroup", instances.markets[0]] = lambda: unknown
+    if len(instances.types) > 1:
+        calls["CreateLaunchTemplate", instances.markets[0]] = image
+        calls["CreateFleet", instances.markets[0]] = lambda: unknown
+
+    def ask(key: tuple[str, Market]) -> CloudError | None:
+        action, market = key
+        try:
+            account.dry_run(action, _request(recipe, market, calls[key]()))
+        except CloudError as error:
+            return error
+        return None
+
+    outcomes = fan_out(lambda call: call(), [partial(ask, key) for key in calls])
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    errors = {key: outcome.value for key, outcome in zip(calls, outcomes, strict=True)}
+    return LaunchChecks(
+        types=len(instances.types),
+        refused={
+            action: error for (action, _), error in errors.items() if error and action != "RunInstances"
+        },
+        launches={market: error for (action, market), error in errors.items() if action == "RunInstances"},
+    )
+
+
+def _is_certain(error: CloudError, unlike: Collection[str] = ()) -> bool:
+    """True for a refusal of the request itself, unless it is about a type of resource in `unlike`."""
+    if isinstance(error, CredentialsError):
+        return error.denial is not None and error.denial.resource_type not in unlike
+    return error.is_final and not isinstance(error, CapacityError | QuotaError)
+
+
+def _request(recipe: Recipe, market: Market, image: Image) -> LaunchRequest:
+    instances = recipe.instances
+    return LaunchRequest(
+        instance_type=instances.types[0],
+        zone=instances.zones[0] if len(instances.zones) == 1 else "",
+        market=market,
+        min_count=1,
+        max_count=instances.maximum,
+        image=image,
+        disk_gib=max(instances.disk_gib, image.snapshot_gib),
+        security_group_id="",
+        user_data="#cloud-config\n",
+        client_token="",
+        tags=TAGS,
+    )

@@ -1,0 +1,94 @@
+"""Copy an environment to an instance from another one of its cluster, which has it already."""
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dlcloud.core.errors import DlcloudError, RemoteCommandError
+from dlcloud.core.events import Emit, Notice, Warned, stage
+from dlcloud.core.protocols import Clock
+from dlcloud.core.remote import Connection
+from dlcloud.resources.texts import template
+
+MOST_PEERS = 2
+"""So many are asked before the environment is built; each may take a while to fail."""
+KEY_BYTES = 32
+COPY_TIMEOUT_S = 900.0
+MIB = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """An instance that may have the environment: its address for the others, and how to connect to it."""
+
+    instance_id: str
+    host: str
+    connect: Callable[[], Connection]
+
+
+def copy_environment(
+    connection: Connection, find: str, peers: Sequence[Peer], *, folder: str, clock: Clock, emit: Emit
+) -> None:
+    """Copy an environment that an instance lacks from the first peer that gives it; warn if none does.
+
+    `find` is the command there that looks for the environment (environment.py), `folder` that of dlcloud's
+    files on all instances. The best peers come first; their ports are open to their cluster only.
+
+    Raises:
+        UnreachableError, RemoteCommandError: The instance itself does not answer as it should.
+    """
+    environment = read_answer(connection, connection.check(find))
+    if environment.get("complete") or not peers:
+        return
+    name = connection.endpoint.instance_id
+    failures = []
+    with stage(emit, clock, "copying the environment from another instance", instance_id=name):
+        connection.send_bytes(template("peer.py").encode(), f"{folder}/peer.py")
+        for peer in peers[:MOST_PEERS]:
+            try:
+                copied = _copy(connection, peer, f"python3 -I -S {folder}/peer.py", environment, folder)
+            except DlcloudError as error:
+                log.warning("%s: no environment from %s: %s", name, peer.instance_id, error.message)
+                failures.append(f"{peer.instance_id} gives no environment ({error.message})")
+                continue
+            size, seconds = copied["bytes"] / MIB, copied["seconds"]
+            message = f"has the environment of {peer.instance_id}: {size:.0f} MiB in {seconds:.1f} s"
+            emit(Notice(message=message, instance_id=name))
+            return
+    message = "; ".join(failures)
+    emit(Warned(message=f"{message}: it is built from the package index", instance_id=name))
+
+
+def read_answer(connection: Connection, output: bytes) -> dict[str, Any]:
+    """Return the JSON object in the last line of what one of dlcloud's programs printed.
+
+    Raises:
+        RemoteCommandError: There is none.
+    """
+    try:
+        answer = json.loads(output.splitlines()[-1])
+    except (ValueError, IndexError):
+        answer = None
+    if not isinstance(answer, dict):
+        name = connection.endpoint.instance_id
+        raise RemoteCommandError(f"{name}: environment.py gave no answer but {output[-200:]!r}")
+    return answer
+
+
+def _copy(
+    connection: Connection, peer: Peer, program: str, environment: dict[str, Any], folder: str
+) -> dict[str, Any]:
+    """Let a peer offer the environment, and the instance fetch it; the key goes over SSH, to both."""
+    source = peer.connect()
+    source.send_bytes(template("peer.py").encode(), f"{folder}/peer.py")
+    order = {"name": environment["name"], "key": secrets.token_hex(KEY_BYTES), "host": peer.host}
+    offer = json.dumps({**order, "system": environment["system"]}).encode()
+    port = read_answer(source, source.check(f"{program} serve", stdin=offer))["port"]
+    request = json.dumps({**order, "port": port}).encode()
+    output = connection.check(f"{program} fetch", stdin=request, timeout_s=COPY_TIMEOUT_S)
+    return read_answer(connection, output)

@@ -1,0 +1,25 @@
+"""`dlcloud selftest` on the local EC2."""
+
+
+def test_it_proves_a_round_trip_and_leaves_nothing(user):
+    result = user.json("selftest")["result"]
+    assert result["errors"] == []
+    verdicts = {record["number"]: record["verdict"] for record in result["records"]}
+    not_seen = {number for number, verdict in verdicts.items() if verdict == "not seen"}
+    assert not_seen == {"1", "2", "4", "12", "14"}
+    assert "FAILED" not in verdicts.values()
+    assert user.json("status")["result"]["records"] == []
+
+
+def test_a_refused_launch_is_reported_and_leaves_nothing(user):
+    user.run("local", "capacity", "t3.micro", "1")
+    done = user.run("selftest", "--output", "json", expect=5)
+    assert "dlcloud up: " in done.stdout
+    assert user.json("status")["result"]["records"] == []
+    assert user.json("gc", "--cloud", "local", "--dry-run")["result"]["records"] == []
+
+
+def test_a_type_that_would_cost_more_is_refused(user):
+    done = user.run("selftest", "--type", "c5.18xlarge", expect=3)
+    assert "raise budget.max_usd" in done.stderr
+    assert "the self-test was not started" in done.stderr

@@ -1,0 +1,351 @@
+"""The policies against AWS's Service Authorization Reference, and against what recorded calls touch.
+
+Every method of the cloud and of the account is called on moto, in this process; the local EC2's own rules say
+about which action on which resource IAM is asked for each of the calls.
+"""
+
+import contextlib
+import io
+import json
+from urllib.parse import urlsplit
+
+import boto3
+import moto
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+from moto.core.models import DEFAULT_ACCOUNT_ID
+
+from dlcloud.cloud.account import Account
+from dlcloud.cloud.billing import Billing
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.denials import decode
+from dlcloud.core.errors import CloudError
+from dlcloud.core.instance import Image, Market
+from dlcloud.core.own_images import IMAGE_TAG
+from dlcloud.core.protocols import FleetRequest
+from dlcloud.local.access import access_requests, spot_role_request
+from dlcloud.local.call import read_call
+from dlcloud.local.policy import AccessRequest, is_allowed
+from dlcloud.resources.texts import control_policy, template
+from tests.authorization_data import resource_types, type_of
+from tests.fakes.clock import FakeClock
+from tests.fakes.samples import cluster
+from tests.unit.cloud.conftest import REGION, cloud_over, request
+
+TYPE = "c7i.xlarge"
+POLICIES = {
+    "iam_policy.json": [template("iam_policy.json")],
+    "iam_policy_detach.json": [template("iam_policy.json"), template("iam_policy_detach.json")],
+    "control_policy.json": [control_policy("c0ffee", REGION)],
+}
+"""A policy, last, with those that it adds to."""
+SHARED = {
+    "image",
+    "network-interface",
+    "security-group",
+    "snapshot",
+    "spot-instances-request",
+    "subnet",
+    "vpc",
+}
+"""What a launch touches without changing it, or makes without a tag of its own."""
+
+
+class Recorder:
+    """The calls of a session, and the requests to IAM that each implies at its time."""
+
+    def __init__(self, session):
+        self.requests = []
+        self.actions = set()
+        session.events.register_first("before-send", self.record)
+
+    def record(self, request, **_):
+        headers = {key.lower(): as_text(value) for key, value in request.headers.items()}
+        body = request.body or b""
+        call = read_call(
+            {
+                "wsgi.input": io.BytesIO(body.encode() if isinstance(body, str) else body),
+                "HTTP_AUTHORIZATION": headers["authorization"],
+                "HTTP_X_AMZ_TARGET": headers.get("x-amz-target", ""),
+                "QUERY_STRING": urlsplit(request.url).query,
+            }
+        )
+        self.actions.add(f"{call.service}:{call.action}")
+        self.requests += access_requests(call, DEFAULT_ACCOUNT_ID)
+
+
+def as_text(value):
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Forgetful:
+    """A cache that keeps nothing."""
+
+    def get(self, *_):
+        return None
+
+    def put(self, *_):
+        return None
+
+
+class Tour:
+    """Every call of dlcloud, once; what moto does not know is asked for all the same."""
+
+    def __init__(self, clients):
+        self.clients = clients
+        self.clock = FakeClock()
+        self.cloud = cloud_over(clients, cache=Forgetful(), clock=self.clock, images=Forgetful())
+        self.account = Account(clients=clients, catalog=Catalog(), cache=Forgetful(), clock=self.clock)
+        self.ec2 = boto3.client("ec2", region_name=REGION)
+        self.tags = cluster().tags
+        # A controller makes no dry runs: its cluster has launched.
+        self.is_of_people = False
+
+    def of_controller(self):
+        """Make the calls of a cluster's own controller; returns an instance that still runs."""
+        cloud = self.cloud
+        self._ask_everything()
+        group = cloud.create_security_group("c0ffee", self.tags)
+        cloud.create_security_group("c0ffee", self.tags)
+        cloud.allow_ssh(group, "203.0.113.7/32")
+        cloud.allow_peers(group)
+        image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        what = {
+            "image": Image(image_id=image, name="", root_device="/dev/sda1"),
+            "security_group_id": group,
+            "tags": self.tags,
+        }
+        (instance, *_) = cloud.launch(request(**what))
+        self._before_the_launch(request(**{**what, "security_group_id": ""}))
+        cloud.launch(request(**what, market=Market.SPOT, client_token="s" * 64))
+        name = cloud.create_launch_template(request(**what))
+        for spot in (1, 0):
+            ask(lambda spot=spot: cloud.launch_fleet(self._fleet(name, spot)))
+        others = [other.instance_id for other in cloud.instances("c0ffee")]
+        cloud.terminate([other for other in others if other != instance.instance_id])
+        ask(lambda: cloud.delete_fleets(cloud.fleets("c0ffee")))
+        cloud.delete_launch_templates("c0ffee")
+        cloud.revoke_ssh("c0ffee")
+        cloud.delete_security_groups("c0ffee")
+        return instance
+
+    def of_people(self):
+        """Make the calls of every command."""
+        cloud, clock = self.cloud, self.clock
+        self.is_of_people = True
+        instance = self.of_controller()
+        self._leave_parts()
+        cloud.regions()
+        profile = cloud.put_control_role("c0ffee", self.tags)
+        for _ in range(2):
+            cloud.attach_profile(instance.instance_id, profile)
+        cloud.put_tags([instance.instance_id], {"dlcloud:controller": "true", "dlcloud:host-key": "x"})
+        ask(lambda: cloud.admit_key(instance, "ubuntu", f"ssh-ed25519 {'A' * 68}"))
+        image, snapshot = self._make_images(instance.instance_id)
+        ask(cloud.leftovers)
+        cloud.delete_images([image])
+        cloud.delete_snapshots([snapshot])
+        volume, interface = self._leave_parts()
+        cloud.delete_volumes([volume])
+        cloud.delete_interfaces([interface])
+        ask(lambda: Billing(self.clients).by_cluster(["c0ffee"], since=clock.now(), now=clock.now()))
+        cloud.terminate([instance.instance_id])
+        cloud.delete_security_groups("c0ffee")
+        cloud.delete_control_role("c0ffee")
+
+    def _ask_everything(self):
+        cloud, account = self.cloud, self.account
+        questions = [
+            lambda: decode(self.clients, "encoded"),
+            cloud.identity,
+            lambda: cloud.hardware([TYPE]),
+            lambda: cloud.offered_zones([TYPE]),
+            lambda: cloud.hardware([TYPE]),
+            lambda: cloud.resolve_image("auto", gpu=False),
+            lambda: cloud.resolve_image("auto", gpu=True),
+            lambda: cloud.resolve_image("ami-0123456789abcdef0", gpu=False),
+            lambda: cloud.prices([TYPE], [*Market]),
+            lambda: account.limits(["L-1216C47A"]),
+            account.usage,
+            account.subnets,
+            lambda: account.spot_scores([TYPE], 1),
+        ]
+        for question in questions:
+            ask(question)
+
+    def _before_the_launch(self, launch):
+        if self.is_of_people:
+            for action in ("CreateSecurityGroup", "RunInstances", "CreateLaunchTemplate", "CreateFleet"):
+                ask(lambda action=action: self.account.dry_run(action, launch))
+
+    def _leave_parts(self):
+        """Leave a volume and a network interface of a cluster behind, as its owner; returns their ids."""
+        tags = [{"Key": key, "Value": value} for key, value in self.tags.items()]
+        subnet = self.ec2.describe_subnets()["Subnets"][0]
+        volume = self.ec2.create_volume(
+            AvailabilityZone=subnet["AvailabilityZone"],
+            Size=1,
+            TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
+        )
+        interface = self.ec2.create_network_interface(
+            SubnetId=subnet["SubnetId"],
+            TagSpecifications=[{"ResourceType": "network-interface", "Tags": tags}],
+        )
+        return volume["VolumeId"], interface["NetworkInterface"]["NetworkInterfaceId"]
+
+    def _make_images(self, instance_id):
+        """Make an image as dlcloud does, and as its owner one that moto can tag; return it and a snapshot."""
+        tags = {**self.tags, IMAGE_TAG: "dlcloud-sample"}
+        ask(lambda: self.cloud.create_image(instance_id, "dlcloud-sample-c0ffee", tags))
+        pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
+        image = self.ec2.create_image(InstanceId=instance_id, Name="of its owner")["ImageId"]
+        (volume, _), answer = self._leave_parts(), self.ec2.describe_images(ImageIds=[image])["Images"][0]
+        snapshot = self.ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
+        own = answer["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+        self.ec2.create_tags(Resources=[image, own, snapshot], Tags=pairs)
+        return image, snapshot
+
+    def _fleet(self, name, spot):
+        return FleetRequest(
+            template=name,
+            pools=((TYPE, "us-east-1a"),),
+            spot_count=spot,
+            on_demand_count=1 - spot,
+            client_token=f"f{spot}" * 16,
+            tags=self.tags,
+            requested_at=self.clock.now(),
+        )
+
+
+def ask(question):
+    """Ask what moto may not know; the call is recorded before it answers."""
+    with contextlib.suppress(CloudError, ClientError, BotoCoreError, NotImplementedError, KeyError):
+        question()
+
+
+def record(tour):
+    with moto.mock_aws(), pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        clients = Clients(region=REGION)
+        recorder = Recorder(clients._session_of(REGION))
+        tour(Tour(clients))
+        recorder.requests.append(spot_role_request(DEFAULT_ACCOUNT_ID))
+        return recorder
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """What each policy must allow: of people without and with `--detach`, and of a controller."""
+    people, controller = record(Tour.of_people), record(Tour.of_controller)
+    return {
+        "iam_policy.json": [r for r in people.requests if not is_of_detaching(r)],
+        "iam_policy_detach.json": [r for r in people.requests if is_of_detaching(r)],
+        "control_policy.json": controller.requests,
+    }
+
+
+def is_of_detaching(asked):
+    actions = {
+        action
+        for statement in statements(template("iam_policy_detach.json"))
+        for action in actions_of(statement)
+    }
+    kept = {"ec2:CreateTags"} if "ec2:CreateAction" in asked.context else set()
+    return asked.action in actions - kept
+
+
+def statements(document):
+    return json.loads(document)["Statement"]
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [value]
+
+
+def actions_of(statement):
+    return as_list(statement["Action"])
+
+
+def condition_keys(statement):
+    return {key.split("/")[0] for keys in statement.get("Condition", {}).values() for key in keys}
+
+
+def granted(statement, action):
+    """Return the types of resources that a statement allows an action on, by the reference."""
+    patterns = {type_of(pattern) for pattern in as_list(statement["Resource"])}
+    kinds = resource_types(action).values()
+    named = [kind for kind in kinds if kind.name and (patterns & {kind.name, "*", ""})]
+    if not any(kind.name for kind in kinds):
+        named = [kind for kind in kinds if "" in patterns]
+    return {kind.name for kind in named if condition_keys(statement) <= kind.keys}
+
+
+def grants(documents):
+    """Yield every action and type of resource that policies allow, with the statement."""
+    for statement in (statement for document in documents for statement in statements(document)):
+        for action in actions_of(statement):
+            for kind in granted(statement, action):
+                yield action, kind, statement
+
+
+@pytest.fixture(params=POLICIES)
+def name(request):
+    return request.param
+
+
+def test_every_part_of_a_statement_has_an_effect(name):
+    for statement in statements(POLICIES[name][-1]):
+        kinds = {action: granted(statement, action) for action in actions_of(statement)}
+        assert all(kinds.values()), (statement["Sid"], kinds)
+        for pattern in as_list(statement["Resource"]):
+            kind = type_of(pattern)
+            assert kind in {"", "*"} or any(kind in some for some in kinds.values()), pattern
+
+
+def test_every_resource_that_an_action_always_has_is_allowed(name):
+    allowed = {(action, kind) for action, kind, _ in grants(POLICIES[name])}
+    for action in {action for action, _ in allowed}:
+        required = {kind.name for kind in resource_types(action).values() if kind.required}
+        assert required <= {kind for other, kind in allowed if other == action}, action
+
+
+def test_the_local_ec2_asks_for_what_the_reference_lists(name, recorded):
+    asked = {}
+    for one in recorded[name]:
+        kind = resource_types(one.action).get(type_of(one.resource))
+        assert kind is not None, one
+        assert {key.split("/")[0] for key in one.context} <= kind.keys, one
+        asked.setdefault(one.action, set()).add(kind.name)
+    for action, kinds in asked.items():
+        required = {kind.name for kind in resource_types(action).values() if kind.required}
+        assert required <= kinds, action
+
+
+def test_every_call_is_allowed(name, recorded):
+    assert len(recorded[name]) > 10
+    refused = [request for request in recorded[name] if not is_allowed(POLICIES[name], request)]
+    assert not refused, {(request.action, request.resource) for request in refused}
+
+
+def test_nothing_is_allowed_that_no_call_needs(name, recorded):
+    *others, document = POLICIES[name]
+    content = json.loads(document)
+    for index, statement in enumerate(content["Statement"]):
+        for key in ("Action", "Resource"):
+            for part in as_list(statement[key]):
+                smaller = {**statement, key: [other for other in as_list(statement[key]) if other != part]}
+                changed = [*content["Statement"][:index], smaller, *content["Statement"][index + 1 :]]
+                policies = [*others, json.dumps({"Statement": changed})]
+                assert not all(is_allowed(policies, request) for request in recorded[name]), (
+                    statement["Sid"],
+                    part,
+                )
+
+
+def test_without_our_tags_only_what_is_shared_is_allowed(name, recorded):
+    for one in recorded[name]:
+        if one.action.startswith("ec2:") and one.context and type_of(one.resource) not in SHARED:
+            bare = AccessRequest(action=one.action, resource=one.resource)
+            assert not is_allowed(POLICIES[name], bare), one

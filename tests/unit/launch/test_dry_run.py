@@ -1,0 +1,103 @@
+"""What EC2 says to the dry runs of a launch, and which of its refusals stop an `up`."""
+
+import pytest
+
+from dlcloud.core.errors import CapacityError, CloudError, CredentialsError
+from dlcloud.core.instance import Image, Market
+from dlcloud.core.permissions import Denial
+from dlcloud.launch.dry_run import check_launch
+from tests.fakes.samples import recipe
+
+ONE_TYPE = """\
+name: sample
+instances: {types: [c7i.xlarge], market: spot-then-on-demand, disk_gib: 40}
+workload: {command: "true"}
+"""
+TWO_TYPES = ONE_TYPE.replace("[c7i.xlarge]", "[c7i.xlarge, c6i.xlarge]")
+IMAGE = Image(image_id="ami-0123", name="Ubuntu", root_device="/dev/sda1", snapshot_gib=75)
+
+
+class FakeAccount:
+    """Refuses dry runs by action and market."""
+
+    def __init__(self, refusals):
+        self.refusals = refusals
+        self.asked = []
+
+    def dry_run(self, action, request):
+        self.asked.append((action, request))
+        error = self.refusals.get((action, request.market))
+        if error is not None:
+            raise error
+
+
+def denied(kind, action="ec2:RunInstances"):
+    error = CredentialsError(f"{kind} is denied")
+    error.denial = Denial(action=action, resource=f"arn:aws:ec2:us-east-1:1:{kind}/*")
+    return error
+
+
+def invalid():
+    error = CloudError("expect size >= 75GB")
+    error.is_final = True
+    return error
+
+
+def check(refusals, text=ONE_TYPE):
+    account = FakeAccount(refusals)
+    return check_launch(recipe(text), account, lambda: IMAGE), account.asked
+
+
+def of_markets(error):
+    return dict.fromkeys([("RunInstances", market) for market in Market], error)
+
+
+def test_each_market_is_asked_for_as_it_would_be_launched():
+    checks, asked = check({})
+    assert sorted(action for action, _ in asked) == ["CreateSecurityGroup", "RunInstances", "RunInstances"]
+    launches = [request for action, request in asked if action == "RunInstances"]
+    assert {request.market for request in launches} == {Market.SPOT, Market.ON_DEMAND}
+    assert {(request.image, request.disk_gib) for request in launches} == {(IMAGE, 75)}
+    assert (checks.errors, checks.refusal) == ([], None)
+
+
+def test_several_types_are_launched_by_a_fleet():
+    _, asked = check({}, TWO_TYPES)
+    assert {action for action, _ in asked} >= {"CreateFleet", "CreateLaunchTemplate"}
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("refusals", "stops"),
+    [
+        (of_markets(denied("instance")), True),
+        (of_markets(invalid()), True),
+        ({("RunInstances", Market.SPOT): denied("spot-instances-request")}, False),
+        (of_markets(denied("security-group")), False),
+        (of_markets(denied("subnet")), False),
+        (of_markets(CapacityError("none left")), False),
+        (of_markets(CredentialsError("denied, for an unknown reason")), False),
+        ({("CreateSecurityGroup", Market.SPOT): denied("vpc", "ec2:CreateSecurityGroup")}, True),
+    ],
+)
+def test_only_what_the_launch_is_certain_to_meet_stops_it(refusals, stops):
+    checks, _ = check(refusals)
+    assert (checks.refusal is not None) is stops
+    assert len(checks.errors) == len(refusals)
+
+
+def test_another_type_may_be_allowed():
+    checks, _ = check(of_markets(denied("instance")), TWO_TYPES)
+    assert checks.refusal is None
+    assert len(checks.errors) == 2
+
+
+def test_an_image_that_is_refused_leaves_what_needs_none():
+    account = FakeAccount({})
+
+    def image():
+        raise CloudError("no such image")
+
+    checks = check_launch(recipe(TWO_TYPES), account, image)
+    assert {action for action, _ in account.asked} == {"CreateFleet", "CreateSecurityGroup"}
+    assert checks.refusal is None
