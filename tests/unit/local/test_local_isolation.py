@@ -37,7 +37,7 @@ set -e
 sudo mkdir -p /media/root /media/ephemeral0
 echo '/dev/xvdb /media/ephemeral0 ext4 defaults 0 0' | sudo tee -a /etc/fstab >/dev/null
 sudo sed -i 's/defaults/noatime/' /etc/fstab
-sudo chown "$(logname 2>/dev/null || echo ubuntu)" /media/root
+sudo chown "$(logname):$(logname)" /media/root
 for device in $(lsblk --noheadings --paths --output name); do sudo mkfs.ext4 -F "$device"; done
 sudo tee /etc/profile.d/spark.sh >/dev/null <<'END'
 export SPARK_HOME=/opt/spark
