@@ -1,7 +1,9 @@
 """`dlcloud local`: the local EC2, and decisions of AWS made by hand."""
 
+import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -97,14 +99,55 @@ def interrupt(*, instance: str, grace: float, rebalance: bool, output: str, verb
 @click.argument("instance_type")
 @click.argument("count", type=int, required=False)
 @click.option("--zone", default=None, help="Only in this Availability Zone.")
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="[ZONE=]FILE",
+    help="Let spot capacity follow this trace, of one zone or of all together.",
+)
+@click.option("--speed", type=click.FloatRange(0), default=1.0, help="Seconds of the trace in a second.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=None,
+    help="Seconds from an interruption notice to the end; by default 120 of the trace.",
+)
 @output_option
 @verbose_option
-def capacity(*, instance_type: str, count: int | None, zone: str | None, output: str, verbose: bool) -> None:
-    """Limit the instances of INSTANCE_TYPE to COUNT; without COUNT, remove the limit."""
+def capacity(
+    *,
+    instance_type: str,
+    count: int | None,
+    zone: str | None,
+    traces: tuple[str, ...],
+    speed: float,
+    grace: float | None,
+    output: str,
+    verbose: bool,
+) -> None:
+    """Limit the instances of INSTANCE_TYPE to COUNT; without COUNT, remove the limit, and end the traces.
+
+    With --trace, spot instances beyond the obtainable number receive an interruption notice and end, and
+    requests beyond it are refused. A trace is JSON: {"metadata": {"gap_seconds": 600}, "data": [3, 2, ...],
+    "prices": [0.97, ...]}, the prices in USD an hour, if any.
+    """
     from dlcloud.cli.context import Context
 
+    if traces:
+        if count is not None or zone is not None:
+            raise click.UsageError("--trace takes no COUNT and no --zone; write --trace ZONE=FILE")
+        values = [_read_trace(text, instance_type) for text in traces]
+        grace_s = 120.0 / max(speed, 1.0) if grace is None else grace
+        with Context("local", verbose=verbose) as context:
+            context.local_endpoint().control.play_traces(values, speed=speed, grace_s=grace_s)
+        _print_done("capacity", f"spot capacity of {instance_type} follows {', '.join(traces)}", output)
+        return
     with Context("local", verbose=verbose) as context:
-        context.local_endpoint().control.set_capacity(instance_type, count, zone)
+        control = context.local_endpoint().control
+        control.set_capacity(instance_type, count, zone)
+        if count is None:
+            control.play_traces([], speed=0.0)
     limit = "unlimited" if count is None else str(count)
     place = f" in {zone}" if zone else ""
     _print_done("capacity", f"capacity of {instance_type}{place}: {limit}", output)
@@ -125,6 +168,18 @@ def quota(*, instance_type: str, vcpus: int | None, spot: bool, output: str, ver
     limit = "unlimited" if vcpus is None else f"{vcpus} vCPUs"
     market = "spot" if spot else "on-demand"
     _print_done("quota", f"quota of {instance_type} and its family, {market}: {limit}", output)
+
+
+def _read_trace(text: str, instance_type: str) -> dict[str, object]:
+    """Return the trace in `[ZONE=]FILE`, with its pool."""
+    zone, _, name = text.rpartition("=")
+    try:
+        values = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--trace {name}: {error}") from error
+    if not isinstance(values, dict):
+        raise click.UsageError(f"--trace {name}: it holds no JSON object")
+    return {**values, "instance_type": instance_type, "zone": zone or None}
 
 
 def _print(report: Report, endpoint: "LocalEndpoint", output: str) -> None:

@@ -134,6 +134,8 @@ class Up:
         context = self.context
         self._check_program()
         cluster = self._earlier_cluster
+        if cluster is None:
+            self._check_deadline()
         if cluster is not None and self._controller_id is not None:
             raise detached_error(cluster, self._controller_id)
         with stage(context.emit, context.clock, PREFLIGHT):
@@ -183,6 +185,19 @@ class Up:
 
             # Only now is the bill of every instance known.
             print_training(context, acquired.cluster.name, self.output, command="up")
+
+    def _check_deadline(self) -> None:
+        """Refuse a deadline that a training that begins now cannot meet."""
+        from dlcloud.core.deadline import check_deadline
+
+        recipe, file = self.file.recipe, self.file
+        check_deadline(
+            recipe.deadline,
+            max_hours=recipe.budget.max_hours,
+            now=self.context.clock.now(),
+            text=file.text,
+            file=file.path,
+        )
 
     def _check_program(self) -> None:
         """Refuse a program at fault before anything is asked of a cloud."""

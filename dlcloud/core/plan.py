@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from dlcloud.core.compatibility import check_types
 from dlcloud.core.cost import cost_of_seconds, rounded
+from dlcloud.core.deadline import Deadline, describe_deadline
 from dlcloud.core.errors import BudgetError, CapacityError, QuotaError
 from dlcloud.core.instance import Image, InstanceType, Market, Price
 from dlcloud.core.protocols import Identity, Subnet
@@ -180,6 +181,8 @@ class _Planner:
             self._reasons.append(f"spot placement score (10 is best): {scores}")
         ceiling = _highest_ceiling(pools)
         life_minutes = self._life_minutes(ceiling)
+        if recipe.deadline is not None:
+            self._reasons += self._describe_deadline(recipe.deadline)
         return Plan(
             name=recipe.name,
             cloud=recipe.cloud,
@@ -299,6 +302,13 @@ class _Planner:
         if not kept:
             raise QuotaError("\n".join(dict.fromkeys(self._reasons)), hint)
         return tuple(kept)
+
+    def _describe_deadline(self, deadline: Deadline) -> list[str]:
+        recipe = self._recipe
+        prices = [price for name in recipe.instances.types for price in self._prices(name, Market.ON_DEMAND)]
+        hourly = min((price.hourly_usd for price in prices), default=None)
+        one = None if hourly is None else cost_of_seconds(hourly, self._disk_gib, region=recipe.region)
+        return describe_deadline(deadline, hourly_usd=one, size=recipe.instances.maximum)
 
     def _least(self, market: Market) -> int:
         """Return how many more instances of a market there must be room for.

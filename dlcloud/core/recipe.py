@@ -15,12 +15,16 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
 from dlcloud.core.cluster import DEFAULT_REGION
+from dlcloud.core.deadline import Deadline, refuse_no_choice
 from dlcloud.core.document import read_model
 from dlcloud.core.errors import RecipeError
+from dlcloud.core.incident import Incident
 from dlcloud.core.instance import Market
 from dlcloud.trainer.drain import LEAVE_S
 from dlcloud.trainer.settings import CHECKPOINT_S
@@ -176,32 +180,6 @@ class Elastic(_Part):
     )
 
 
-class Incident(_Part):
-    """One event of a rehearsal: an interruption, the loss of an instance, or a change of capacity."""
-
-    after: float = Field(ge=0, le=86400, description="Seconds after the first step.")
-    interrupt: int | None = Field(
-        default=None,
-        ge=0,
-        description="The n-th instance that is not the coordinator receives an interruption notice.",
-    )
-    grace: float = Field(default=120, gt=0, le=600, description="Seconds from that notice to the end.")
-    kill: Literal["coordinator"] | Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="The n-th instance, or the coordinator, ends at once, without a notice."
-    )
-    capacity: int | None = Field(
-        default=None,
-        ge=0,
-        description="The most instances of each of the recipe's types that may run at once.",
-    )
-
-    @model_validator(mode="after")
-    def _one_incident(self) -> Self:
-        if sum(value is not None for value in (self.interrupt, self.kill, self.capacity)) != 1:
-            raise ValueError("name one of interrupt, kill, capacity")
-        return self
-
-
 class Workload(_Part):
     """A bundled benchmark with its parameters, or the user's own command."""
 
@@ -314,6 +292,20 @@ class Recipe(_Part):
         default_factory=list,
         description="Events of an elastic run on the local cloud: interruptions, losses, new capacity.",
     )
+    deadline: Deadline | None = Field(
+        default=None,
+        description="When an elastic training ends; its size and markets are chosen for the least money.",
+    )
+
+    @field_validator("deadline", mode="after")
+    @classmethod
+    def _has_a_choice(cls, deadline: Deadline | None, info: ValidationInfo) -> Deadline | None:
+        workload, instances = info.data.get("workload"), info.data.get("instances")
+        if deadline is not None and workload is not None and instances is not None:
+            fixed = instances.count if isinstance(instances.count, int) else None
+            is_elastic = workload.elastic is not None
+            refuse_no_choice(is_elastic=is_elastic, market=instances.market, fixed_count=fixed)
+        return deadline
 
     @model_validator(mode="after")
     def _zones_in_region(self) -> Self:
@@ -344,7 +336,10 @@ class Recipe(_Part):
     @property
     def hash(self) -> str:
         """A digest of the values, whatever their spelling."""
-        values = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        content = self.model_dump(mode="json")
+        if self.deadline is None:  # as before the key was there: stored clusters are found by their hash
+            del content["deadline"]
+        values = json.dumps(content, sort_keys=True)
         return hashlib.sha256(values.encode()).hexdigest()[:16]
 
 

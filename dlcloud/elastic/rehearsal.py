@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.recipe import Incident
+from dlcloud.core.incident import Incident
 
 
 class FaultInjector(Protocol):

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,6 +48,24 @@ class ControlClient:
         """
         request = {"instance_type": instance_type, "count": count, "zone": zone, "grace_s": grace_s}
         self._call("POST", "capacity", request)
+
+    def play_traces(
+        self, traces: Sequence[Mapping[str, Any]], *, speed: float, grace_s: float = 120.0
+    ) -> None:
+        """Let spot capacity and prices follow traces from their first tick on; none ends it.
+
+        Args:
+            traces: Of a pool each: `{"instance_type", "zone": name or None, "metadata": {"gap_seconds"},
+                "data": [obtainable instances by tick], "prices": [USD an hour by tick]}`, without prices too.
+            speed: Seconds of the traces in a second; at 0 only `move_trace` moves them.
+            grace_s: From the notice of an instance beyond what is obtainable to its end.
+        """
+        request = {"traces": [dict(trace) for trace in traces], "speed": speed, "grace_s": grace_s}
+        self._call("POST", "trace", request)
+
+    def move_trace(self, seconds: float) -> None:
+        """Set the position in the traces."""
+        self._call("POST", "trace-position", {"seconds": seconds})
 
     def set_quota(self, instance_type: str, vcpus: int | None, *, spot: bool = False) -> None:
         """Limit the running vCPUs of a type's family in one market; None restores the default."""

@@ -14,6 +14,7 @@ from dlcloud.local.faults import Fault, FaultInjector
 from dlcloud.local.instances import Instances
 from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.site_files import SiteState
+from dlcloud.local.spot_market import SpotTrace
 from dlcloud.local.visibility import Visibility
 
 _TOKEN_KEY = "HTTP_" + TOKEN_HEADER.upper().replace("-", "_")
@@ -55,6 +56,10 @@ class ControlPages:
             ("DELETE", "calls"): lambda _: faults.reset_calls(),
             ("POST", "interrupt"): self._interrupt,
             ("POST", "capacity"): self._set_capacity,
+            ("POST", "trace"): self._play_traces,
+            ("POST", "trace-position"): lambda request: instances.spot_market.move_to(
+                _seconds(request["seconds"])
+            ),
             ("POST", "quota"): self._set_quota,
             ("POST", "cache"): self._set_cache,
             ("POST", "faults"): self._add_fault,
@@ -96,6 +101,7 @@ class ControlPages:
             "isolation": self._instances.isolation.report(),
             "instances": self._instances.report(),
             "capacities": self._instances.capacity.report(),
+            "trace": self._instances.spot_market.report(),
             "quotas": self._quotas.limits(),
             "faults": self._faults.report(),
             "latency_s": self._faults.latency_s,
@@ -116,6 +122,12 @@ class ControlPages:
         self._instances.capacity.set_limit(name, zone, count)
         if count is not None and request.get("grace_s") is not None:
             self._instances.shrink_to_capacity(name, zone, count, _seconds(request["grace_s"]))
+
+    def _play_traces(self, request: dict[str, Any]) -> None:
+        traces = [SpotTrace.from_values(values) for values in request["traces"]]
+        self._instances.spot_market.play(
+            traces, speed=_seconds(request["speed"]), grace_s=_seconds(request["grace_s"])
+        )
 
     def _set_quota(self, request: dict[str, Any]) -> None:
         market = Market.SPOT if request.get("spot") else Market.ON_DEMAND

@@ -252,13 +252,13 @@ class _Config:
         if "WeightedCapacity" in override:
             raise EC2ClientError("UnsupportedOperation", "The local cloud has no weighted capacity.")
         name = str(override.get("InstanceType") or self._template.get("InstanceType"))
-        catalog, capacity = self._responses.catalog, self._responses.instances.capacity
+        catalog, instances = self._responses.catalog, self._responses.instances
         on_demand = on_demand_price(catalog, name, zone[:-1])
         hourly_usd = None if on_demand is None else on_demand.hourly_usd
         return Offer(
             pool=Pool(instance_type=name, zone=zone),
-            left=capacity.left(name, zone),
-            price=spot_usd(catalog, name, zone) if market is Market.SPOT else hourly_usd,
+            left=instances.left(name, zone, market),
+            price=spot_usd(catalog, name, zone, instances) if market is Market.SPOT else hourly_usd,
             priority=float(override.get("Priority", "inf")),
             subnet_id=override.get("SubnetId") or self._template.get("SubnetId"),
             config=config,
@@ -269,7 +269,8 @@ class _Config:
     def _shared_limits(self, name: str, market: Market) -> tuple[SharedLimit, ...]:
         """Return the limits of a type in all its zones together, and of its quota."""
         quotas = self._responses.quotas
-        limits = [SharedLimit(name=f"type {name}", left=self._responses.instances.capacity.left(name))]
+        left = self._responses.instances.left(name, None, market)
+        limits = [SharedLimit(name=f"type {name}", left=left)]
         code = quotas.code(name, market)
         if code is not None:
             left = quotas.vcpus_left(code)

@@ -24,7 +24,8 @@ from dlcloud.local.power import ShutdownTimer
 from dlcloud.local.processes import end_all
 from dlcloud.local.record import InstanceRecord, StateReason
 from dlcloud.local.site_files import SitePaths
-from dlcloud.system.files import write_file
+from dlcloud.local.spot_market import SpotMarket
+from dlcloud.local.ssh_config import write_ssh_config
 
 # Time between SIGTERM and SIGKILL for the programs of an instance that ends.
 _GRACE_S = 0.5
@@ -80,8 +81,9 @@ class Instances:
         self.boots = Boots()
         self.apt_lock_s = 0.0
         self.machine = ""
-        self.capacity = Capacity(
-            lambda: [entry.record.pool for entry in self._all() if entry.record.occupies_capacity]
+        self.capacity = Capacity(lambda: [record.pool for record in self._occupying()])
+        self.spot_market = SpotMarket(
+            lambda: [r.pool for r in self._occupying() if r.market is Market.SPOT], self._interrupt_beyond
         )
         # Held from reading what is left of a pool until the launch into it.
         self.launching = threading.Lock()
@@ -181,8 +183,27 @@ class Instances:
         entry = self._entries.get(instance_id)
         return "" if entry is None else entry.instance.console()
 
-    def shrink_to_capacity(self, instance_type: str, zone: str | None, count: int, grace_s: float) -> None:
-        """Interrupt the youngest spot instances of a type beyond a limit."""
+    def left(self, instance_type: str, zone: str | None, market: Market) -> int:
+        """Return how many more instances of a type fit, in one zone or in all together."""
+        left = self.capacity.left(instance_type, zone)
+        return min(left, self.spot_market.left(instance_type, zone)) if market is Market.SPOT else left
+
+    def _occupying(self) -> list[InstanceRecord]:
+        return [entry.record for entry in self._all() if entry.record.occupies_capacity]
+
+    def _interrupt_beyond(self, instance_type: str, zone: str | None, count: int, grace_s: float) -> None:
+        self.shrink_to_capacity(instance_type, zone, count, grace_s, markets=(Market.SPOT,))
+
+    def shrink_to_capacity(
+        self,
+        instance_type: str,
+        zone: str | None,
+        count: int,
+        grace_s: float,
+        *,
+        markets: Sequence[Market] = tuple(Market),
+    ) -> None:
+        """Interrupt the youngest spot instances of a type beyond a limit on the instances of some markets."""
         records = [
             entry.record
             for entry in self._all()
@@ -190,6 +211,7 @@ class Instances:
             and entry.instance.notices.ends_at is None
             and entry.record.pool.instance_type == instance_type
             and zone in (None, entry.record.pool.zone)
+            and entry.record.market in markets
         ]
         spot = [record for record in records if record.market is Market.SPOT]
         spot.sort(key=lambda record: (record.launched_at, record.instance_id), reverse=True)
@@ -319,19 +341,7 @@ class Instances:
 
     def _write_names(self) -> None:
         entries = [entry for entry in self._all() if entry.record.state is InstanceState.RUNNING]
-        blocks = [
-            f"Host {' '.join(entry.record.names())}\n"
-            f"  HostName {entry.instance.listeners.host}\n"
-            f"  Port {entry.instance.listeners.ssh_port}\n"
-            f"  HostKeyAlias {entry.record.instance_id}\n"
-            for entry in entries
-        ]
-        keys = [f"{entry.record.instance_id} {entry.instance.public_host_key}\n" for entry in entries]
-        known_hosts = self._paths.ssh_config.with_name("known_hosts")
-        general = f'Host i-* ip-* ec2-*\n  UserKnownHostsFile "{known_hosts}"\n'
-        with contextlib.suppress(OSError):
-            write_file(known_hosts, "".join(keys))
-            write_file(self._paths.ssh_config, "".join([*blocks, general]))
+        write_ssh_config(self._paths.ssh_config, [(entry.record, entry.instance) for entry in entries])
 
     async def _stop(self, entries: list[_Entry], reason: StateReason) -> None:
         await self._halt(entries)

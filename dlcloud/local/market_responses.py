@@ -9,7 +9,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.instance import FEWEST_SCORED_TYPES
+from dlcloud.core.instance import FEWEST_SCORED_TYPES, Market
 from dlcloud.local.describe import DescribingResponses
 from dlcloud.local.instances import Instances
 from dlcloud.local.services import spot_usd
@@ -47,7 +47,7 @@ class MarketResponses(DescribingResponses):
             for name in names or sorted(hardware.name for hardware in self.catalog)
             for place in sorted(self.offered(name))
             if (zones is None or place in zones)
-            and (price := spot_usd(self.catalog, name, place)) is not None
+            and (price := spot_usd(self.catalog, name, place, self.instances)) is not None
         ]
         return ActionResult({"SpotPriceHistory": history if products & _LINUX else [], "NextToken": ""})
 
@@ -66,7 +66,7 @@ class MarketResponses(DescribingResponses):
             left: dict[str, int] = {}
             for name in names:
                 for zone in self.offered(name, region):
-                    left[zone] = left.get(zone, 0) + self.instances.capacity.left(name, zone)
+                    left[zone] = left.get(zone, 0) + self.instances.left(name, zone, Market.SPOT)
             if by_zone:
                 zone_ids = {z.name: z.zone_id for z in self.ec2_backend.describe_availability_zones()}
                 scores += [

@@ -303,7 +303,7 @@ class LocalResponses(ImageResponses):
             return high
         is_free = len(zones) > 1
         zones = self._affordable_zones(instance_type, zones)
-        left = {zone: self.instances.capacity.left(instance_type, zone) for zone in zones}
+        left = {zone: self.instances.left(instance_type, zone, self._market()) for zone in zones}
         zone = max(zones, key=lambda name: min(left[name], high))
         granted = min(left[zone], high)
         if granted < low:
@@ -319,7 +319,9 @@ class LocalResponses(ImageResponses):
         options = (self.params.get("InstanceMarketOptions") or {}).get("SpotOptions") or {}
         check_spot_options(options)
         limit = options.get("MaxPrice")
-        prices = {zone: spot_usd(self.catalog, instance_type, zone) or Decimal(0) for zone in zones}
+        prices = {
+            zone: spot_usd(self.catalog, instance_type, zone, self.instances) or Decimal(0) for zone in zones
+        }
         affordable = [zone for zone in zones if not limit or prices[zone] <= Decimal(str(limit))]
         if not affordable:
             message = (
@@ -329,10 +331,13 @@ class LocalResponses(ImageResponses):
             raise EC2ClientError(PRICE_TOO_LOW, message)
         return affordable
 
+    def _market(self) -> Market:
+        options = self.params.get("InstanceMarketOptions") or {}
+        return Market.SPOT if options.get("MarketType") == "spot" else Market.ON_DEMAND
+
     def _within_quota(self, instance_type: str, low: int, high: int) -> int:
         """Return how many of `high` instances the account's quota allows, at least `low`."""
-        options = self.params.get("InstanceMarketOptions") or {}
-        market = Market.SPOT if options.get("MarketType") == "spot" else Market.ON_DEMAND
+        market = self._market()
         left = self.quotas.instances_left(instance_type, market)
         if left < low:
             limit = self.quotas.limits()[self.quotas.code(instance_type, market) or ""]

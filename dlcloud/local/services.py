@@ -34,11 +34,16 @@ def on_demand_price(catalog: Catalog, instance_type: str, region: str) -> Price 
     )
 
 
-def spot_usd(catalog: Catalog, instance_type: str, zone: str) -> Decimal | None:
-    """Return an hourly spot price: 30 to 45 % of on-demand, by zone, the same at every call.
+def spot_usd(
+    catalog: Catalog, instance_type: str, zone: str, instances: Instances | None = None
+) -> Decimal | None:
+    """Return an hourly spot price: that of a trace, else 30 to 45 % of on-demand, by zone, always the same.
 
     The catalog has no spot prices: these rehearse choosing by price and are no market data.
     """
+    traced = None if instances is None else instances.spot_market.price(instance_type, zone)
+    if traced is not None:
+        return traced
     price = on_demand_price(catalog, instance_type, zone[:-1])
     if price is None:
         return None

@@ -172,3 +172,17 @@ def test_on_aws_instances_live_longer_than_boot_and_set_up_take():
     make_plan(with_lines("budget: {max_hours: 0.25, idle_minutes: 15}\n"), observed())
     local = make_plan(with_lines(f"cloud: local\n{budget}"), observed())
     assert (local.life_minutes, local.idle_minutes) == (12, 6)
+
+
+def test_a_deadline_tells_what_all_on_demand_would_cost():
+    text = RECIPE.replace(
+        "count: 2", "count: {min: 1, max: 4}\n  market: spot-then-on-demand\n  on_demand_base: 1"
+    )
+    text = text.replace("benchmark: quantization", "command: ./train\n  elastic: {}")
+    text += "deadline:\n  finish: 52h\n  work: {steps: 1000, per_hour: 100}\n"
+    reasons = "\n".join(make_plan(recipe(text), observed()).reasons)
+    assert "deadline 52h: 1000 steps on up to 4 instances" in reasons
+    # 10 h of one instance at 0.17 USD, with its disk and address.
+    assert "all on-demand from the start would cost about 1.80 USD and take 2.5 h" in reasons
+    unknown = make_plan(recipe(text.replace(", per_hour: 100", "")), observed()).reasons
+    assert "once the speed is measured" in unknown[-1]

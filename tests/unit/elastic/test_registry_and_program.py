@@ -10,7 +10,8 @@ from dlcloud.core.cluster import Member
 from dlcloud.core.elastic import WorkerState
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.events import Warned
-from dlcloud.core.recipe import Incident, read_recipe
+from dlcloud.core.incident import Incident
+from dlcloud.core.recipe import read_recipe
 from dlcloud.elastic.program import Coordinator, control_file, program_of
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
