@@ -1,11 +1,15 @@
-"""Progress on stderr, drawn from events: a live display on a terminal, lines elsewhere."""
+"""Progress on stderr, drawn from events: a live display on a terminal, lines elsewhere.
+
+A closed terminal, a full disk or a pipe without a reader must not stop a command that ends instances: what
+cannot be printed is dropped.
+"""
 
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from dlcloud.core.events import Event, Progress, StageDone, StageStarted, Warned
@@ -58,7 +62,8 @@ class PlainConsole(AbstractContextManager["PlainConsole"]):
                 return
             if isinstance(event, Progress):
                 self._printed_at[event.instance_id] = now
-            print(f"{now - self._started:7.1f} s  {line_of(event)}", file=self._stream, flush=True)
+            with _drop_unprintable():
+                print(f"{now - self._started:7.1f} s  {line_of(event)}", file=self._stream, flush=True)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -88,17 +93,19 @@ class LiveConsole:
         spinner = SpinnerColumn(table_column=Column(no_wrap=True, min_width=1))
         columns = (spinner, clock, TextColumn("{task.description}", markup=False))
         console = RichConsole(stderr=True, highlight=False, markup=False)
+        console.on_broken_pipe = lambda: None  # type: ignore[method-assign]  # it would end the process
         self._display = RichProgress(*columns, console=console, transient=True, redirect_stdout=False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._display is not None:
-            self._display.stop()
+        with _drop_unprintable():
+            if self._display is not None:
+                self._display.stop()
 
     def emit(self, event: Event) -> None:
         if self._display is None:
             return
-        with self._lock:
+        with self._lock, _drop_unprintable():
             if isinstance(event, StageStarted | Progress):
                 self._show(self._display, event)
                 return
@@ -112,13 +119,15 @@ class LiveConsole:
     def suspended(self) -> Iterator[None]:
         """Take the display off the terminal; events wait."""
         with self._lock:
-            if self._display is not None:
-                self._display.stop()
+            with _drop_unprintable():
+                if self._display is not None:
+                    self._display.stop()
             try:
                 yield
             finally:
-                if self._display is not None and self._tasks:
-                    self._display.start()
+                with _drop_unprintable():
+                    if self._display is not None and self._tasks:
+                        self._display.start()
 
     def _show(self, display: "RichProgress", event: Event) -> None:
         display.start()
@@ -136,6 +145,11 @@ class LiveConsole:
             display.remove_task(task)
         if stop and not self._tasks:
             display.stop()
+
+
+def _drop_unprintable() -> AbstractContextManager[None]:
+    """Ignore that a stream takes nothing any more: OSError, or ValueError where it has been closed."""
+    return suppress(OSError, ValueError)
 
 
 def line_of(event: Event) -> str:

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -329,8 +329,10 @@ class Context:
     def _log_to_file(self) -> None:
         folder = self.paths.make_folder(self.paths.logs)
         for old in sorted(folder.glob("*.log"))[:-LOGS_KEPT]:
-            old.unlink(missing_ok=True)
+            with suppress(OSError):
+                old.unlink(missing_ok=True)
         path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{self.command}-{os.getpid()}.log"
+        logging.raiseExceptions = False  # a log on a full disk is lost, without a traceback on stderr
         handlers: list[logging.Handler] = [logging.FileHandler(path, delay=True)]
         if self.verbose:
             handlers.append(logging.StreamHandler())

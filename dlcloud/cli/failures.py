@@ -1,5 +1,6 @@
 """Report an error to the user: its message and the next command to type, or the log of a bug of ours."""
 
+import errno
 import os
 import traceback
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from dlcloud.core.errors import DlcloudError
+from dlcloud.core.errors import DlcloudError, UnwritableError
+from dlcloud.system.files import unwritable_hint
 
 EXIT_BUG = 70  # Source: sysexits.h, EX_SOFTWARE
 
@@ -16,6 +18,11 @@ EXIT_BUG = 70  # Source: sysexits.h, EX_SOFTWARE
 def report_error(error: Exception, *, command: str, arguments: Sequence[str]) -> int:
     """Print an error, on stdout too where JSON was asked for; return the exit code."""
     if isinstance(error, DlcloudError):
+        status = error.exit_code
+    elif isinstance(error, OSError) and (error.errno == errno.EIO or unwritable_hint(error)):
+        message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
+        hint = unwritable_hint(error)
+        error = UnwritableError(message, f"{hint} its disk" if hint else "")
         status = error.exit_code
     else:
         error, status = _bug(error), EXIT_BUG
@@ -49,7 +56,7 @@ def _log_path() -> Path:
 
 
 def _is_json_wanted(arguments: Sequence[str]) -> bool:
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    pairs = zip(arguments, [*arguments[1:], ""], strict=False)
     return any(
         option == "--output=json" or (option in {"--output", "-o"} and value == "json")
         for option, value in pairs

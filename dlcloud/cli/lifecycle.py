@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
 from dlcloud.bench.parallel import StoppedError
 from dlcloud.cli.context import Context
 from dlcloud.core.cluster import Cluster, ClusterState
-from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError, StoreError
+from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError, StoreError, UnwritableError
 from dlcloud.core.events import Emit, Notice, Warned
 from dlcloud.core.plan import Plan
 from dlcloud.launch.acquire import (
@@ -116,8 +116,9 @@ def destroy_on_failure(launcher: Launcher, acquired: ClusterLock) -> Iterator[No
         try:
             yield
         except BaseException:
-            launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
             launcher.emit(Warned(message=f"{name} was kept up before and stays up"))
+            with suppress(UnwritableError):
+                launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
             raise
     else:
         with undo_on_failure(
@@ -150,6 +151,8 @@ def undo_on_failure(
         emit(Warned(message=f"{'interrupted' if interrupted else f'failed ({error})'}: {action}"))
         try:
             undo()
+        except UnwritableError as second:  # nothing is up any more
+            emit(Warned(message=f"{second.message}; {second.hint}"))
         except (DlcloudError, KeyboardInterrupt) as second:
             reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
             emit(Warned(message=f"{left} ({reason}): {hint}"))

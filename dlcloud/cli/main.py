@@ -1,6 +1,7 @@
 """The `dlcloud` command: finds its subcommands, and turns every error into a message and an exit code."""
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -85,5 +86,7 @@ def main() -> None:
         from dlcloud.cli.failures import report_error
 
         command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
-        status = report_error(error, command=command, arguments=sys.argv[1:])
+        status = 1
+        with suppress(OSError):  # the terminal may have been closed
+            status = report_error(error, command=command, arguments=sys.argv[1:])
     sys.exit(status if isinstance(status, int) else 0)

@@ -14,6 +14,7 @@ DlcloudError                 exit 1
 ├── PartialError             exit 5   part of what was asked is done
 ├── BudgetError              exit 3
 ├── StoreError               exit 1
+│   └── UnwritableError
 └── LocalCloudError          exit 1   the local EC2 could not be started or reached
 """
 
@@ -105,6 +106,10 @@ class PartialError(DlcloudError):
 
 class StoreError(DlcloudError):
     """The store could not be read or written."""
+
+
+class UnwritableError(StoreError):
+    """Nothing can be written below the home: its disk is full, or it is read-only."""
 
 
 class LocalCloudError(DlcloudError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from dlcloud.core.cluster import ClusterState, Member
 from dlcloud.core.cost import billed_seconds
-from dlcloud.core.errors import CloudError, DlcloudError
+from dlcloud.core.errors import CloudError, DlcloudError, UnwritableError
 from dlcloud.core.events import Notice, Warned, stage
 from dlcloud.core.plan import Plan, make_plan
 from dlcloud.core.protocols import Account, Refusal
@@ -168,13 +168,22 @@ class Launcher(ManagedCluster):
     def destroy(self) -> list[Member]:
         """Terminate the cluster, with its keys and its unfinished runs; returns its instances as they ended.
 
+        A full disk does not keep an instance alive: first all is terminated, then it is stored.
+
         Raises:
             CloudError: Something is left; the message names it. Running it again goes on.
+            UnwritableError: Nothing is left, and the store could not record it.
         """
-        members = terminate_cluster(self)
-        for run in self.store.runs.of_cluster(self.cluster_id):
-            if run.state is RunState.RUNNING:
-                self.store.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
+        try:
+            with self.store.clusters.postpone_failures():
+                members = terminate_cluster(self)
+                for run in self.store.runs.of_cluster(self.cluster_id):
+                    if run.state is RunState.RUNNING:
+                        self.store.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
+        except UnwritableError as error:
+            name = self.cluster.name
+            message = f"every instance of {name} is terminated, but {error.message}"
+            raise UnwritableError(message, f"{error.hint}: dlcloud down {name}") from error
         remove_secrets(self.cluster, paths=self.store.paths)
         return members
 

@@ -1,8 +1,10 @@
 """Answers of the cloud that change rarely, and prices, with their dates."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 
+from dlcloud.core.errors import UnwritableError
 from dlcloud.core.instance import Market, Price
 from dlcloud.store.database import Database, read_row
 
@@ -25,7 +27,8 @@ class AnswerCache:
     def put(self, subject: str, content: str, as_of: datetime) -> None:
         """Store an answer in place of an older one."""
         row = {"subject": subject, "content": content, "as_of": as_of}
-        self._database.insert("answers", row, replace=True)
+        with suppress(UnwritableError):  # it is asked for again the next time
+            self._database.insert("answers", row, replace=True)
 
 
 class PriceCache:
@@ -47,4 +50,5 @@ class PriceCache:
     def put(self, price: Price) -> None:
         row = asdict(price)
         del row["zone"]  # only on-demand prices are cached, which are the same in every zone
-        self._database.insert("prices", row, replace=True)
+        with suppress(UnwritableError):
+            self._database.insert("prices", row, replace=True)

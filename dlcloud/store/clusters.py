@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
 
@@ -34,6 +35,10 @@ class Clusters:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def postpone_failures(self) -> AbstractContextManager[None]:
+        """Let nothing within the block fail because nothing can be stored; see `Database`."""
+        return self._database.postpone_failures()
 
     def add(self, cluster: Cluster) -> None:
         self._database.insert("clusters", asdict(cluster))

@@ -1,8 +1,8 @@
 """One SQLite file that several commands and threads use at once, and its rows as dataclasses."""
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime
 from decimal import Decimal
@@ -13,18 +13,23 @@ from threading import RLock
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
-from dlcloud.core.errors import StoreError
+from dlcloud.core.errors import StoreError, UnwritableError
+from dlcloud.store.faults import translate
 from dlcloud.store.schema import migrate
+from dlcloud.store.unwritable import copy_to_memory
 from dlcloud.system.files import FileLock
 
 BUSY_TIMEOUT_S = 30.0
 
 Value = str | int | float | None
+Write = tuple[str, Sequence[Value]]
 T = TypeVar("T")
 
 
 class Database:
     """Reads and writes rows; the tables are of `schema`.
+
+    On a full disk or in a read-only folder it is read all the same, and what is written raises.
 
     Args:
         path: The SQLite file; created, mode 0600, if it is missing. Its folder must exist.
@@ -36,18 +41,15 @@ class Database:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = RLock()
-        with self._translate_errors():
-            path.touch(mode=0o600, exist_ok=True)
-            self._connection = sqlite3.connect(
-                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
-            try:
-                # SQLite does not wait if two processes switch a new file to WAL at once.
-                with FileLock(path.with_name(f"{path.name}.lock")):
-                    self._prepare()
-            except BaseException:
-                self._connection.close()
-                raise
+        self._unwritable: UnwritableError | None = None
+        self._unfinished: list[Write] = []
+        self._postponed: list[Write] | None = None
+        try:
+            self._connection = self._open()
+        except UnwritableError as error:
+            with self._translate_errors():
+                self._connection = copy_to_memory(path, error)
+            self._unwritable = error
 
     def close(self) -> None:
         self._connection.close()
@@ -58,8 +60,17 @@ class Database:
 
     def write(self, statement: str, *values: Value) -> int:
         """Execute a statement; return the number of the row it inserted."""
-        with self._lock, self._translate_errors():
-            return int(self._connection.execute(statement, values).lastrowid or 0)
+        with self._lock:
+            if self._unwritable is None:
+                try:
+                    return self._execute(statement, values)
+                except UnwritableError as error:
+                    if self._postponed is None:
+                        raise
+                    self._go_on_in_memory(error)
+            elif self._postponed is None:
+                raise UnwritableError(self._unwritable.message, self._unwritable.hint)
+            return self._postpone(statement, values)
 
     def insert(self, table: str, row: Mapping[str, Any], *, replace: bool = False) -> int:
         """Insert a row; values without a type of SQLite are stored as text."""
@@ -80,25 +91,114 @@ class Database:
             self.write("BEGIN IMMEDIATE")
             try:
                 yield
+                self.write("COMMIT")
             except BaseException:
-                self.write("ROLLBACK")
+                self._roll_back()
                 raise
-            self.write("COMMIT")
 
-    def _prepare(self) -> None:
-        self._connection.row_factory = sqlite3.Row
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        # A reported result is never lost, not even to a power failure.
-        self._connection.execute("PRAGMA synchronous = FULL")
-        migrate(self._connection)
+    @contextmanager
+    def postpone_failures(self) -> Iterator[None]:
+        """Let nothing within the block fail because nothing can be stored; try to store it at the end.
+
+        For what must be done even if it cannot be recorded: the termination of instances.
+
+        Raises:
+            UnwritableError: The block was done, and still nothing can be stored.
+        """
+        if self._postponed is not None:
+            yield
+            return
+        self._postponed = []
+        try:
+            yield
+        except BaseException:
+            with suppress(StoreError):
+                self._store_postponed()
+            raise
+        else:
+            self._store_postponed()
+        finally:
+            self._postponed = None
+
+    def _open(self) -> sqlite3.Connection:
+        with self._translate_errors():
+            self._path.touch(mode=0o600, exist_ok=True)
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                # SQLite does not wait if two processes switch a new file to WAL at once.
+                with FileLock(self._path.with_name(f"{self._path.name}.lock")):
+                    _prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    def _execute(self, statement: str, values: Sequence[Value]) -> int:
+        with self._translate_errors():
+            row = int(self._connection.execute(statement, values).lastrowid or 0)
+        # A transaction that ends in memory needs what it executed before.
+        if self._postponed is not None and self._connection.in_transaction:
+            self._unfinished.append((statement, values))
+        else:
+            self._unfinished = []
+        return row
+
+    def _roll_back(self) -> None:
+        """End a transaction that failed; SQLite itself has ended it where the disk is full."""
+        if self._connection.in_transaction:
+            self.write("ROLLBACK")
+        self._unfinished = []
+
+    def _go_on_in_memory(self, error: UnwritableError) -> None:
+        """Continue on a copy in memory, with what a transaction had executed so far."""
+        with self._translate_errors():
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            memory = copy_to_memory(self._path, error, self._connection)
+            self._connection.close()
+        self._connection, self._unwritable = memory, error
+        for statement, values in self._unfinished:
+            self._postpone(statement, values)
+        self._unfinished = []
+
+    def _postpone(self, statement: str, values: Sequence[Value]) -> int:
+        with self._translate_errors():
+            row = int(self._connection.execute(statement, values).lastrowid or 0)
+        if self._postponed is not None:
+            self._postponed.append((statement, values))
+        return row
+
+    def _store_postponed(self) -> None:
+        with self._lock:
+            if not self._postponed:
+                return
+            connection = self._open()
+            try:
+                with self._translate_errors():
+                    for statement, values in self._postponed:
+                        connection.execute(statement, values)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection.close()
+            self._connection, self._unwritable = connection, None
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, ValueError) as error:
-            hint = "set DLCLOUD_HOME to another folder to start with an empty store"
-            raise StoreError(f"the store {self._path} cannot be used: {error}", hint) from error
+        except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
+            raise translate(error, self._path) from error
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA journal_mode = WAL")
+    # A reported result is never lost, not even to a power failure.
+    connection.execute("PRAGMA synchronous = FULL")
+    migrate(connection)
 
 
 def read_row(kind: type[T], row: sqlite3.Row, **others: object) -> T:
@@ -108,14 +208,21 @@ def read_row(kind: type[T], row: sqlite3.Row, **others: object) -> T:
         kind: A dataclass; a field without a column has its default.
         row: Values as `Database.insert` stores them.
         others: Values of fields that are not read from the row.
+
+    Raises:
+        StoreError: A value is not of its field's type.
     """
     columns = set(row.keys()) - others.keys()
-    values = {
-        name: row[name] if convert is None or row[name] is None else convert(row[name])
-        for name, convert in _converters(cast("type", kind)).items()
-        if name in columns
-    }
-    return kind(**values, **others)
+    try:
+        values = {
+            name: row[name] if convert is None or row[name] is None else convert(row[name])
+            for name, convert in _converters(cast("type", kind)).items()
+            if name in columns
+        }
+        return kind(**values, **others)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        message = f"the store holds a {kind.__name__.lower()} that cannot be read: {error!r}"
+        raise StoreError(message, "restore store.sqlite from a backup, or move it away") from error
 
 
 @cache

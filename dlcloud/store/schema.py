@@ -2,6 +2,8 @@
 
 import sqlite3
 
+from dlcloud.store.faults import NewerSchemaError
+
 MIGRATIONS = (
     """
     CREATE TABLE clusters (
@@ -117,13 +119,14 @@ def migrate(connection: sqlite3.Connection) -> None:
     """Migrate the tables to this version; if several processes try at once, one of them does it.
 
     Raises:
-        ValueError: A newer dlcloud wrote the store.
+        NewerSchemaError: A newer dlcloud wrote the store.
     """
     version = _version(connection)
     if version == len(MIGRATIONS):
         return
     if version > len(MIGRATIONS):
-        raise ValueError(f"its schema is version {version}, this dlcloud reads up to {len(MIGRATIONS)}")
+        message = f"its schema is version {version}, this dlcloud reads up to {len(MIGRATIONS)}"
+        raise NewerSchemaError(message)
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in MIGRATIONS[_version(connection) :]:

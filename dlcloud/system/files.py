@@ -6,6 +6,7 @@ system has no flock.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import tempfile
@@ -14,9 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dlcloud.core.errors import StoreError
+from dlcloud.core.errors import StoreError, UnwritableError
 
 PRIVATE = 0o600
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def unwritable_hint(error: OSError) -> str:
+    """Return what makes a file's place writable again, as the begin of a hint; empty for other errors."""
+    return "free space on" if error.errno in _FULL else "make writable" if error.errno in _READ_ONLY else ""
 
 
 @contextlib.contextmanager
@@ -73,9 +81,12 @@ class FileLock:
             StoreError: The file cannot be opened.
         """
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, PRIVATE)
+            descriptor = self._open()
         except OSError as error:
-            raise StoreError(f"cannot lock {self._path}: {error.strerror}") from error
+            message, hint = f"cannot lock {self._path}: {error.strerror}", unwritable_hint(error)
+            if hint:
+                raise UnwritableError(message, f"{hint} {self._path.parent}") from error
+            raise StoreError(message) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -89,6 +100,15 @@ class FileLock:
             os.write(descriptor, f"{os.getpid()}\n".encode())
         self._descriptor = descriptor
         return True
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT, PRIVATE)
+        except OSError:
+            # A read-only home can be locked, too: what runs in the cloud must be ended from there.
+            with contextlib.suppress(OSError):
+                return os.open(self._path, os.O_RDONLY)
+            raise
 
     def release(self) -> None:
         """Release the lock; releasing it twice is no error."""

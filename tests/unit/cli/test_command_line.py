@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+from dlcloud.cli.failures import report_error
 from dlcloud.cli.main import COMMANDS
 
 HEAVY = {
@@ -117,7 +118,7 @@ def test_an_error_is_json_where_json_was_asked_for(dlcloud, form):
 
 
 def break_store(home):
-    """Write what no dlcloud writes: the next reader meets a bug."""
+    """Write what no dlcloud writes."""
     raw = sqlite3.connect(home / "store.sqlite")
     row = (
         "c",
@@ -138,19 +139,26 @@ def break_store(home):
     raw.close()
 
 
-def test_a_bug_exits_70_with_a_log_and_no_traceback(dlcloud, home):
+def test_a_row_that_cannot_be_read_is_no_bug(dlcloud, home):
     dlcloud("status")
     break_store(home)
-    done = dlcloud("status", "-o", "json")
-    assert done.status == 70
-    assert "Traceback" not in done.stderr
-    (path,) = re.findall(r"\S+-bug-\d+\.log", done.stderr)
+    done = dlcloud("status")
+    assert done.status == 1
+    assert "the store holds a cluster that cannot be read" in done.stderr
+
+
+def test_a_bug_exits_70_with_a_log_and_no_traceback(monkeypatch, capsys, home):
+    monkeypatch.setenv("DLCLOUD_HOME", str(home))
+    status = report_error(RuntimeError("what no one expected"), command="status", arguments=["-o", "json"])
+    printed = capsys.readouterr()
+    assert status == 70
+    assert "Traceback" not in printed.err
+    (path,) = re.findall(r"\S+-bug-\d+\.log", printed.err)
     (log,) = (home / "logs").glob("*-bug-*.log")
     assert path == str(log)
-    assert "Traceback" in log.read_text()
-    assert "a-state-that-is-none" in log.read_text()
+    assert "RuntimeError: what no one expected" in log.read_text()
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
-    assert json.loads(done.stdout)["error"]["exit_code"] == 70
+    assert json.loads(printed.out)["error"]["exit_code"] == 70
 
 
 def test_a_home_that_cannot_be_made_is_no_bug(dlcloud, home):
