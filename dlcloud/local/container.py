@@ -9,11 +9,12 @@ import os
 import signal
 import struct
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dlcloud.local.hosts import write_hosts
 from dlcloud.local.processes import UMASK
 from dlcloud.local.rootfs import RootFs, give
 
@@ -68,6 +69,11 @@ class Container:
         if self.rootfs is not None:
             self.rootfs.create_folders(self.root)
 
+    def write_hosts(self, lines: Sequence[str]) -> None:
+        """Let names of instances resolve, where its programs have an /etc/hosts of their own."""
+        if self.rootfs is not None:
+            write_hosts(self.rootfs.hosts_file(self.root), lines)
+
     def give_folders(self) -> None:
         """Hand what the image has written over to the instance's user; `bin` and `lib` stay the daemon's."""
         for path in self.root.iterdir():
@@ -76,15 +82,15 @@ class Container:
             else:
                 give(path, self.owner)
 
-    async def start(self) -> None:
-        """Make the namespaces.
+    async def start(self, hostname: str) -> None:
+        """Make the namespaces, with a host name of their own.
 
         Raises:
             OSError: The system refuses.
         """
         if self.rootfs is None:
             return
-        plan = await asyncio.to_thread(self._plan, self.rootfs)
+        plan = await asyncio.to_thread(self._plan, self.rootfs) | {"hostname": hostname}
         reader, writer = os.pipe()
         with os.fdopen(reader, encoding="utf-8", errors="replace") as answers:
             with os.fdopen(writer, "wb") as output:

@@ -5,7 +5,8 @@ namespace. It reads a plan in JSON from standard input, prints its process id as
 becomes `sleep`, which collects the processes that lose their parent.
 
 Plan: {"tree": mount point of the new root, "source": folder that it shows, "owner": user id of what is made,
-"ids": number of user and group ids, "steps": [[name of a function below, its arguments ...]]}.
+"ids": number of user and group ids, "hostname": of the instance, "steps": [[name of a function below, its
+arguments ...]]}.
 """
 
 import contextlib
@@ -151,6 +152,8 @@ def main() -> None:
         getattr(tree, name)(*arguments)
     enter(tree.folder)
     take_users(plan["owner"], plan["ids"])
+    hostname = plan["hostname"].encode()
+    check(LIBC.sethostname(hostname, len(hostname)), "host name")
     # The change of user has cleared what unshare had set.
     check(LIBC.prctl(SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL, 0, 0, 0), "prctl")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so no ended process stays a zombie

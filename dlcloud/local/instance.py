@@ -22,6 +22,7 @@ from dlcloud.local.addresses import Listeners
 from dlcloud.local.cloudinit import WRITE_FILES, describe_files, read_user_data, root_key
 from dlcloud.local.console import read_console
 from dlcloud.local.container import Container
+from dlcloud.local.hosts import hosts_line
 from dlcloud.local.identity import Identity, Notices
 from dlcloud.local.image_copies import restore
 from dlcloud.local.images import default_user
@@ -119,7 +120,7 @@ class LocalInstance:
         if self.machine:
             self._last_stage = asyncio.create_task(self._run_machine())
             return
-        await self.container.start()
+        await self.container.start(self._hostname())
         await self._run("bootcmd", self._user_data.boot_commands)
         await self._write_files()
         self._ssh = SshServer(
@@ -143,10 +144,8 @@ class LocalInstance:
     def console(self) -> str:
         """Return the console output; that of a removed instance is kept."""
         if self.root.exists():
-            hostname = self.properties().get("local-hostname", "")
-            self._console = (
-                read_console(self.root, hostname=hostname, booted_at=self._booted_at) or self._console
-            )
+            name = self.properties().get("local-hostname", "")
+            self._console = read_console(self.root, hostname=name, booted_at=self._booted_at) or self._console
         return self._console
 
     async def boot_again(self, listeners: Listeners) -> None:
@@ -158,7 +157,7 @@ class LocalInstance:
         if self.machine:
             self._last_stage = asyncio.create_task(self._run_machine())
             return
-        await self.container.start()
+        await self.container.start(self._hostname())
         await self._run("bootcmd", self._user_data.boot_commands)
         if self._ssh is not None:
             self._ssh.env = self._env
@@ -208,6 +207,14 @@ class LocalInstance:
         if self.root.exists():
             log.warning("the folder of %s could not be removed", self.identity.instance_id)
 
+    def _dns_names(self) -> list[str]:
+        """Return the private name, and the public one where there is one."""
+        properties = self.properties()
+        return [properties[key] for key in ("local-hostname", "public-hostname") if properties.get(key)]
+
+    def _hostname(self) -> str:
+        return self._dns_names()[0].partition(".")[0]
+
     async def _write(self, work: Callable[[], _T]) -> _T:
         """Write files in a thread; a cancelled boot waits for it before the folder is removed."""
         task = asyncio.ensure_future(asyncio.to_thread(work))
@@ -244,6 +251,7 @@ class LocalInstance:
             "".join(f"{warning}\n" for warning in self._user_data.warnings), encoding="utf-8"
         )
         self.container.create_folders()
+        self.container.write_hosts([hosts_line(self.listeners.host, self._dns_names())])
         self.container.give_folders()
         return host_key
 

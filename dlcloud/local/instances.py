@@ -20,12 +20,12 @@ from dlcloud.local.capacity import Capacity
 from dlcloud.local.image_copies import images_folder, make_image
 from dlcloud.local.instance import LocalInstance
 from dlcloud.local.isolation import UNISOLATED, Isolation, share_cache
+from dlcloud.local.names import share_names, write_ssh_config
 from dlcloud.local.power import ShutdownTimer
 from dlcloud.local.processes import end_all
 from dlcloud.local.record import InstanceRecord, StateReason
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.spot_market import SpotMarket
-from dlcloud.local.ssh_config import write_ssh_config
 
 # Time between SIGTERM and SIGKILL for the programs of an instance that ends.
 _GRACE_S = 0.5
@@ -341,7 +341,9 @@ class Instances:
 
     def _write_names(self) -> None:
         entries = [entry for entry in self._all() if entry.record.state is InstanceState.RUNNING]
-        write_ssh_config(self._paths.ssh_config, [(entry.record, entry.instance) for entry in entries])
+        running = [(entry.record, entry.instance) for entry in entries]
+        write_ssh_config(self._paths.ssh_config, running)
+        share_names(running)
 
     async def _stop(self, entries: list[_Entry], reason: StateReason) -> None:
         await self._halt(entries)

@@ -136,7 +136,7 @@ async def _run_trial(isolation: Isolation, root: Path, interpreter: str) -> None
     container.create_folders()
     container.give_folders()
     try:
-        await asyncio.wait_for(container.start(), _TRIAL_S)
+        await asyncio.wait_for(container.start("trial"), _TRIAL_S)
         program = [interpreter, "-I", "-S", "-c", "open('/etc/trial', 'w'); open('/usr/bin/trial', 'w')"]
         process = await container.spawn(program, env={}, stderr=subprocess.PIPE)
         _, error = await asyncio.wait_for(process.communicate(), _TRIAL_S)

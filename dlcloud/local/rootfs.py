@@ -108,6 +108,11 @@ class RootFs:
                 (root / name).symlink_to(target)
         for name in ("tmp", "var/tmp"):
             (root / name).chmod(0o1777)
+        _copy_content(self.image / "etc/hosts", self.hosts_file(root))
+
+    def hosts_file(self, root: Path) -> Path:
+        """Return the file that is /etc/hosts of an instance."""
+        return root / "etc/hosts"
 
     def steps(self, root: Path) -> list[Step]:
         """Return the steps that build the root of one instance."""

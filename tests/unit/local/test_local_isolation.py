@@ -250,6 +250,19 @@ def test_a_set_up_script_like_flintrocks_succeeds(isolated, instance):
     assert not Path("/media/ephemeral0").exists()
 
 
+def test_names_of_instances_resolve_on_each_other(isolated, instance):
+    other = isolated.up()
+    private, public, host = other["PrivateDnsName"], other["PublicDnsName"], other["PublicIpAddress"]
+    short = private.partition(".")[0]
+    for name in (private, short, public):
+        wait_for(lambda name=name: isolated.on(instance, f"getent hosts {name}")[1].startswith(host), name)
+    assert isolated.on(other, "hostname; hostname -f")[1].split() == [short, private]
+    isolated.on(instance, "echo 127.0.0.1 mine | sudo tee -a /etc/hosts; sudo sed -i s/mine/own/ /etc/hosts")
+    isolated.ec2.terminate_instances(InstanceIds=[other["InstanceId"]])
+    wait_for(lambda: isolated.on(instance, f"getent hosts {short}")[0] == 2, "the name of an ended instance")
+    assert isolated.on(instance, "getent hosts own")[0] == 0
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -1,9 +1,10 @@
-"""The SSH configuration with which OpenSSH's client reaches the instances by their names."""
+"""The names of running instances: in an SSH configuration for their owner, and in their /etc/hosts."""
 
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from dlcloud.local.hosts import hosts_line
 from dlcloud.local.instance import LocalInstance
 from dlcloud.local.record import InstanceRecord
 from dlcloud.system.files import write_file
@@ -24,3 +25,10 @@ def write_ssh_config(path: Path, instances: Sequence[tuple[InstanceRecord, Local
     with contextlib.suppress(OSError):
         write_file(known_hosts, "".join(keys))
         write_file(path, "".join([*blocks, general]))
+
+
+def share_names(instances: Sequence[tuple[InstanceRecord, LocalInstance]]) -> None:
+    """Let the DNS names of instances resolve on all of them."""
+    lines = [hosts_line(instance.listeners.host, record.names()[1:]) for record, instance in instances]
+    for _, instance in instances:
+        instance.container.write_hosts(lines)
