@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -7,6 +8,10 @@ from hypothesis import HealthCheck, settings
 # No example fails because the machine is busy.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+# Threads that wait for others give their core away. Two test files run at once: with the defaults, which poll
+# for some time, programs of two threads each on two cores take five times as long.
+os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def pytest_configure():

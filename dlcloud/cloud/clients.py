@@ -1,5 +1,6 @@
 """boto3 clients, created when first used and kept: one costs tens of milliseconds to create."""
 
+import functools
 import hashlib
 import json
 import time
@@ -11,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.session import get_session
 from botocore.utils import JSONFileCache
@@ -28,6 +30,11 @@ ROLE_PAUSE_S = 1.0
 CLI_CACHE = Path("~/.aws/cli/cache")
 """Where the AWS CLI keeps sessions of roles, and this program with it: neither asks for a code again."""
 CACHED_PROVIDERS = ("assume-role", "assume-role-with-web-identity", "sso")
+
+
+def share_service_models() -> None:
+    """Let all sessions of this process read botocore's descriptions of services once, not once each."""
+    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 @dataclass(slots=True)

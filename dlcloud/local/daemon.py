@@ -1,9 +1,11 @@
 """The daemon's process: `python -m dlcloud.local.daemon FOLDER`, started by `LocalSite` only."""
 
+import gc
 import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -30,8 +32,7 @@ def main(arguments: list[str]) -> int:
     try:
         os.umask(umask)  # of compiled modules, which other users may share
         # Only now: moto reads its settings from the environment while it is imported.
-        from dlcloud.local.service import run  # noqa: PLC0415
-
+        run = _import_service()
         os.umask(0o077)
     except ImportError as error:
         log.error("%s", error)  # noqa: TRY400 - the message names what is missing; the traceback adds nothing
@@ -45,6 +46,19 @@ def main(arguments: list[str]) -> int:
         paths.state.unlink(missing_ok=True)
         lock.release()
     return 0
+
+
+def _import_service() -> Callable[[SitePaths], None]:
+    """Import the service: moto makes several sessions of boto3, and objects that are never garbage."""
+    from dlcloud.cloud.clients import share_service_models  # noqa: PLC0415
+
+    gc.disable()
+    share_service_models()
+    from dlcloud.local.service import run  # noqa: PLC0415
+
+    gc.freeze()
+    gc.enable()
+    return run
 
 
 def _log_to(path: Path) -> None:

@@ -27,8 +27,8 @@ from dlcloud.local.record import InstanceRecord, StateReason
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.spot_market import SpotMarket
 
-# Time between SIGTERM and SIGKILL for the programs of an instance that ends.
-_GRACE_S = 0.5
+# Time between SIGTERM and SIGKILL for the programs of an instance that ends; on EC2, systemd waits longer.
+_GRACE_S = 5.0
 _NAMING_S = 0.2
 
 _END_REASONS = {BootFault.ENDS: StateReason.BOOT, BootFault.NO_KEY: StateReason.KEY}

@@ -74,7 +74,8 @@ async def end_all(roots: Iterable[Path], *, grace_s: float) -> None:
     Processes are found by their environment or working folder, whatever their parent is by now.
     """
     names = {str(root) for root in roots}
-    await _signal_until_gone(names, signal.SIGTERM, grace_s)
+    if not await _signal_until_gone(names, signal.SIGTERM, grace_s) and grace_s:
+        log.info("killing processes of %d instances, %.1f s after SIGTERM", len(names), grace_s)
     if not await _signal_until_gone(names, signal.SIGKILL, _KILL_S):
         log.error("processes of %d instances outlived SIGKILL", len(names))
 

@@ -1,5 +1,6 @@
 """Run the command as a user does: a process of its own, in a fresh home, on that home's local EC2."""
 
+import functools
 import json
 import os
 import subprocess
@@ -7,6 +8,11 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import boto3
+
+from dlcloud.local.site import LocalEndpoint, LocalSite
 
 DLCLOUD = Path(sys.executable).with_name("dlcloud")
 TIMEOUT_S = 240
@@ -79,7 +85,8 @@ class User:
 
     def alive(self) -> list[str]:
         """Return the ids of instances that exist, as the EC2 API lists them."""
-        found = self.aws("ec2", "describe-instances")
+        endpoint = self._endpoint()
+        found = _client(endpoint.url, *endpoint.owner_key()).describe_instances()
         return [
             instance["InstanceId"]
             for reservation in found["Reservations"]
@@ -89,17 +96,21 @@ class User:
 
     def aws(self, *arguments: str) -> dict:
         """Ask the local EC2 with the AWS command line."""
-        local = self.json("local", "status")["result"]["environment"]
         program = "import sys; from awscli.clidriver import main; sys.exit(main())"
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments],
-            env=self.environment | local,
+            env=self.environment | self._endpoint().environment(),
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
             check=True,
         )
         return json.loads(done.stdout)
+
+    def _endpoint(self) -> LocalEndpoint:
+        endpoint = LocalSite(self.home / ".dlcloud" / "local").find()
+        assert endpoint is not None, "the local EC2 is not running"
+        return endpoint
 
     @property
     def environment(self) -> dict[str, str]:
@@ -109,6 +120,18 @@ class User:
         }
         own = {"HOME": str(self.home), "DLCLOUD_HOME": str(self.home / ".dlcloud"), "COLUMNS": "80"}
         return kept | own | self.variables
+
+
+@functools.cache
+def _client(url: str, key_id: str, secret: str) -> Any:
+    """Return a client in this process: tests ask often, and the AWS command line takes a second to start."""
+    return boto3.client(
+        "ec2",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=key_id,
+        aws_secret_access_key=secret,
+    )
 
 
 def wait_until(true, *, seconds: float = TIMEOUT_S) -> None:

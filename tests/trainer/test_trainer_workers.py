@@ -15,6 +15,11 @@ def samples(step):
     return BATCH if step % STEPS_PER_EPOCH else SAMPLES - BATCH * (STEPS_PER_EPOCH - 1)
 
 
+def held(cluster, name, *, step):
+    """True if a worker waited for others at a step or after it."""
+    return any(event["step"] >= step for event in cluster.events(name, "hold"))
+
+
 @pytest.mark.timeout(420)
 def test_a_run_survives_joins_a_drain_a_kill_and_a_lighthouse_restart(trainer_python, alone):
     """Exact mode: the loss of every step is that of one fixed worker, whatever happened.
@@ -31,7 +36,7 @@ def test_a_run_survives_joins_a_drain_a_kill_and_a_lighthouse_restart(trainer_py
         cluster.start("c")
         cluster.wait_for_step("c", 30)
         cluster.kill("b")
-        wait_until(lambda: cluster.events("a", "hold")[-1]["step"] >= 30, "the others to wait")
+        wait_until(lambda: held(cluster, "a", step=30), "the others to wait")
         cluster.kill_lighthouse()
         cluster.start("d")
         cluster.start_lighthouse()

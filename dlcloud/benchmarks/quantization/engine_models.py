@@ -19,6 +19,10 @@ LOG_CREATION = "profile_create"
 """Makes oneDNN log the primitives that it creates, but not each run: OpenVINO 2026.4 then fails at times."""
 
 
+# Small networks are trained in NumPy: OpenBLAS's threads, which poll while they wait, only slow that down.
+_ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineModel:
     """An engine in a precision, with the model that it runs and the facts known before it runs."""
@@ -186,7 +190,7 @@ def read_facts(
         unit="",
         factory=factory,
         arguments=arguments,
-        environment=program.environment(dict(variables)),
+        environment=program.environment({**_ONE_BLAS_THREAD, **variables}),
         python=python,
     )
     try:

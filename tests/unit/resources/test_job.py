@@ -72,7 +72,7 @@ def alive(pid):
     """True if a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second where it ends between open and read
         return False
 
 
