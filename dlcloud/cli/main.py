@@ -19,6 +19,7 @@ COMMANDS = {
     "cost-report": "Throughput, speed-up and cost of what was measured.",
     "compare": "Two runs, types, settings or dates side by side.",
     "training": "Steps, world sizes, pauses and cost of elastic trainings.",
+    "simulate": "Replay spot policies over availability traces.",
     "export": "Write results as JSON lines, CSV or Parquet.",
     "import": "Merge results that were exported elsewhere.",
     "instances": "Instance types: hardware, prices, TFLOPS per USD.",

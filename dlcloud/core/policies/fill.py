@@ -29,14 +29,24 @@ def fill(targets: Targets, pools: Iterable[Pool], size: int) -> Targets:
     return filled
 
 
-def in_order(situation: Situation, market: Market) -> list[Pool]:
-    """Return a market's pools, the cheapest first; between equals, the one that already runs more."""
+def in_order(situation: Situation, market: Market, *, stay_usd: float = float("inf")) -> list[Pool]:
+    """Return a market's pools, the cheapest first.
+
+    Args:
+        situation: The pools.
+        market: Which of them.
+        stay_usd: A pool where instances run counts as so much cheaper an hour; by default it comes first.
+    """
     pools = [pool for pool in situation.pools if pool.market is market]
-    return (
-        sorted(pools, key=lambda pool: (pool.hourly_usd, -pool.present, pool.name))
-        if len(pools) > 1
-        else pools
-    )
+    if len(pools) > 1:
+        pools.sort(
+            key=lambda pool: (
+                pool.hourly_usd - (stay_usd if pool.present else 0.0),
+                pool.hourly_usd,
+                pool.name,
+            )
+        )
+    return pools
 
 
 def spot_first(situation: Situation, targets: Targets, size: int) -> Targets:

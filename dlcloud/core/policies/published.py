@@ -1,4 +1,10 @@
-"""Policies that others use or have published: on-demand, greedy, a gang of N, Uniform Progress."""
+"""Policies that others use or have published: on-demand, greedy, a gang of N, Uniform Progress.
+
+They aim at a deadline that is earlier by `refusal_s`, so that a refusal of on-demand instances makes none of
+them late either; with a `refusal_s` of 0 they are as published.
+"""
+
+from dataclasses import replace
 
 from dlcloud.core.instance import Market
 from dlcloud.core.policies.fill import kept, on_demand_too, spot_first
@@ -19,6 +25,7 @@ def greedy(situation: Situation) -> Decision:
 
     Source: Wu et al., "Can't Be Late", NSDI 2024, section 3: Thrifty, Exploitation and Safety Net rules.
     """
+    situation = _guarded(situation)
     net = _safety_net(situation)
     if net is not None:
         return net
@@ -29,6 +36,7 @@ def greedy(situation: Situation) -> Decision:
 
 def gang(situation: Situation) -> Decision:
     """Run the full number on spot or nothing, and end on on-demand when time runs out."""
+    situation = _guarded(situation)
     net = _safety_net(situation)
     if net is not None:
         return net
@@ -49,13 +57,16 @@ def uniform_progress(situation: Situation) -> Decision:
 
     Source: Wu et al., "Can't Be Late", NSDI 2024, section 5.2.2.
     """
+    situation = _guarded(situation)
     net = _safety_net(situation)
     if net is not None:
         return net
-    if situation.present(Market.ON_DEMAND) and _behind(situation, 2 * situation.restart_s) > 0:
+    behind_s = _behind(situation, 2 * situation.restart_s)
+    if situation.present(Market.ON_DEMAND) and behind_s > 0:
         running = {pool.key: pool.present for pool in situation.pools if pool.present}
         targets = on_demand_too(situation, running, situation.maximum)
-        again = _behind(situation, 2 * situation.restart_s)
+        gain = situation.scaling.speed(situation.maximum) - situation.work_s / situation.allowed_s
+        again = max(MARGIN_S, behind_s / max(gain, 1e-6))
         return Decision(
             targets=targets, reason="on-demand until the lead is two changeovers", ask_again_s=again
         )
@@ -70,6 +81,16 @@ def uniform_progress(situation: Situation) -> Decision:
         )
     again = min(_until_net(situation), ahead * situation.allowed_s / situation.work_s + MARGIN_S)
     return Decision(targets=targets, reason="ahead of the line: waiting for spot", ask_again_s=again)
+
+
+def _guarded(situation: Situation) -> Situation:
+    if not situation.refusal_s:
+        return situation
+    return replace(
+        situation,
+        allowed_s=max(MARGIN_S, situation.allowed_s - situation.refusal_s),
+        time_left_s=situation.time_left_s - situation.refusal_s,
+    )
 
 
 def _behind(situation: Situation, later_s: float) -> float:

@@ -105,6 +105,7 @@ class Situation:
         boot_s: Seconds from a request until the instance's worker joins; billed, the others train on.
         refusal_s: Seconds for which on-demand instances may be refused without the deadline being lost.
         scaling: Speed against workers.
+        changing_s: Seconds until those that run make progress again, after the last change.
     """
 
     work_s: float
@@ -118,6 +119,7 @@ class Situation:
     boot_s: float = 0.0
     refusal_s: float = REFUSAL_S
     scaling: Scaling = field(default_factory=Scaling)
+    changing_s: float = 0.0
 
     @property
     def restart_s(self) -> float:
@@ -132,7 +134,7 @@ class Situation:
     @property
     def slack_s(self) -> float:
         """Seconds that can still be spent without progress at full size."""
-        return self.time_left_s - self.least_time_s
+        return self.time_left_s - self.changing_s - self.least_time_s
 
     def present(self, market: Market) -> int:
         return sum(pool.present for pool in self.pools if pool.market is market)

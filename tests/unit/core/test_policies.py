@@ -54,7 +54,8 @@ def test_a_gang_waits_for_all_but_others_take_any_size():
 def test_uniform_progress_stays_on_demand_until_two_changeovers_ahead():
     spot, demand = replace(SPOT, obtainable=1), replace(DEMAND, running=1)
     line = 40 * HOUR_S  # of 52 h, 8/48 have passed where 40 of 48 h of work are left on the line
-    behind = replace(situation(spot=spot, demand=demand), time_left_s=52 / 48 * line - 60)
+    published = situation(spot=spot, demand=demand, refusal_s=0.0)
+    behind = replace(published, time_left_s=52 / 48 * line - 60)
     ahead = replace(behind, time_left_s=52 / 48 * line + 180)
     assert counts("uniform-progress", behind) == (0, 1)
     assert counts("uniform-progress", ahead) == (1, 0)

@@ -1,0 +1,1 @@
+"""Replay of spot policies over availability traces: pure values; never reads a file or a clock."""

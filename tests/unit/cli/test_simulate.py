@@ -1,0 +1,122 @@
+"""`dlcloud simulate`: folders of traces in, a table per deadline and changeover out."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from dlcloud.cli.simulate import command
+from dlcloud.core.errors import RecipeError
+
+RECIPE = """\
+name: train
+instances:
+  types: [p3.2xlarge]
+  count: {min: 1, max: 4}
+  market: spot-then-on-demand
+  on_demand_base: 0
+workload:
+  command: python3 train.py
+"""
+
+
+@pytest.fixture
+def simulate(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path / "home"))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE)
+
+    def run(*arguments, text=None):
+        if text is not None:
+            recipe.write_text(text)
+        done = CliRunner().invoke(command, [str(recipe), *arguments], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    run.folder = tmp_path
+    return run
+
+
+def write_window(path, counts, gap_s=3600):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"metadata": {"gap_seconds": gap_s}, "data": counts}))
+
+
+def records(output):
+    return json.loads(output)["result"]["records"]
+
+
+def test_each_file_is_a_window_and_each_deadline_a_table(simulate):
+    write_window(simulate.folder / "traces" / "zone-a" / "0.json", [1, 0, 1, 1, 0, 1, 1, 1])
+    write_window(simulate.folder / "traces" / "zone-a" / "1.json", [0] * 8)
+    traces = str(simulate.folder / "traces")
+    rows = records(
+        simulate("--traces", traces, "--work", "4", "--deadline", "6", "--deadline", "8", "-o", "json")
+    )
+    assert {row["deadline_hours"] for row in rows} == {6, 8}
+    elastic = [row for row in rows if row["policy"] == "elastic"]
+    assert [row["windows"] for row in elastic] == [2, 2]
+    assert [row["missed"] for row in elastic] == [0, 0]
+    assert elastic[1]["cost_over_on_demand"] < elastic[0]["cost_over_on_demand"] < 1.001
+
+
+def test_folders_can_be_pools_of_the_same_windows(simulate):
+    write_window(simulate.folder / "traces" / "zone-a" / "0.json", [1, 0] * 6)
+    write_window(simulate.folder / "traces" / "zone-b" / "0.json", [0, 1] * 6)
+    arguments = ("--traces", str(simulate.folder / "traces"), "--pooled", "--work", "4", "--deadline", "6")
+    (row,) = [row for row in records(simulate(*arguments, "-o", "json")) if row["policy"] == "elastic"]
+    assert row["windows"] == 1
+    assert row["on_demand_share"] == 0
+
+
+def test_generated_windows_and_the_worst_ones_need_no_files(simulate):
+    common = ("--work", "4", "--deadline", "6", "--policy", "elastic")
+    assert "elastic" in simulate("--generate", "1", "--windows", "3", *common)
+    rows = records(simulate("--adversary", "--refuse-first", "3600", *common, "-o", "json"))
+    assert rows[0]["missed"] == 0
+
+
+def test_work_and_deadline_come_from_the_recipe(simulate):
+    text = RECIPE.replace("python3 train.py", "python3 train.py\n  elastic: {}").replace(
+        "on_demand_base: 0", "on_demand_base: 1"
+    )
+    text += "deadline:\n  finish: 6h\n  work: {steps: 16000, per_hour: 1000}\n"
+    (row, _) = records(simulate("--generate", "1", "--policy", "greedy", "-o", "json", text=text))
+    assert (row["work_worker_hours"], row["deadline_hours"], row["workers"]) == (16, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--work", "4", "--deadline", "6"], "which traces?"),
+        (["--generate", "1", "--deadline", "6"], "how much work is it?"),
+        (["--generate", "1", "--work", "4"], "what is the deadline?"),
+        (["--generate", "1", "--work", "7", "--deadline", "6"], "too early"),
+        (["--traces", "nowhere", "--work", "4", "--deadline", "6"], "no such folder"),
+        (["--generate", "1", "--work", "4", "--deadline", "6", "--plot", "a.gif"], "which format?"),
+        (
+            ["--generate", "1", "--work", "4", "--deadline", "6", "--plot", "a.svg", "--window", "x"],
+            "no such",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(simulate, arguments, message):
+    with pytest.raises(RecipeError, match=message.replace("?", r"\?")):
+        simulate(*arguments)
+
+
+def test_a_damaged_trace_is_named_with_its_line(simulate):
+    folder = simulate.folder / "traces"
+    folder.mkdir()
+    (folder / "a.csv").write_text("0,add,n1\n5,explode,n1\n")
+    with pytest.raises(RecipeError, match=r"a\.csv:2: 'explode' is not an event"):
+        simulate("--traces", str(folder), "--work", "4", "--deadline", "6")
+
+
+def test_a_window_is_drawn_as_svg(simulate):
+    pytest.importorskip("vl_convert")
+    picture = simulate.folder / "window.svg"
+    simulate("--generate", "1", "--windows", "1", "--work", "4", "--deadline", "6", "--plot", str(picture))
+    text = picture.read_text()
+    assert "on-demand" in text
+    assert "work done" in text
