@@ -23,7 +23,10 @@ UV = "uv==0.13.9"
 """Only for a machine whose own Python is too old: 20 MB, and a build of Python by Astral."""
 LARGEST_SCRIPT = 1 << 20
 EXTRA_INDEX = "--extra-index-url "
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dlcloud" / "environments"
+# Without links: behind links of two homes, it is one folder with one path.
+CACHE = (
+    pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser().resolve() / "dlcloud/environments"
+)
 
 
 def main() -> None:
@@ -94,7 +97,7 @@ def relocate(folder: pathlib.Path) -> None:
             if target.startswith(origin):
                 path.unlink()
                 path.symlink_to(target.replace(origin, str(folder), 1))
-        elif path.stat().st_size < LARGEST_SCRIPT and origin.encode() in path.read_bytes():
+        elif path.is_file() and path.stat().st_size < LARGEST_SCRIPT and origin.encode() in path.read_bytes():
             path.write_bytes(path.read_bytes().replace(origin.encode(), str(folder).encode()))
     (folder / "complete").write_text(str(folder))
 

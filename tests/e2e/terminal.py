@@ -105,7 +105,7 @@ class User:
             timeout=TIMEOUT_S,
             check=True,
         )
-        return json.loads(done.stdout)
+        return json.loads(done.stdout or "{}")
 
     def _endpoint(self) -> LocalEndpoint:
         endpoint = LocalSite(self.home / ".dlcloud" / "local").find()

@@ -102,6 +102,13 @@ def test_two_builders_at_once_build_one_environment(home, wheels):
     assert again["seconds"] < first["seconds"] + second["seconds"]
 
 
+def test_homes_that_share_a_cache_by_links_share_its_environments(home, wheels, tmp_path):
+    first = answer(begin(home, wheels, "tinysample==1.0\n"))
+    (tmp_path / "cache").symlink_to(home / ".cache")
+    again = answer(begin(home, wheels, "tinysample==1.0\n", XDG_CACHE_HOME=str(tmp_path / "cache")))
+    assert (again["reused"], again["python"]) == (True, first["python"])
+
+
 @pytest.mark.parametrize(("own", "kept"), [({}, True), ({"PIP_INDEX_URL": "http://127.0.0.1:9/"}, False)])
 def test_another_index_is_left_out_where_pip_has_its_own(home, wheels, own, kept):
     extra = "--extra-index-url http://127.0.0.1:9/whl/cpu"
@@ -169,6 +176,8 @@ def fetch(home, folder, source, port, **changes):
 
 def test_an_environment_is_copied_from_a_peer_and_works(home, source, tmp_path):
     assert not find(home, tmp_path)["complete"]
+    compiled = home / ".cache/dlcloud/environments" / source["name"] / "bin/__pycache__"
+    compiled.mkdir(exist_ok=True)  # of a script that is a module, as packages have them
     offer = peer(home, home, "serve", **source)
     copied = fetch(home, tmp_path, source, offer["port"])
     assert copied["bytes"] > 10_000
