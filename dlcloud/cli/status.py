@@ -1,10 +1,11 @@
 """`dlcloud status`: what the store holds of the clusters, corrected by what the cloud reports now."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.core.cost import member_usd, money, rounded
 from dlcloud.core.instance import SSH_PORT, Instance, InstanceState, Market
+from dlcloud.core.outlook import Outlook, describe_outlook
 from dlcloud.detached.locate import DetachedCluster, find_detached
 
 if TYPE_CHECKING:
@@ -44,7 +46,13 @@ def command(*, cluster: str, all_clusters: bool, everywhere: bool, output: str, 
             if status is not None:
                 return status
         lines = instance_lines(context, cluster, all_clusters=all_clusters, everywhere=everywhere)
-        click.echo(render(status_report(lines, now=context.clock.now()), Format(output)))
+        outlooks = {
+            cluster_id: outlook
+            for cluster_id in {line.cluster.cluster_id for line in lines if line.cluster}
+            if (outlook := context.clusters.outlook(cluster_id)) is not None
+        }
+        report = status_report(lines, now=context.clock.now(), outlooks=outlooks)
+        click.echo(render(report, Format(output)))
     return None
 
 
@@ -101,17 +109,41 @@ def instance_lines(
     return lines + _lines_of_strays(reported.values(), known_ids, detached)
 
 
-def status_report(lines: Sequence[InstanceLine], *, now: datetime) -> "Report":
-    """Return a table for each cluster: its instances, where they are, for how long, for how much."""
+def status_report(
+    lines: Sequence[InstanceLine], *, now: datetime, outlooks: Mapping[str, Outlook] = MappingProxyType({})
+) -> "Report":
+    """Return a table for each cluster: its instances, where they are, for how long, for how much.
+
+    `outlooks` are of the clusters that train for a deadline, by id.
+    """
     from dlcloud.report.table import Report
 
     groups = groupby(lines, key=lambda line: (line.cluster, line.detached))
     return Report(
         command="status",
         records=[_record(line, now) for line in lines],
-        sections=[_section(*key, list(of_cluster), now) for key, of_cluster in groups],
+        sections=[
+            _add_outlook(_section(*key, list(of_cluster), now), key[0], outlooks, now)
+            for key, of_cluster in groups
+        ],
         empty="nothing is up",
+        extra={
+            "deadlines": [
+                {"cluster_id": cluster_id, **outlook.to_values()} for cluster_id, outlook in outlooks.items()
+            ]
+        }
+        if outlooks
+        else {},
     )
+
+
+def _add_outlook(
+    section: "Section", cluster: Cluster | None, outlooks: Mapping[str, Outlook], now: datetime
+) -> "Section":
+    outlook = None if cluster is None else outlooks.get(cluster.cluster_id)
+    if outlook is None:
+        return section
+    return replace(section, notes=[describe_outlook(outlook, now), *section.notes])
 
 
 def _lines_of_one(context: "Context", cluster: Cluster) -> list[InstanceLine]:

@@ -77,7 +77,11 @@ def training_of_cluster(context: "Context", cluster: "Cluster", *, command: str)
         now=context.clock.now(),
     )
     return training_report(
-        training, cluster=cluster.name, rehearsal=cluster.cloud == "local", command=command
+        training,
+        cluster=cluster.name,
+        rehearsal=cluster.cloud == "local",
+        command=command,
+        decisions=context.clusters.decisions(cluster.cluster_id),
     )
 
 

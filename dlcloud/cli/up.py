@@ -215,7 +215,7 @@ class Up:
     def _run_workload(self, launcher: "Launcher", plan: "Plan", members: list[Member]) -> None:
         recipe, runs = self.file.recipe, self.context.runs
         if self._is_elastic:
-            from dlcloud.elastic.controller import train
+            from dlcloud.elastic.run import train
 
             train(
                 launcher, recipe, members, recipe_folder=self._folder, plan=plan, rehearsal=self._rehearsal()

@@ -82,12 +82,16 @@ class ScalingDecision:
         drain: Ids of the instances whose workers are asked to leave.
         retry_at: When refused instances are requested again; None if none are missing, or never.
         reasons: For people.
+        market: The only market that is asked; None: those of the recipe, in their order.
+        pools: With a market: the names of its pools that are asked.
     """
 
     launch: int
     drain: tuple[str, ...]
     retry_at: datetime | None
     reasons: tuple[str, ...]
+    market: Market | None = None
+    pools: tuple[str, ...] = ()
 
 
 def decide(

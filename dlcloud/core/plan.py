@@ -189,7 +189,9 @@ class _Planner:
             region=recipe.region,
             account=facts.identity.account,
             pools=pools,
-            min_count=recipe.instances.minimum,
+            min_count=recipe.instances.minimum
+            if recipe.deadline is None
+            else recipe.instances.on_demand_base,
             max_count=recipe.instances.maximum,
             image=facts.image,
             disk_gib=self._disk_gib,
@@ -201,11 +203,14 @@ class _Planner:
             worst_case_usd=self._worst_case(ceiling, life_minutes),
             reasons=tuple(self._reasons),
             keep=recipe.keep.instances,
-            rounds=recipe.instances.rounds,
+            # With a deadline, its policy says when on-demand instances are launched beyond the base.
+            rounds=recipe.instances.rounds if recipe.deadline is None else (Market.SPOT,),
             on_demand_base=recipe.instances.on_demand_base,
             idle_minutes=recipe.budget.idle_minutes,
             max_usd=recipe.budget.max_usd,
-            one_zone=recipe.workload.elastic is not None and not recipe.instances.spread_zones,
+            one_zone=recipe.workload.elastic is not None
+            and not recipe.instances.spread_zones
+            and recipe.deadline is None,
             public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, facts.subnets),
         )
 

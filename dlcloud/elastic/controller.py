@@ -2,13 +2,14 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.elastic import (
     LaunchRefusals,
+    ScalingDecision,
     WorkerState,
     choose_coordinator,
     decide,
@@ -16,18 +17,18 @@ from dlcloud.core.elastic import (
 )
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Notice, Progress, Warned
-from dlcloud.core.plan import Plan
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
+from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.departures import Departures
 from dlcloud.elastic.failover import CoordinatorFailover, CoordinatorTerminated, Phase
-from dlcloud.elastic.program import Coordinator, program_of
+from dlcloud.elastic.program import Coordinator
+from dlcloud.elastic.refusals import final_error
 from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.workers import RecordsReceived, WorkerExited, Workers
-from dlcloud.launch.launcher import LaunchedMembers, Launcher
-from dlcloud.launch.preflight import PriceLookup
+from dlcloud.launch.launcher import LaunchedMembers
 
 TICK_S = 0.25
 PROGRESS_EVERY_S = 1.0
@@ -57,59 +58,11 @@ RISK_EVENTS = {"notice", "rebalance"}
 Post = Callable[[RecordsReceived | WorkerExited], None]
 
 
-def train(
-    launcher: Launcher,
-    recipe: Recipe,
-    members: Sequence[Member],
-    *,
-    recipe_folder: Path,
-    plan: Plan,
-    rehearsal: Rehearsal | None = None,
-) -> None:
-    """Train on a cluster that is up.
-
-    The paths of the recipe are relative to `recipe_folder`; with `plan` the cluster was launched.
-
-    Raises:
-        InstanceError: The coordinator is gone, and no other instance has the model's state.
-        RemoteCommandError: The program fails wherever it runs.
-    """
-
-    def make_workers(coordinator: Callable[[], Coordinator], post: Post) -> Workers:
-        return Workers(
-            launcher=launcher,
-            recipe=recipe,
-            program=program_of(recipe, recipe_folder, run=launcher.cluster_id),
-            coordinator=coordinator,
-            image_id=plan.image.image_id,
-            prices=PriceLookup(launcher.cloud),
-            post=post,
-        )
-
-    def grow(count: int, connected: Sequence[str]) -> LaunchedMembers:
-        members = launcher.reconcile()
-        more = launcher.plan(recipe, cidrs=plan.cidrs, size=len(members) + count, members=members)
-        return launcher.grow(more, connected=connected)
-
-    group_id = launcher.cloud.create_security_group(launcher.cluster_id, launcher.cluster.tags)
-    launcher.cloud.allow_peers(group_id)
-    Controller(
-        cluster=launcher.cluster,
-        recipe=recipe,
-        make_workers=make_workers,
-        grow=grow,
-        end=launcher.shrink,
-        target=lambda: launcher.store.clusters.size(launcher.cluster_id) or recipe.instances.maximum,
-        clock=launcher.clock,
-        emit=launcher.emit,
-        rehearsal=rehearsal,
-    ).run(members)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleUpFinished:
     """A request for instances has ended; `error` if it could not be made."""
 
+    decision: ScalingDecision | None = None
     grown: LaunchedMembers | None = None
     error: BaseException | None = None
 
@@ -120,21 +73,23 @@ class Controller:
 
     Args:
         make_workers: Factory for `Workers`; takes the present coordinator and the sink of what happens.
-        grow: Adds so many instances to the cluster; the named ones are connected already.
+        grow: Launches the instances of a decision; the named ones are connected already.
         end: Terminates instances.
         target: Returns the requested number of workers.
         rehearsal: The incidents of the recipe.
+        deadline: Chooses size and markets in place of `target`, where the recipe has a deadline.
     """
 
     cluster: Cluster
     recipe: Recipe
     make_workers: Callable[[Callable[[], Coordinator], Post], Workers]
-    grow: Callable[[int, Sequence[str]], LaunchedMembers]
+    grow: Callable[[ScalingDecision, Sequence[str]], LaunchedMembers]
     end: Callable[[Sequence[Member]], object]
     target: Callable[[], int]
     clock: Clock
     emit: Emit
     rehearsal: Rehearsal | None = None
+    deadline: DeadlineScaler | None = None
     registry: WorkerRegistry = field(default_factory=WorkerRegistry)
     _workers: Workers = field(init=False)
     _failover: CoordinatorFailover = field(init=False)
@@ -177,7 +132,7 @@ class Controller:
         self._departures = Departures(registry=self.registry, end=self.end, clock=self.clock, emit=self.emit)
         for member in members:
             self._add(member)
-        self._failover.begin(first, minimum_workers(self.recipe.instances.minimum, self.target()))
+        self._failover.begin(first, minimum_workers(self.recipe.instances.minimum, self._target))
         for member in members:
             self._workers.serve(member)
         self._failover.notify_all()
@@ -190,7 +145,12 @@ class Controller:
         self.registry.add(member)
         self._following.add(name)
         for record in self._workers.read_stored(member):
-            self.registry.observe(name, record)
+            self._observe(name, record)
+
+    def _observe(self, name: str, record: Mapping[str, Any]) -> None:
+        self.registry.observe(name, record)
+        if self.deadline is not None:
+            self.deadline.observe(record)
 
     def _is_over(self) -> bool:
         if not self.registry.done:
@@ -221,7 +181,7 @@ class Controller:
 
     def _handle_records(self, received: RecordsReceived) -> None:
         for record in received.records:
-            self.registry.observe(received.instance_id, record)
+            self._observe(received.instance_id, record)
             if record.get("record") == "step":
                 self._failures = 0
                 if self._first_step_at is None:
@@ -284,7 +244,18 @@ class Controller:
         self._failover.appoint()
         for member in new:
             self._workers.serve(member)
-        self._refusals = None if new else self._refuse(_final_error(finished), finished.error)
+        final = final_error(finished.grown, finished.error)
+        if self.deadline is not None and finished.decision is not None:
+            count = sum(member.instance.market is finished.decision.market for member in new)
+            self.deadline.handle_launch(
+                finished.decision, finished.grown, new=count, is_final=final is not None
+            )
+            if finished.error is not None:
+                self.emit(Warned(message=str(finished.error)))
+            if final is not None and choose_coordinator(self.registry.workers) is None:
+                raise final
+        else:
+            self._refusals = None if new else self._refuse(final, finished.error)
 
     def _refuse(self, final: CloudError | None, error: BaseException | None) -> LaunchRefusals:
         """Return the refusals so far; after a denial or an invalid request no other is made at this size.
@@ -321,22 +292,34 @@ class Controller:
         if self.rehearsal is not None and self._first_step_at is not None:
             elapsed_s = self.clock.monotonic() - self._first_step_at
             self.rehearsal.start_due(elapsed_s, self._others(), self._failover.coordinator.instance_id)
-        instances, target = self.recipe.instances, self.target()
+        decision = self._decide()
+        target = self._target
         self._set_minimum(target)
-        decision = decide(
-            self.registry.workers,
-            target=target,
+        if self.deadline is not None and (decision.launch or not self._drained.issuperset(decision.drain)):
+            self.deadline.record(decision)
+        for name in decision.drain:
+            self._drain(name, target)
+        if decision.launch:
+            self.emit(Notice(message=decision.reasons[-1]))
+            self._scale_up(decision)
+
+    @property
+    def _target(self) -> int:
+        return self.target() if self.deadline is None else self.deadline.target
+
+    def _decide(self) -> ScalingDecision:
+        workers, instances = self.registry.workers, self.recipe.instances
+        if self.deadline is not None:
+            return self.deadline.decide(workers, is_launching=self._is_launching)
+        return decide(
+            workers,
+            target=self.target(),
             now=self.clock.now(),
             base=instances.on_demand_base,
             rounds=instances.rounds,
             is_launching=self._is_launching,
             refusals=self._refusals,
         )
-        for name in decision.drain:
-            self._drain(name, target)
-        if decision.launch:
-            self.emit(Notice(message=decision.reasons[-1]))
-            self._scale_up(decision.launch)
 
     def _set_minimum(self, target: int) -> None:
         training = sum(worker.state is WorkerState.TRAINING for worker in self.registry.workers)
@@ -366,21 +349,15 @@ class Controller:
         if is_arriving:
             self._departures.release(name)
 
-    def _scale_up(self, count: int) -> None:
+    def _scale_up(self, decision: ScalingDecision) -> None:
         """Request instances from a thread, so that the training is followed meanwhile."""
         self._is_launching = True
         connected = [worker.instance_id for worker in self.registry.workers]
-        threading.Thread(target=self._grow, args=(count, connected), name="grow", daemon=True).start()
+        threading.Thread(target=self._grow, args=(decision, connected), name="grow", daemon=True).start()
 
-    def _grow(self, count: int, connected: Sequence[str]) -> None:
+    def _grow(self, decision: ScalingDecision, connected: Sequence[str]) -> None:
         try:
-            self._inbox.put(ScaleUpFinished(grown=self.grow(count, connected)))
+            grown = self.grow(decision, connected)
+            self._inbox.put(ScaleUpFinished(decision=decision, grown=grown))
         except BaseException as error:  # noqa: BLE001 - handled in the controller's own thread
-            self._inbox.put(ScaleUpFinished(error=error))
-
-
-def _final_error(finished: ScaleUpFinished) -> CloudError | None:
-    """Return the refusal of a request as denied or invalid, which no waiting can mend."""
-    refusals = () if finished.grown is None else finished.grown.refusals
-    errors = [finished.error, *(refusal.error for refusal in refusals)]
-    return next((error for error in errors if isinstance(error, CloudError) and error.is_final), None)
+            self._inbox.put(ScaleUpFinished(decision=decision, error=error))

@@ -1,9 +1,11 @@
 """An elastic training as tables: steps, world sizes, events, and the cost of each instance."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 from dlcloud.core.cost import money, rounded
 from dlcloud.core.instance import Market
+from dlcloud.core.outlook import Outlook, describe_probability, describe_seconds
 from dlcloud.core.training import InstanceCost, Training, market_usd
 from dlcloud.report.table import Cell, Report, Section
 
@@ -12,7 +14,12 @@ CALM_S = 0.0005
 
 
 def training_report(
-    training: Training, *, cluster: str, rehearsal: bool, command: str = "training"
+    training: Training,
+    *,
+    cluster: str,
+    rehearsal: bool,
+    command: str = "training",
+    decisions: Sequence[Outlook] = (),
 ) -> Report:
     """Return a training as tables.
 
@@ -21,11 +28,17 @@ def training_report(
         cluster: The cluster's name.
         rehearsal: It ran on this machine, at the prices of other ones.
         command: The command that prints it.
+        decisions: Those for its deadline, if it has one.
     """
     return Report(
         command=command,
         records=[_record(training)],
-        sections=[_sizes(training, cluster, rehearsal=rehearsal), _events(training), _costs(training)],
+        sections=[
+            _sizes(training, cluster, rehearsal=rehearsal),
+            _events(training),
+            *([_decisions(decisions)] if decisions else []),
+            _costs(training),
+        ],
         empty="",
         extra={
             "cluster": cluster,
@@ -39,6 +52,7 @@ def training_report(
                 for event in training.events
             ],
             "instances": [_cost_record(cost) for cost in training.costs],
+            **({"decisions": [outlook.to_values() for outlook in decisions]} if decisions else {}),
         },
     )
 
@@ -90,6 +104,31 @@ def _events(training: Training) -> Section:
         rows=[(f"{event.at_s:.1f}", event.worker, event.event, event.cause) for event in training.events],
         numeric=frozenset({0}),
     )
+
+
+def _decisions(decisions: Sequence[Outlook]) -> Section:
+    last = decisions[-1]
+    return Section(
+        heading=f"decisions for the deadline, {last.deadline:%Y-%m-%d %H:%M:%S} UTC",
+        titles=("time left", "worker-hours left", "probability", "change", "reason"),
+        rows=[
+            (
+                describe_seconds(outlook.time_left_s),
+                f"{outlook.work_left_s / 3600:.2f}",
+                describe_probability(outlook.probability),
+                _change(outlook),
+                outlook.reason,
+            )
+            for outlook in decisions
+        ],
+        notes=["probability: that the deadline holds, an estimate (docs/elastic.md)"],
+        numeric=frozenset({1}),
+    )
+
+
+def _change(outlook: Outlook) -> str:
+    launches = [f"+{count} {pools}" for pools, count in outlook.launch.items()]
+    return "; ".join([*launches, *(f"-{name}" for name in outlook.drain)])
 
 
 def _costs(training: Training) -> Section:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from dlcloud.core.cluster import Cluster, ClusterState, Intent, Member
 from dlcloud.core.instance import Instance
+from dlcloud.core.outlook import Outlook, read_outlook
 from dlcloud.store.database import Database, read_row
 
 RESIZE = "resize"
@@ -18,6 +19,18 @@ HAND_OVER = "hand-over"
 
 FETCH = "fetch"
 """Intent recorded while results are copied back from a detached cluster's controller."""
+
+DEADLINE = "deadline"
+"""Intent recorded when a training with a deadline begins; its detail is the deadline, as ISO 8601."""
+
+DEADLINE_SET = "set"
+"""The outcome of that intent until the training ends; then it is "met" or "missed"."""
+
+DECISION = "deadline decision"
+"""Intent recorded with each decision for a deadline that changes instances, which is its detail, as JSON."""
+
+OUTLOOK = "deadline outlook"
+"""Intent whose outcome is the newest outlook of a training with a deadline, as JSON."""
 
 GROUP = "security group"
 """Intent recorded before the cluster's security group is created."""
@@ -114,6 +127,17 @@ class Clusters:
         """Return the size of the last resize; None: the recipe's."""
         resizes = self.intents(cluster_id, RESIZE)
         return int(resizes[-1].detail) if resizes else None
+
+    def outlook(self, cluster_id: str) -> Outlook | None:
+        """Return what the controller of a training with a deadline expected last; None after its end."""
+        deadlines, stored = self.intents(cluster_id, DEADLINE), self.intents(cluster_id, OUTLOOK)
+        is_open = bool(deadlines) and deadlines[-1].outcome == DEADLINE_SET
+        return read_outlook(stored[-1].outcome) if is_open and stored else None
+
+    def decisions(self, cluster_id: str) -> list[Outlook]:
+        """Return the decisions for a deadline that changed instances, the oldest first."""
+        stored = (read_outlook(intent.detail) for intent in self.intents(cluster_id, DECISION))
+        return [outlook for outlook in stored if outlook is not None]
 
     def controller_instance_id(self, cluster_id: str) -> str | None:
         """Return the instance that controls a detached cluster; None for a cluster controlled from here."""

@@ -99,7 +99,8 @@ class World:
         self.workers.post, self.workers.coordinator = post, coordinator
         return self.workers
 
-    def grow(self, count, connected):
+    def grow(self, decision, connected):
+        count = decision.launch
         self.asked.append(count)
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
@@ -199,8 +200,8 @@ def test_without_capacity_the_others_go_on_and_it_is_requested_later(answer):
     world = World(script, answers=[answer])
     clock = world.controller.clock
 
-    def grow(count, connected):
-        grown = World.grow(world, count, connected)  # raises where it is to
+    def grow(decision, connected):
+        grown = World.grow(world, decision, connected)  # raises where it is to
         if len(world.asked) == 2:
             world.workers.post(reports("i-0", DONE))
             for name in ("i-0", "i-2", "i-3"):
@@ -352,8 +353,8 @@ def test_a_coordinator_that_cannot_be_ended_is_not_replaced_yet():
             raise refusals.pop()
         world.ended.append(members[0].instance.instance_id)
 
-    def grow(count, _known):
-        world.asked.append(count)
+    def grow(decision, _known):
+        world.asked.append(decision.launch)
         world.workers.post(reports("i-1", DONE))
         world.workers.post(ends("i-1"))
         world.workers.post(ends("i-2"))
@@ -431,8 +432,8 @@ def test_all_spot_is_refused():
 def test_a_later_controller_knows_the_requests_to_an_earlier_one():
     script = {"i-0": [reports("i-0", DONE), ends("i-0"), ends("i-1"), ends("i-2")]}
     world = World(script, stored={"i-1": [step(7), event("notice")], "i-2": [step(7)]})
-    world.controller.grow = lambda count, _known: (
-        world.asked.append(count) or LaunchedMembers(members=[], connections={})
+    world.controller.grow = lambda decision, _known: (
+        world.asked.append(decision.launch) or LaunchedMembers(members=[], connections={})
     )
     world.go()
     assert world.controller.registry.step == 7

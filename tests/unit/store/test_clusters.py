@@ -9,8 +9,22 @@ import pytest
 from dlcloud.core.cluster import ClusterState, Member
 from dlcloud.core.errors import StoreError
 from dlcloud.core.instance import InstanceState, Market
+from dlcloud.core.outlook import Outlook
 from dlcloud.store.cache import PriceCache
+from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION
+from dlcloud.store.clusters import OUTLOOK as OUTLOOK_INTENT
 from tests.fakes.samples import PRICE_DATE, THEN, cluster, instance, price
+
+OUTLOOK = Outlook(
+    at=THEN,
+    deadline=THEN + timedelta(hours=52),
+    time_left_s=187_200,
+    work_left_s=7200,
+    probability=0.9,
+    is_measured=False,
+    reason="why",
+    targets={},
+)
 
 
 def later(minutes):
@@ -119,3 +133,19 @@ def test_the_newest_price_is_returned_exactly(database):
     assert prices.get("c7i.xlarge", "us-east-1", Market.SPOT).hourly_usd == Decimal("0.05")
     assert prices.get("c7i.xlarge", "eu-west-1", Market.ON_DEMAND) is None
     prices.put(new)
+
+
+def test_an_outlook_is_shown_until_the_deadline_is_met_or_missed(clusters):
+    clusters.add(cluster())
+    name, text = cluster().cluster_id, OUTLOOK.to_text()
+    assert clusters.outlook(name) is None
+    deadline = clusters.begin_intent(name, DEADLINE, OUTLOOK.deadline.isoformat(), THEN)
+    clusters.end_intent(deadline, DEADLINE_SET, THEN)
+    seen = clusters.begin_intent(name, OUTLOOK_INTENT, "", THEN)
+    clusters.end_intent(seen, text, THEN)
+    decision = clusters.begin_intent(name, DECISION, text, THEN)
+    clusters.end_intent(decision, "decided", THEN)
+    assert clusters.outlook(name) == OUTLOOK
+    clusters.end_intent(deadline, "met", THEN)
+    assert clusters.outlook(name) is None
+    assert clusters.decisions(name) == [OUTLOOK]

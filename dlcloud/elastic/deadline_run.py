@@ -1,0 +1,143 @@
+"""The deadline of one cluster: stored once, so that every controller after the first knows it."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from dlcloud.core.deadline import Deadline
+from dlcloud.core.deadline_scaling import spot_pool
+from dlcloud.core.errors import DlcloudError
+from dlcloud.core.events import Notice, Warned
+from dlcloud.core.instance import Market
+from dlcloud.core.outlook import Outlook
+from dlcloud.core.plan import Plan
+from dlcloud.core.policies.catalog import POLICIES
+from dlcloud.core.policies.situation import PoolKey
+from dlcloud.core.recipe import Recipe
+from dlcloud.elastic.deadline import UNKNOWN_USD, DeadlineScaler
+from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.launch.launcher import Launcher
+from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION, OUTLOOK
+
+POLICY = "elastic"
+PRICES_EVERY_S = 600.0
+"""Spot prices change a few times a day at most (EC2 user guide, "Spot Instance pricing history")."""
+
+_MET, _MISSED = "met", "missed"
+
+log = logging.getLogger(__name__)
+
+
+def make_scaler(
+    launcher: Launcher,
+    recipe: Recipe,
+    deadline: Deadline,
+    *,
+    pools: Mapping[PoolKey, float],
+    registry: WorkerRegistry,
+) -> DeadlineScaler:
+    """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour."""
+    began_at, ends_at = _begin(launcher, deadline)
+    instances = recipe.instances
+    return DeadlineScaler(
+        began_at=began_at,
+        deadline=ends_at,
+        work=deadline.work,
+        size=(instances.minimum, instances.maximum),
+        base=instances.on_demand_base,
+        policy=POLICIES[POLICY],
+        prices=PoolPrices(launcher=launcher, types=tuple(instances.types), prices=pools),
+        registry=registry,
+        clock=launcher.clock,
+        emit=launcher.emit,
+        store_outlook=lambda outlook, is_decision: _store(launcher, outlook, is_decision=is_decision),
+    )
+
+
+def end_deadline(launcher: Launcher, deadline: datetime) -> None:
+    """Record and tell whether the deadline was met, once the last step is committed."""
+    clusters, now = launcher.store.clusters, launcher.clock.now()
+    stored = clusters.intents(launcher.cluster_id, DEADLINE)
+    clusters.end_intent(stored[-1].intent_id, _MET if now <= deadline else _MISSED, now)
+    hours = abs((deadline - now).total_seconds()) / 3600
+    if now <= deadline:
+        launcher.emit(Notice(message=f"finished {hours:.2f} h before the deadline"))
+    else:
+        launcher.emit(Warned(message=f"finished {hours:.2f} h after the deadline"))
+
+
+def _begin(launcher: Launcher, deadline: Deadline) -> tuple[datetime, datetime]:
+    """Return when the time began and when it ends: as stored, or stored now.
+
+    A duration begins with the cluster; on one that was kept and has trained before, now.
+    """
+    clusters, cluster, now = launcher.store.clusters, launcher.cluster, launcher.clock.now()
+    stored = clusters.intents(cluster.cluster_id, DEADLINE)
+    if stored and stored[-1].outcome == DEADLINE_SET:
+        return stored[-1].begun_at, datetime.fromisoformat(stored[-1].detail)
+    began_at = now if stored else cluster.created_at
+    ends_at = deadline.at(began_at)
+    intent_id = clusters.begin_intent(cluster.cluster_id, DEADLINE, ends_at.isoformat(), began_at)
+    clusters.end_intent(intent_id, DEADLINE_SET, now)
+    return began_at, ends_at
+
+
+def _store(launcher: Launcher, outlook: Outlook, *, is_decision: bool) -> None:
+    """Store an outlook: each decision, and of the others the newest one."""
+    clusters, cluster_id = launcher.store.clusters, launcher.cluster_id
+    if is_decision:
+        intent_id = clusters.begin_intent(cluster_id, DECISION, outlook.to_text(), outlook.at)
+        clusters.end_intent(intent_id, "decided", outlook.at)
+        return
+    stored = clusters.intents(cluster_id, OUTLOOK)
+    intent_id = stored[-1].intent_id if stored else clusters.begin_intent(cluster_id, OUTLOOK, "", outlook.at)
+    clusters.end_intent(intent_id, outlook.to_text(), outlook.at)
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolPrices:
+    """The pools of a plan with their prices, asked for again from time to time, from a thread."""
+
+    launcher: Launcher
+    types: tuple[str, ...]
+    prices: Mapping[PoolKey, float]
+    _asked_at: float | None = None
+
+    def __call__(self) -> Mapping[PoolKey, float]:
+        now = self.launcher.clock.monotonic()
+        self._asked_at = now if self._asked_at is None else self._asked_at
+        if now - self._asked_at >= PRICES_EVERY_S:
+            self._asked_at = now
+            threading.Thread(target=self._ask, name="prices", daemon=True).start()
+        return self.prices
+
+    def _ask(self) -> None:
+        try:
+            prices = self.launcher.cloud.prices(self.types, [*Market])
+        except DlcloudError as error:
+            log.warning("prices stay those of before: %s", error.message)
+            return
+        updated = dict(self.prices)
+        for price in prices:
+            name = spot_pool(price.zone, price.instance_type)
+            key = (price.market, name if price.market is Market.SPOT else price.instance_type)
+            if key in updated:
+                updated[key] = float(price.hourly_usd)
+        self.prices = updated
+
+
+def prices_of(plan: Plan) -> dict[PoolKey, float]:
+    """Return USD an hour by pool, for every pool of a plan: spot by zone and type, on-demand by type."""
+    prices: dict[PoolKey, float] = {}
+    for pool in plan.pools:
+        if pool.market is Market.ON_DEMAND:
+            usd = UNKNOWN_USD if pool.price is None else float(pool.price.hourly_usd)
+            prices.setdefault((Market.ON_DEMAND, pool.instance_type), usd)
+            continue
+        for zone in pool.zones or (pool.zone,):
+            price = pool.price_in(zone)
+            usd = UNKNOWN_USD if price is None else float(price.hourly_usd)
+            prices[Market.SPOT, spot_pool(zone, pool.instance_type)] = usd
+    return prices

@@ -1,0 +1,76 @@
+"""What pools of capacity answered recently, and how often they took instances back."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from dlcloud.core.elastic import LaunchRefusals
+from dlcloud.core.policies.situation import Availability
+
+
+@dataclass(slots=True)
+class PoolHistory:
+    """The recent past of one pool, from its first answer on.
+
+    Attributes:
+        requests: Answers to requests.
+        refused: How many of them gave too few instances.
+        interrupted: Instances that were taken back.
+    """
+
+    requests: int = 0
+    refused: int = 0
+    interrupted: int = 0
+    _since: datetime | None = None
+    _changed_at: datetime | None = None
+    _has: bool = False
+    _available: timedelta = field(default_factory=timedelta)
+    _spells: int = 0
+    _refusals: LaunchRefusals | None = None
+    _denied: bool = False
+
+    def grant(self, now: datetime) -> None:
+        """Record that it gave all that was requested."""
+        self.requests += 1
+        self._refusals = None
+        self._set(has=True, now=now)
+
+    def refuse(self, now: datetime, *, final: bool = False) -> None:
+        """Record that it gave too few; with `final` it is not asked again."""
+        self.requests += 1
+        self.refused += 1
+        self._denied = self._denied or final
+        self._wait(now)
+
+    def interrupt(self, now: datetime) -> None:
+        """Record that it took an instance back: it has none to give for now."""
+        self.interrupted += 1
+        self._wait(now)
+
+    def is_askable(self, now: datetime) -> bool:
+        return not self._denied and (self._refusals is None or self._refusals.retry_at <= now)
+
+    def availability(self, now: datetime) -> Availability:
+        if self._since is None or self._changed_at is None:
+            return Availability()
+        unchanged = now - self._changed_at
+        available = self._available + (unchanged if self._has else timedelta())
+        return Availability(
+            observed_s=(now - self._since).total_seconds(),
+            available_s=available.total_seconds(),
+            spells=self._spells,
+            unchanged_s=unchanged.total_seconds(),
+        )
+
+    def _wait(self, now: datetime) -> None:
+        times = 1 if self._refusals is None else self._refusals.times + 1
+        self._refusals = LaunchRefusals(times=times, at=now)
+        self._set(has=False, now=now)
+
+    def _set(self, *, has: bool, now: datetime) -> None:
+        self._since = self._since or now
+        if self._changed_at is not None and has == self._has:
+            return
+        if self._changed_at is not None and self._has:
+            self._available += now - self._changed_at
+        self._spells += has
+        self._has, self._changed_at = has, now

@@ -1,0 +1,78 @@
+"""Run an elastic training on a cluster that is up: builds its controller."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.deadline_scaling import limit_plan
+from dlcloud.core.elastic import ScalingDecision
+from dlcloud.core.plan import Plan
+from dlcloud.core.recipe import Recipe
+from dlcloud.elastic.controller import Controller, Post
+from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
+from dlcloud.elastic.program import Coordinator, program_of
+from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.workers import Workers
+from dlcloud.launch.launcher import LaunchedMembers, Launcher
+from dlcloud.launch.preflight import PriceLookup
+
+
+def train(
+    launcher: Launcher,
+    recipe: Recipe,
+    members: Sequence[Member],
+    *,
+    recipe_folder: Path,
+    plan: Plan,
+    rehearsal: Rehearsal | None = None,
+) -> None:
+    """Train on a cluster that is up.
+
+    The paths of the recipe are relative to `recipe_folder`; with `plan` the cluster was launched.
+
+    Raises:
+        InstanceError: The coordinator is gone, and no other instance has the model's state.
+        RemoteCommandError: The program fails wherever it runs.
+    """
+
+    def make_workers(coordinator: Callable[[], Coordinator], post: Post) -> Workers:
+        return Workers(
+            launcher=launcher,
+            recipe=recipe,
+            program=program_of(recipe, recipe_folder, run=launcher.cluster_id),
+            coordinator=coordinator,
+            image_id=plan.image.image_id,
+            prices=PriceLookup(launcher.cloud),
+            post=post,
+        )
+
+    def grow(decision: ScalingDecision, connected: Sequence[str]) -> LaunchedMembers:
+        members = launcher.reconcile()
+        size = len(members) + decision.launch
+        more = launcher.plan(recipe, cidrs=plan.cidrs, size=size, members=members)
+        if decision.market is not None:
+            more = limit_plan(more, decision.market, decision.pools, size)
+        return launcher.grow(more, connected=connected)
+
+    group_id = launcher.cloud.create_security_group(launcher.cluster_id, launcher.cluster.tags)
+    launcher.cloud.allow_peers(group_id)
+    registry = WorkerRegistry()
+    scaler = None
+    if recipe.deadline is not None:
+        scaler = make_scaler(launcher, recipe, recipe.deadline, pools=prices_of(plan), registry=registry)
+    Controller(
+        cluster=launcher.cluster,
+        recipe=recipe,
+        make_workers=make_workers,
+        grow=grow,
+        end=launcher.shrink,
+        target=lambda: launcher.store.clusters.size(launcher.cluster_id) or recipe.instances.maximum,
+        clock=launcher.clock,
+        emit=launcher.emit,
+        rehearsal=rehearsal,
+        deadline=scaler,
+        registry=registry,
+    ).run(members)
+    if scaler is not None:
+        end_deadline(launcher, scaler.deadline)

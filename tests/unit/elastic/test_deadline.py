@@ -1,0 +1,302 @@
+"""A training with a deadline: what the policy is asked, what follows, and what is remembered."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.deadline import Work
+from dlcloud.core.deadline_scaling import (
+    OnDemandRecord,
+    follow_targets,
+    pool_of,
+    probability_of_deadline,
+    spot_pool,
+)
+from dlcloud.core.elastic import Worker, WorkerState
+from dlcloud.core.errors import CapacityError
+from dlcloud.core.instance import Market
+from dlcloud.core.policies.catalog import POLICIES
+from dlcloud.core.policies.situation import Pool, Scaling, Situation
+from dlcloud.core.protocols import Refusal
+from dlcloud.elastic.deadline import ASK_EVERY_S, DeadlineScaler
+from dlcloud.elastic.pools import PoolHistory
+from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S, SpeedMeter
+from dlcloud.launch.launcher import LaunchedMembers
+from tests.fakes.clock import START, FakeClock
+from tests.fakes.samples import instance
+
+SPOT, ON_DEMAND = Market.SPOT, Market.ON_DEMAND
+TYPE = "c7i.xlarge"
+A = (SPOT, spot_pool("us-east-1a", TYPE))
+B = (SPOT, spot_pool("us-east-1b", TYPE))
+OD = (ON_DEMAND, TYPE)
+PRICES = {A: 0.05, B: 0.06, OD: 0.18}
+
+
+def worker(number, market=SPOT, state=WorkerState.TRAINING, zone="us-east-1a"):
+    launched_at = START + timedelta(minutes=number)
+    made = instance(f"i-{number}", market=market, launched_at=launched_at, zone=zone)
+    return Worker(member=Member(instance=made, hourly_usd=None), state=state)
+
+
+FIRST = worker(0, ON_DEMAND)
+
+
+def follow(workers, targets, *, askable=PRICES, is_launching=False):
+    return follow_targets(workers, targets, askable=askable, is_launching=is_launching, reason="why")
+
+
+def test_missing_on_demand_instances_are_requested_before_spot_ones():
+    decision = follow([FIRST], {OD: 3, A: 2, B: 1})
+    assert (decision.launch, decision.market, decision.pools) == (2, ON_DEMAND, (TYPE,))
+    assert decision.reasons == (f"requesting 2 on-demand in {TYPE}: why",)
+    decision = follow([FIRST], {OD: 1, A: 2, B: 1})
+    assert (decision.launch, decision.market, decision.pools) == (3, SPOT, (A[1], B[1]))
+    assert follow([FIRST], {OD: 1, A: 2}, is_launching=True).launch == 0
+
+
+def test_a_pool_that_has_just_refused_is_not_asked():
+    assert follow([FIRST], {OD: 1, A: 2}, askable={B, OD}).launch == 0
+
+
+def test_a_worker_leaves_once_its_replacement_trains():
+    spare = worker(1, ON_DEMAND)
+    arriving = worker(2, state=WorkerState.ARRIVING)
+    assert follow([FIRST, spare, arriving], {OD: 1, A: 1}).drain == ()
+    assert follow([FIRST, spare, worker(2)], {OD: 1, A: 1}).drain == ("i-1",)
+
+
+def test_a_worker_at_risk_leaves_once_enough_others_train():
+    at_risk = worker(1, state=WorkerState.AT_RISK)
+    assert follow([FIRST, at_risk], {OD: 1, A: 1}).drain == ()
+    assert follow([FIRST, at_risk, worker(2)], {OD: 1, A: 1}).drain == ("i-1",)
+
+
+def test_the_coordinator_never_leaves_and_the_newest_do():
+    workers = [FIRST, worker(1), worker(2), worker(3)]
+    assert follow(workers, {A: 1}).drain == ("i-3", "i-2")  # never below the target, and not i-0
+    assert follow([FIRST, worker(1)], {}).drain == ("i-1",)
+
+
+def test_an_arriving_surplus_instance_leaves_at_once():
+    assert follow([FIRST, worker(1, state=WorkerState.ARRIVING)], {OD: 1}).drain == ("i-1",)
+
+
+def test_a_history_waits_longer_after_each_refusal():
+    history, now = PoolHistory(), START
+    assert history.is_askable(now)
+    history.refuse(now)
+    assert not history.is_askable(now + timedelta(seconds=4))
+    assert history.is_askable(now + timedelta(seconds=5))
+    history.refuse(now + timedelta(seconds=5))
+    assert not history.is_askable(now + timedelta(seconds=14))
+    history.grant(now + timedelta(seconds=60))
+    assert history.is_askable(now + timedelta(seconds=60))
+    history.refuse(now + timedelta(seconds=90), final=True)
+    assert not history.is_askable(now + timedelta(days=3))
+
+
+def test_a_history_tells_availability_from_its_first_answer_on():
+    history = PoolHistory()
+    history.grant(START)
+    history.interrupt(START + timedelta(seconds=100))
+    history.grant(START + timedelta(seconds=150))
+    seen = history.availability(START + timedelta(seconds=200))
+    assert (seen.observed_s, seen.available_s, seen.spells, seen.unchanged_s) == (200, 150, 2, 50)
+
+
+def steps(meter, numbers, size, seconds):
+    for number in numbers:
+        meter.observe({"record": "step", "step": number, "world_size": size, "seconds": seconds})
+
+
+def test_speed_is_that_of_one_worker_alone():
+    meter = SpeedMeter()
+    assert (meter.steps_per_second, meter.changeover_s) == (None, ASSUMED_CHANGEOVER_S)
+    steps(meter, range(1, 10), 1, 4.0)
+    steps(meter, range(1, 10), 1, 0.1)  # the same steps, as another worker records them
+    assert meter.steps_per_second == pytest.approx(0.25)
+    steps(meter, [10], 2, 7.0)
+    steps(meter, range(11, 20), 2, 2.0)
+    assert meter.steps_per_second == pytest.approx(0.25)
+    assert meter.scaling.loss == pytest.approx(0)
+    assert meter.changeover_s == pytest.approx(5.0)
+
+
+def test_less_than_linear_scaling_is_measured():
+    meter, scaling = SpeedMeter(), Scaling(loss=0.1)
+    steps(meter, range(1, 10), 1, 1.0)
+    steps(meter, range(10, 20), 4, 1 / scaling.speed(4))
+    assert meter.scaling.loss == pytest.approx(0.1)
+    assert meter.steps_per_second == pytest.approx(1.0)
+
+
+class Case:
+    """A scaler whose clock, workers and policy a test sets."""
+
+    def __init__(self, *, hours=52, work=None, policy=POLICIES["elastic"]):
+        self.clock, self.events, self.stored, self.situations = FakeClock(), [], [], []
+        self.registry = WorkerRegistry()
+        self.policy = policy
+        self.scaler = DeadlineScaler(
+            began_at=START,
+            deadline=START + timedelta(hours=hours),
+            work=work or Work(steps=1000),
+            size=(1, 4),
+            base=1,
+            policy=self._ask,
+            prices=lambda: PRICES,
+            registry=self.registry,
+            clock=self.clock,
+            emit=self.events.append,
+            store_outlook=lambda outlook, decided: self.stored.append((outlook, decided)),
+        )
+
+    def _ask(self, situation):
+        self.situations.append(situation)
+        return self.policy(situation)
+
+    def decide(self, *workers, is_launching=False):
+        for each in workers:
+            self.registry.add(each.member)
+        return self.scaler.decide(workers, is_launching=is_launching)
+
+    def step(self, number, seconds, size=1):
+        record = {"record": "step", "step": number, "world_size": size, "seconds": seconds, "worker": "i-0.1"}
+        self.registry.observe("i-0", record)
+        self.scaler.observe(record)
+
+
+def test_spot_is_requested_first_while_there_is_time():
+    case = Case(work=Work(steps=1000, per_hour=10))
+    decision = case.decide(FIRST)
+    assert (decision.launch, decision.market) == (3, SPOT)
+    situation = case.situations[0]
+    assert (situation.work_s, situation.time_left_s, situation.maximum) == (360_000, 52 * 3600, 4)
+    assert [(p.name, p.running, p.keep) for p in situation.pools if p.market is ON_DEMAND] == [(TYPE, 1, 1)]
+
+
+def test_on_demand_fills_from_the_latest_safe_moment_on():
+    case = Case(work=Work(steps=1000, per_hour=10))
+    case.decide(FIRST)
+    case.clock.advance(26 * 3600)  # 100 worker-hours on four workers take 25 h: one hour is left
+    decision = case.decide(FIRST)
+    assert (decision.launch, decision.market) == (3, ON_DEMAND)
+    assert "latest safe moment" in decision.reasons[-1]
+
+
+def test_the_policy_is_asked_on_events_and_by_the_timer_only():
+    case = Case()
+    for _ in range(5):
+        case.decide(FIRST)
+    assert len(case.situations) == 1
+    case.clock.advance(ASK_EVERY_S)
+    case.decide(FIRST)
+    assert len(case.situations) == 2
+    case.decide(FIRST, worker(1, state=WorkerState.ARRIVING))
+    assert len(case.situations) == 3
+
+
+def test_work_left_follows_what_was_measured():
+    case = Case(work=Work(epochs=10, per_hour=1))
+    case.decide(FIRST)
+    assert case.situations[-1].work_left_s == 36_000
+    start = {"record": "start", "settings": {"batch": 100, "steps": 100}, "samples": 1000}
+    case.registry.observe("i-0", start)
+    case.scaler.observe(start)
+    for number in range(1, 11):
+        case.step(number, 20.0)
+    case.decide(FIRST)
+    assert case.situations[-1].work_s == pytest.approx(2000)
+    assert case.situations[-1].work_left_s == pytest.approx(1800)
+    assert case.stored[-1][0].is_measured
+
+
+def test_an_unknown_speed_leaves_on_demand_for_later():
+    case = Case(work=Work(steps=1000))
+    assert case.decide(FIRST).market is SPOT
+    assert not case.stored[-1][0].is_measured
+
+
+def test_a_program_with_other_steps_than_the_recipe_is_warned_of():
+    case = Case(work=Work(steps=1000))
+    start = {"record": "start", "settings": {"batch": 100, "steps": 500}, "samples": 1000}
+    case.registry.observe("i-0", start)
+    case.scaler.observe(start)
+    case.decide(FIRST)
+    assert [event.message for event in case.events] == [
+        "the program trains 500 steps, deadline.work says 1000: planning with the program's"
+    ]
+
+
+def test_a_refused_pool_is_left_out_until_its_wait_is_over():
+    case = Case()
+    asked = case.decide(FIRST)
+    refusal = Refusal(pool=f"{TYPE} spot", zone="us-east-1a", error=CapacityError("none"), code="X")
+    grown = LaunchedMembers(members=[], connections={}, refusals=(refusal,))
+    case.scaler.handle_launch(asked, grown, new=0, is_final=False)
+    assert case.decide(FIRST).pools == (B[1],)
+    case.clock.advance(5)
+    assert case.decide(FIRST).pools == (A[1],)  # the cheapest, again
+
+
+def test_an_interruption_counts_against_its_pool():
+    case = Case()
+    spot = worker(1)
+    case.decide(FIRST, spot)
+    case.registry.observe("i-1", {"record": "event", "event": "notice"})
+    decision = case.decide(FIRST, worker(1, state=WorkerState.LEAVING))
+    assert case.scaler.histories[pool_of(spot.member.instance)].interrupted == 1
+    assert decision.pools == (B[1],)
+
+
+def test_a_boot_is_measured_from_launch_to_training():
+    case = Case()
+    arriving = worker(0, state=WorkerState.ARRIVING)
+    case.decide(FIRST, arriving)
+    case.clock.advance(90)
+    case.decide(FIRST, worker(0))
+    assert case.situations[-1].boot_s == 90
+
+
+def test_a_decision_is_stored_once_with_its_reason():
+    case = Case()
+    decision = case.decide(FIRST)
+    case.scaler.record(decision)
+    case.scaler.record(decision)
+    decided = [outlook for outlook, is_decision in case.stored if is_decision]
+    assert len(decided) == 1
+    stored = json.loads(decided[0].to_text())
+    assert stored["launch"] == {f"spot {A[1]}": 3}
+    assert stored["time_left_s"] == 52 * 3600
+
+
+def situation(*, hours_left, running=1, work_h=100):
+    pools = (
+        Pool(market=ON_DEMAND, name="x", hourly_usd=1, obtainable=8, running=running),
+        Pool(market=SPOT, name="y", hourly_usd=1, obtainable=0),
+    )
+    return Situation(
+        work_s=work_h * 3600,
+        work_left_s=work_h * 3600,
+        allowed_s=60 * 3600,
+        time_left_s=hours_left * 3600,
+        pools=pools,
+        maximum=4,
+        boot_s=300,
+    )
+
+
+def test_the_probability_falls_with_the_slack_and_with_refusals():
+    calm, busy = OnDemandRecord(), OnDemandRecord(requests=20, refusals=10)
+    assert probability_of_deadline(situation(hours_left=40), calm) > 0.999
+    early, late = (probability_of_deadline(situation(hours_left=h), calm) for h in (28, 25.5))
+    assert 0 < late < early < 1
+    assert probability_of_deadline(situation(hours_left=28), busy) < early
+    assert probability_of_deadline(situation(hours_left=20), calm) < 0.001
+    assert probability_of_deadline(situation(hours_left=-1), calm) == 0
+    assert probability_of_deadline(situation(hours_left=28, running=4), busy) > early
+    assert probability_of_deadline(situation(hours_left=1, work_h=0), calm) == 1
