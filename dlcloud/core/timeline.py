@@ -14,7 +14,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A committed step; `at_s` is seconds since the run began, `seconds` since the commit before."""
+    """A committed step; `at_s` is seconds since the run began, `seconds` since the commit before.
+
+    `reduced_bytes`: what each worker summed with the others; 0 where the records do not say.
+    """
 
     step: int
     at_s: float
@@ -22,6 +25,7 @@ class Step:
     samples: int
     seconds: float
     loss: float | None
+    reduced_bytes: int = 0
 
     @property
     def throughput(self) -> float | None:
@@ -92,6 +96,7 @@ def _step(record: Mapping[str, Any], at_s: float) -> Step | None:
             samples=int(record["samples"]),
             seconds=float(record.get("seconds") or 0.0),
             loss=None if loss is None else float(loss),
+            reduced_bytes=int(record.get("reduced_bytes") or 0),
         )
     except (KeyError, TypeError, ValueError):
         return None

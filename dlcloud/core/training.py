@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import groupby
 from statistics import median
@@ -10,7 +10,7 @@ from statistics import median
 from dlcloud.core.cluster import Member
 from dlcloud.core.cost import billed_seconds, cost_of_seconds, member_usd, total_usd
 from dlcloud.core.instance import Market
-from dlcloud.core.surcharges import region_of
+from dlcloud.core.surcharges import ZONE_TRAFFIC_USD_PER_GB, region_of
 from dlcloud.core.timeline import Timeline, TrainingEvent
 
 REPORTED_EVENTS = (
@@ -78,6 +78,7 @@ class Training:
         periods: The world sizes over time.
         costs: Of each instance, the oldest first.
         baseline: None where a price or a throughput is missing.
+        traffic_gb: The most that crossed between Availability Zones, in 10^9 bytes; not in `usd`.
     """
 
     run: str
@@ -91,6 +92,12 @@ class Training:
     events: tuple[TrainingEvent, ...]
     costs: tuple[InstanceCost, ...]
     baseline: OnDemandBaseline | None
+    traffic_gb: float = 0.0
+
+    @property
+    def traffic_usd(self) -> Decimal:
+        """The most that traffic between zones cost."""
+        return Decimal(str(round(self.traffic_gb, 9))) * ZONE_TRAFFIC_USD_PER_GB
 
     @property
     def usd(self) -> Decimal | None:
@@ -144,7 +151,28 @@ def summarize_training(
         events=tuple(event for event in timeline.events if event.event in REPORTED_EVENTS),
         costs=costs,
         baseline=_estimate_baseline(timeline, costs, on_demand, disk_gib),
+        traffic_gb=_bound_traffic(timeline, members),
     )
+
+
+def _bound_traffic(timeline: Timeline, members: Sequence[Member]) -> float:
+    """Return the GB that crossed zones at most: all of a ring's, in steps while instances of several were up.
+
+    Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms", 2009: each of n workers sends
+    2 (n - 1) / n times the vector.
+    """
+    spans = [
+        (member.instance.zone, member.instance.launched_at, member.ended_at)
+        for member in members
+        if member.instance.zone
+    ]
+    total = 0
+    for step in timeline.steps:
+        at = timeline.began_at + timedelta(seconds=step.at_s)
+        zones = {zone for zone, start, end in spans if start <= at and (end is None or at <= end)}
+        if len(zones) > 1:
+            total += 2 * (step.world_size - 1) * step.reduced_bytes
+    return total / 1e9
 
 
 def _mean_world_size(timeline: Timeline) -> float:

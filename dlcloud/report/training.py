@@ -74,6 +74,8 @@ def _record(training: Training) -> dict[str, Cell]:
         "fixed_seconds": round(baseline.seconds, 1) if baseline else None,
         "fixed_usd": _usd(baseline.usd) if baseline else None,
         "saved": None if saved is None else round(float(saved), 4),
+        "traffic_gb_at_most": round(training.traffic_gb, 3),
+        "traffic_usd_at_most": _usd(training.traffic_usd),
     }
 
 
@@ -143,7 +145,7 @@ def _costs(training: Training) -> Section:
         heading=heading,
         titles=("instance", "type", "market", "seconds", "USD/h", "USD"),
         rows=rows,
-        notes=[_beside_baseline(training)],
+        notes=[_beside_baseline(training), *_traffic(training)],
         numeric=frozenset({3, 4, 5}),
     )
 
@@ -169,6 +171,13 @@ def _beside_baseline(training: Training) -> str:
         f"the same steps on {baseline.instances} on-demand instances, without a change: about"
         f" {money(baseline.usd)} USD in {baseline.seconds:.0f} s; {abs(saved) * 100:.0f} % {word}"
     )
+
+
+def _traffic(training: Training) -> list[str]:
+    if not training.traffic_gb:
+        return []
+    amount = f"{training.traffic_gb:.3g} GB, {money(training.traffic_usd)} USD"
+    return [f"traffic between zones, at most, not in the total: {amount}"]
 
 
 def _pause(pause_s: float | None) -> str:

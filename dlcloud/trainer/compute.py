@@ -33,6 +33,12 @@ class Compute:
             collate=job.collate,
         )
 
+    @property
+    def reduced_bytes(self) -> int:
+        """The bytes that each worker sums with the others in a step."""
+        vector = self._buffer.flat if self._rows is None else self._rows
+        return int(vector.nelement() * vector.element_size())
+
     def count_samples(self, step: int) -> int:
         return len(self._sampler.batch_of(step))
 

@@ -236,6 +236,7 @@ class Loop:
             quorum=member.quorum,
             generation=control.generation,
             attempts=attempts,
+            reduced_bytes=self._compute.reduced_bytes,
             lineage=self._state.lineage,
             seconds=round(seconds, 6),
             hash=self._state.digest() if every and step % every == 0 else None,

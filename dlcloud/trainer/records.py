@@ -6,6 +6,7 @@ ignores unknown keys and kinds. By kind:
 start       settings {name: value}; software {name: version}; device; once per process
 step        step: number of committed steps, this one included; samples; share [first, end) of them computed
             here; loss: mean over all of them; world_size; rank; quorum; generation: of the control file;
+            reduced_bytes: that each worker summed with the others;
             attempts: 1, and one for each that was rolled back; seconds since the commit before; hash: of
             parameters and optimizer, or null; lineage: distinguishes commits of one step: where there are
             two, the run continued with the later one

@@ -8,6 +8,7 @@ from tests.fakes.training import Cluster, check_exactly_once, read_records, wait
 
 EPOCHS = 12
 BATCH, STEPS_PER_EPOCH, SAMPLES = 96, 15, 1437
+VECTOR_BYTES = 4 * (160 + 4640 + 32832 + 650 + 8)  # the parameters of each layer, and what else is summed
 DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "30"]
 
 
@@ -95,3 +96,4 @@ def test_a_run_that_lost_all_workers_resumes_from_its_checkpoint(trainer_python,
         assert resumed >= cluster.events("a", "checkpoint")[-2]["step"]
         assert cluster.steps("b")[0]["step"] == resumed + 1
         assert cluster.steps("phantom")[0]["step"] > 1
+        assert {step["reduced_bytes"] for step in cluster.steps("b")} == {VECTOR_BYTES}

@@ -76,6 +76,22 @@ def test_the_cost_beside_a_fixed_run_on_demand():
     assert run.saved_fraction == 1 - run.usd / run.baseline.usd
 
 
+def test_traffic_is_bounded_while_instances_of_two_zones_are_up():
+    """The ring of three workers sends 4 times the vector, that of two twice; the steps end at 31 s."""
+    steps = [{**record, "reduced_bytes": 10**9} for record in records()]
+    (timeline,) = build_timelines(steps)
+    late = THEN + timedelta(seconds=12.6)  # after 12 steps, the last two of them of two workers
+    first, *others = MEMBERS
+    elsewhere = replace(first, instance=replace(first.instance, zone="us-east-1b"), ended_at=late)
+    more = {"on_demand": {}, "disk_gib": 0, "now": THEN}
+    assert summarize_training(timeline, MEMBERS, **more).traffic_gb == 0
+    run = summarize_training(timeline, [elsewhere, *others], **more)
+    assert run.traffic_gb == 10 * 4 + 2 * 2
+    assert run.traffic_usd == Decimal("0.88")
+    text = render(training_report(run, cluster="x", rehearsal=False), Format.TABLE)
+    assert "traffic between zones, at most, not in the total: 44 GB, 0.880 USD" in " ".join(text.split())
+
+
 def test_without_a_price_nothing_is_claimed():
     assert training(on_demand={}).baseline is None
     unknown = training([*MEMBERS, member(3, Market.SPOT, None)])
