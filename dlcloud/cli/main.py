@@ -8,6 +8,7 @@ import click
 
 COMMANDS = {
     "up": "Launch, run, bring results home, terminate.",
+    "plan": "What deadlines are expected to cost, before launching.",
     "bench": "Run benchmarks on several instance types at once.",
     "status": "What is up, and what it has cost so far.",
     "logs": "Print what a run's program printed.",

@@ -3,6 +3,7 @@
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from botocore.exceptions import ClientError
 
@@ -105,6 +106,10 @@ class Ec2Cloud:
 
     def resolve_image(self, image: str, *, gpu: bool, architecture: str = X86_64) -> Image:
         return self._images.resolve(image, gpu=gpu, architecture=architecture)
+
+    def spot_history(self, instance_types: Sequence[str], since: datetime) -> list[Price]:
+        """Return every spot price of types in each zone since a time."""
+        return self._prices.spot_history(instance_types, since)
 
     def prices(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
         on_demand = self._prices.on_demand(instance_types)

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -67,6 +67,22 @@ class Prices:
         """Return an on-demand price of the last day."""
         cached = self._cache and self._cache.get(instance_type, self._clients.region, Market.ON_DEMAND)
         return cached if cached and self._clock.now() - cached.as_of < FRESH else None
+
+    def spot_history(self, instance_types: Sequence[str], since: datetime) -> list[Price]:
+        """Return every spot price of types in each zone since a time, with the one that was valid then.
+
+        Source: EC2 API reference, DescribeSpotPriceHistory: up to 90 days, with the price valid at StartTime.
+        """
+        with translate_errors("looking up spot prices (ec2:DescribeSpotPriceHistory)"):
+            rows = self._clients.pages(
+                "ec2",
+                "describe_spot_price_history",
+                "SpotPriceHistory",
+                InstanceTypes=list(instance_types),
+                ProductDescriptions=["Linux/UNIX"],
+                StartTime=since,
+            )
+        return [self._spot_price(row) for row in sorted(rows, key=lambda row: row["Timestamp"])]
 
     def spot(self, instance_types: Sequence[str]) -> list[Price]:
         """Return the spot price of each type in each zone now; many types are picked out of all."""
