@@ -30,10 +30,11 @@ def simulation_report(results: Sequence[tuple[Job, Sequence[Row]]]) -> Report:
 
 def _section(job: Job, rows: Sequence[Row], notes: Sequence[str]) -> Section:
     windows = rows[0].windows
-    size = f"{job.maximum} worker(s), " if job.maximum > 1 else ""
+    size = f"{job.maximum} workers" if job.maximum > 1 else "one worker"
+    work_h = job.work_s / HOUR_S / job.scaling.speed(job.maximum)
     heading = (
-        f"{job.work_s / HOUR_S / job.maximum:g} h of work on {size or 'one worker, '}deadline "
-        f"{job.allowed_s / HOUR_S:g} h, changeover {job.changeover_s:g} s, {windows} window(s)"
+        f"{work_h:.4g} h of work on {size}, deadline {job.allowed_s / HOUR_S:g} h, "
+        f"changeover {job.changeover_s:g} s, {windows} window(s)"
     )
     return Section(
         heading=heading, titles=TITLES, rows=[_cells(row) for row in rows], numeric=NUMERIC, notes=notes

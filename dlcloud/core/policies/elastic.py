@@ -20,24 +20,26 @@ from dlcloud.core.policies.situation import HOUR_S, Availability, Decision, Pool
 
 MARGIN_S = 1.0
 """What rounding of times may cost."""
-PRIOR_SPELLS = 8.0
-PRIOR_SPELL_S = 1.25 * HOUR_S
-PRIOR_CYCLE_S = 1.9 * HOUR_S
+PRIOR_SPELLS = 9.0
+PRIOR_SPELL_S = 1.2 * HOUR_S
+PRIOR_CYCLE_S = 1.0 * HOUR_S
 """What is believed of a pool at first, as so many spells of that length and distance."""
-WORTH_CHANGEOVERS = 18.0
+WORTH_CHANGEOVERS = 22.0
 """The rest of a spell must be so many changeovers long to be worth leaving on-demand."""
 TAIL = 4.0
 """Each second that a spell has lasted lets expect so many more: spells have heavy tails."""
-RESERVED_TRIPS = 3.4
+RESERVED_TRIPS = 0.5
 """So many times the expected changeovers are held in reserve."""
 FLAPPING_CYCLE_S = 20 * 60.0
-FLAPPING_SHARE = 0.15
-"""Where it is cheap (this share of the slack), enough is reserved for pools that change every ten minutes."""
-PACE = 0.76
+FLAPPING_SHARE = 0.5
+"""Where it is cheap (this share of the slack), enough is reserved for instances that each are lost and
+replaced so often."""
+PACE = 0.9
 """At most this share of the slack that a steady pace would have left is reserved."""
-DROP_S = 2.7 * HOUR_S
-DROP_CHANGEOVERS = 15.0
-"""On-demand is let go for nothing only with so much slack to spare beyond the reserve."""
+DROP_S = 2.3 * HOUR_S
+DROP_CHANGEOVERS = 20.0
+"""On-demand is let go for nothing only with so much slack to spare beyond the reserve; the hours shrink as
+the deadline comes closer."""
 SHORTEST_CHANGEOVERS = 4.0
 """With less work left than so many changeovers nothing is changed that need not be."""
 STAY_SHARE = 1 / 3
@@ -93,7 +95,7 @@ def _beside_on_demand(situation: Situation, slack: _Slack, present: Targets) -> 
         reason = "on-demand stays: no time for a changeover" if targets is present else "spot has lasted"
         return _filled(situation, targets, reason, _next_look(pools, least_s))
     spare_s = slack.free_s - slack.reserve_s - situation.restart_s * (2 + _count_spot(targets))
-    drop_s = DROP_S + DROP_CHANGEOVERS * situation.restart_s
+    drop_s = DROP_S * situation.time_left_s / situation.allowed_s + DROP_CHANGEOVERS * situation.restart_s
     if spare_s > drop_s:
         reason = f"on-demand is not needed for {spare_s / HOUR_S:.1f} h"
         return Decision(targets=targets, reason=reason, ask_again_s=spare_s)
@@ -134,7 +136,8 @@ def _measure(situation: Situation) -> _Slack:
     first_s = situation.allowed_s - situation.work_s / situation.scaling.speed(situation.maximum)
     pace_s = max(0.0, first_s - situation.refusal_s) * max(0.0, left_s) / situation.allowed_s
     trips_s = 2 * restart_s * RESERVED_TRIPS * left_s / cycle_s
-    flapping_s = min(2 * restart_s * left_s / FLAPPING_CYCLE_S, FLAPPING_SHARE * pace_s)
+    changes = situation.maximum * left_s / FLAPPING_CYCLE_S
+    flapping_s = min(2 * restart_s * changes, FLAPPING_SHARE * pace_s)
     return _Slack(
         free_s=situation.slack_s - situation.refusal_s - MARGIN_S,
         reserve_s=max(0.0, min(PACE * pace_s, max(trips_s, flapping_s))),

@@ -1,0 +1,175 @@
+"""Spot policies over availability traces: cost over the offline bound, missed deadlines, time of the replay.
+
+    python tests/performance/policies.py --traces DIR --pooled DIR [--part single] [--every 10]
+
+DIR has one folder per pool with JSON windows, as FrontierCS/Frontier-CS has them (`docs/deadlines.md` lists
+formats); without it, generated windows are replayed. Windows are in the half that the policy was tuned on if
+the SHA-256 of `folder/file` is even, else in the other.
+"""
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from dlcloud.cli.traces import load_windows, scale_counts  # noqa: E402  the path comes first
+from dlcloud.core.policies.catalog import POLICIES  # noqa: E402
+from dlcloud.core.policies.situation import HOUR_S, REFUSAL_S  # noqa: E402
+from dlcloud.core.simulation.bound import least_cost_usd  # noqa: E402
+from dlcloud.core.simulation.generate import adversarial_windows, generate_window  # noqa: E402
+from dlcloud.core.simulation.replay import Job, replay_all  # noqa: E402
+from dlcloud.core.simulation.trace import Window  # noqa: E402
+
+WORK_H = 48
+CHANGEOVERS_S = (720.0, 72.0, 1.8)
+GOALS = {52.0: 1.10, 70.0: 1.05}
+SIXTEEN_GOALS = {52.8: 1.10, 72.0: 1.10}
+SINGLE = Job(work_s=WORK_H * HOUR_S, allowed_s=0, on_demand_usd=3.06, spot_usd=0.9731)
+"""Source: Wu et al., "Can't Be Late", NSDI 2024: V100 in us-west-2."""
+ZONES = ("us-east-1a", "us-east-1c", "us-east-1d", "us-east-1f")
+"""The zones of one region with the most capacity: pooled for sixteen workers."""
+
+
+def is_tuned(window: Window) -> bool:
+    return int(hashlib.sha256(window.name.encode()).hexdigest(), 16) % 2 == 0
+
+
+def halves(windows: Sequence[Window]) -> Iterable[tuple[str, list[Window]]]:
+    yield "tuned", [window for window in windows if is_tuned(window)]
+    yield "held out", [window for window in windows if not is_tuned(window)]
+
+
+def print_ratios(title: str, job: Job, windows: Sequence[Window], goal: float, names: Sequence[str]) -> None:
+    bound = fmean(least_cost_usd(job, window) for window in windows)
+    costs, cells = {}, []
+    for name in names:
+        outcomes = replay_all(job, windows, POLICIES[name])
+        costs[name] = fmean(outcome.usd for outcome in outcomes)
+        missed = sum(outcome.late_s > 0 for outcome in outcomes)
+        cells.append(f"{name} {costs[name] / bound:.3f}" + (f" ({missed} MISSED)" if missed else ""))
+    ratio = costs["elastic"] / bound
+    verdict = "met" if ratio <= goal else f"MISSED by {ratio - goal:.3f}"
+    others = [costs[name] for name in names if name == "uniform-progress"]
+    below = "" if not others else ", below UP" if costs["elastic"] < others[0] else ", NOT below UP"
+    print(
+        f"{title}: bound {bound / job.on_demand_cost_usd:.3f} of on-demand; over it: {', '.join(cells)}; "
+        f"goal {goal} {verdict}{below} (n={len(windows)})",
+        flush=True,
+    )
+
+
+def single(windows: Sequence[Window]) -> None:
+    for refusal_s in (0.0, REFUSAL_S):
+        for hours, goal in GOALS.items():
+            for changeover_s in CHANGEOVERS_S:
+                job = replace(
+                    SINGLE, allowed_s=hours * HOUR_S, changeover_s=changeover_s, refusal_s=refusal_s
+                )
+                for half, chosen in halves(windows):
+                    title = f"refusal {refusal_s:g} s, {hours:g} h, changeover {changeover_s:g} s, {half}"
+                    print_ratios(title, job, chosen, goal, ("greedy", "uniform-progress", "elastic"))
+
+
+def sixteen(windows: Sequence[Window]) -> None:
+    for refusal_s in (0.0, REFUSAL_S):
+        for hours, goal in SIXTEEN_GOALS.items():
+            job = replace(
+                SINGLE,
+                work_s=16 * WORK_H * HOUR_S,
+                allowed_s=hours * HOUR_S,
+                maximum=16,
+                changeover_s=1.8,
+                refusal_s=refusal_s,
+            )
+            for half, chosen in halves(windows):
+                title = f"16 workers, refusal {refusal_s:g} s, {hours:g} h, {half}"
+                print_ratios(title, job, chosen, goal, ("gang", "uniform-progress", "elastic"))
+
+
+def worst(windows: Sequence[Window]) -> None:
+    """Print how many windows elastic misses: given and worst ones, with on-demand refused for an hour."""
+    for hours in GOALS:
+        cases = [*adversarial_windows(hours=hours), *windows]
+        for changeover_s in CHANGEOVERS_S:
+            job = replace(SINGLE, allowed_s=hours * HOUR_S, changeover_s=changeover_s)
+            jobs = {"never refused": job, "first request refused": replace(job, refuse_first_s=HOUR_S)}
+            for begin_h in range(1, int(hours), 7):
+                refusals = ((begin_h * HOUR_S, (begin_h + 1) * HOUR_S),)
+                jobs[f"refused from hour {begin_h}"] = replace(job, refusals=refusals)
+            missed = {
+                case: sum(outcome.late_s > 0 for outcome in replay_all(hard, cases, POLICIES["elastic"]))
+                for case, hard in jobs.items()
+            }
+            print(
+                f"{hours:g} h, changeover {changeover_s:g} s: {sum(missed.values())} missed of "
+                f"{len(cases) * len(jobs)} ({len(cases)} windows, {len(jobs)} kinds of refusal)",
+                flush=True,
+            )
+
+
+def speed(windows: Sequence[Window]) -> None:
+    """Print the processor time of a thousand windows: every policy, and the bound."""
+    thousand = [windows[place % len(windows)] for place in range(1000)]
+    job = replace(SINGLE, allowed_s=70 * HOUR_S, changeover_s=1.8)
+    total = 0.0
+    for name in [*POLICIES, "offline bound"]:
+        begun = time.process_time()
+        if name in POLICIES:
+            replay_all(job, thousand, POLICIES[name])
+        else:
+            _ = [least_cost_usd(job, window) for window in thousand]
+        seconds = time.process_time() - begun
+        total += seconds
+        print(f"a thousand windows, {name}: {seconds:.1f} s of one core", flush=True)
+    print(f"a thousand windows, the whole table: {total:.1f} s; goal 60 {'met' if total <= 60 else 'MISSED'}")
+
+
+def single_windows(folder: Path | None) -> list[Window]:
+    if folder is None:
+        return [generate_window(seed, hours=92) for seed in range(300)]
+    return [window for window in load_windows(folder) if window.end_s >= max(GOALS) * HOUR_S]
+
+
+def pooled_windows(folder: Path | None) -> list[Window]:
+    """Return windows of several zones: of one region where there is one, else of all folders."""
+    if folder is None:
+        generated = [generate_window(seed, hours=72, pools=3) for seed in range(100)]
+        return scale_counts(generated, 16)
+    windows = scale_counts(load_windows(folder, pooled=True), 16)
+    chosen = []
+    for window in windows:
+        pools = tuple(pool for pool in window.pools if pool.name.startswith(ZONES))
+        chosen.append(replace(window, pools=pools) if pools else window)
+    return chosen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--traces", type=Path, help="a folder of windows of one zone each")
+    parser.add_argument("--pooled", type=Path, help="a folder with a folder of aligned windows per zone")
+    parser.add_argument("--part", choices=("single", "sixteen", "worst", "speed"), action="append")
+    parser.add_argument("--every", type=int, default=1, help="only every so many windows")
+    options = parser.parse_args()
+    windows = single_windows(options.traces)[:: options.every]
+    parts = options.part or ["single", "sixteen", "worst", "speed"]
+    if "single" in parts:
+        single(windows)
+    if "sixteen" in parts:
+        sixteen(pooled_windows(options.pooled)[:: options.every])
+    if "worst" in parts:
+        worst(windows)
+    if "speed" in parts:
+        speed(windows)
+
+
+if __name__ == "__main__":
+    main()
