@@ -11,6 +11,7 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
 from dlcloud.core.resume import finished_cases, resumable_runs
+from dlcloud.core.untrusted import number_or_none
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.preflight import PriceLookup
@@ -121,9 +122,9 @@ class Runner:
                     Progress(
                         message=str(record.get("message", "")),
                         instance_id=run.instance_id,
-                        done=record.get("done"),
-                        total=record.get("total"),
-                        remaining_s=record.get("remaining_s"),
+                        done=number_or_none(record.get("done")),
+                        total=number_or_none(record.get("total")),
+                        remaining_s=number_or_none(record.get("remaining_s")),
                     )
                 )
             elif record["record"] in {"failure", "skip"}:

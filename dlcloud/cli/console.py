@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from dlcloud.core.events import Event, Progress, StageDone, StageStarted, Warned
+from dlcloud.core.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -153,7 +154,11 @@ def _drop_unprintable() -> AbstractContextManager[None]:
 
 
 def line_of(event: Event) -> str:
-    """Return an event as one line."""
+    """Return an event as one line; what an instance put into it cannot control the terminal."""
+    return printable(_line_of(event))
+
+
+def _line_of(event: Event) -> str:
     where = f"{event.instance_id}  " if event.instance_id else ""
     match event:
         case StageDone():

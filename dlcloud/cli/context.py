@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from getpass import getpass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self, TextIO
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from dlcloud.core.errors import CredentialsError, LocalCloudError, RecipeError
 from dlcloud.store.clusters import Clusters
@@ -268,7 +267,9 @@ class Context:
 
     def forward_command(self, name: str) -> int | None:
         """Run this very command on the instance that controls a detached cluster; see `DetachedClusters`."""
-        out, err = _byte_writer(sys.stdout), _byte_writer(sys.stderr)
+        from dlcloud.cli.safe_output import writer_to
+
+        out, err = writer_to(sys.stdout.buffer), writer_to(sys.stderr.buffer)
         return self.detached.forward_command(name, sys.argv[1:], out=out, err=err)
 
     def find_cluster(self, name: str) -> "Cluster":
@@ -342,14 +343,6 @@ class Context:
         # Below this level botocore and paramiko log requests, with headers and keys.
         for library in ("botocore", "boto3", "urllib3", "paramiko"):
             logging.getLogger(library).setLevel(logging.WARNING)
-
-
-def _byte_writer(stream: TextIO) -> Callable[[bytes], None]:
-    def write(piece: bytes) -> None:
-        stream.buffer.write(piece)
-        stream.buffer.flush()
-
-    return write
 
 
 def _interrupt(*_: object) -> NoReturn:

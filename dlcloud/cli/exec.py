@@ -3,13 +3,14 @@
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING
 
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.cli.safe_output import writer_to
 from dlcloud.core.cluster import Member, select_members
 from dlcloud.core.errors import DlcloudError, PartialError, RemoteCommandError
 
@@ -74,7 +75,7 @@ def run_everywhere(
             connection = dialer.dial(member.instance.endpoint(cluster.user))
             stdout, stderr = streams[member.instance.instance_id]
             command = f"touch {FOLDER}/used 2>/dev/null; {line}"
-            return connection.relay(command, out=_writer(stdout), err=_writer(stderr))
+            return connection.relay(command, out=writer_to(stdout), err=writer_to(stderr))
 
         outcomes = fan_out(run, members)
         if not is_table:
@@ -96,22 +97,14 @@ def _temporary_file() -> IO[bytes]:
     return tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)
 
 
-def _writer(stream: IO[bytes]) -> Callable[[bytes], None]:
-    def write(output: bytes) -> None:
-        stream.write(output)
-        stream.flush()
-
-    return write
-
-
 def _print_output(instance_id: str, streams: Streams) -> None:
     """Print what an instance wrote, each line with the instance's id."""
     prefix = f"{instance_id}: ".encode()
     for source, target in zip(streams, (sys.stdout.buffer, sys.stderr.buffer), strict=True):
         source.seek(0)
+        write = writer_to(target)
         for line in source:
-            target.write(prefix + line.removesuffix(b"\n") + b"\n")
-        target.flush()
+            write(prefix + line.removesuffix(b"\n") + b"\n")
 
 
 def _text(stream: IO[bytes]) -> str:

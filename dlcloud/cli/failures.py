@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from dlcloud.core.errors import DlcloudError, UnwritableError
+from dlcloud.core.untrusted import printable
 from dlcloud.system.files import unwritable_hint
 
 EXIT_BUG = 70  # Source: sysexits.h, EX_SOFTWARE
@@ -26,9 +27,9 @@ def report_error(error: Exception, *, command: str, arguments: Sequence[str]) ->
         status = error.exit_code
     else:
         error, status = _bug(error), EXIT_BUG
-    click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True)
+    click.echo(click.style("error: ", fg="red", bold=True) + printable(error.message), err=True)
     if error.hint:
-        click.echo(click.style("hint: ", fg="cyan") + error.hint, err=True)
+        click.echo(click.style("hint: ", fg="cyan") + printable(error.hint), err=True)
     if _is_json_wanted(arguments) and not error.result_shown:
         click.echo(_json(error, status, command))
     return status

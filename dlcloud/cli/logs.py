@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import verbose_option
+from dlcloud.cli.safe_output import writer_to
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.result import Run, RunState
@@ -49,9 +50,9 @@ def print_log(context: "Context", name: str, *, follow: bool, output: str) -> No
         text = b"".join(pieces).decode("utf-8", "replace")
         click.echo(envelope("logs", {"result": {"run": run.run_id, "state": str(run.state), "log": text}}))
         return
+    write = writer_to(sys.stdout.buffer)
     for piece in pieces:
-        sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+        write(piece)
 
 
 def _find(context: "Context", name: str) -> Run:

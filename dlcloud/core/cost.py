@@ -117,9 +117,13 @@ def price_of(instance: Instance, prices: Sequence[Price]) -> Price | None:
     return max(of_pool, key=lambda price: bool(price.zone), default=None)
 
 
+SLOWEST = 1e-12
+"""Items a second; slower is no throughput, and has no cost that can be stated."""
+
+
 def usd_per_million(hourly_usd: Decimal, per_second: float) -> Decimal | None:
     """Return the cost of a million items at a throughput of `per_second` items; None at no throughput."""
-    if per_second <= 0:
+    if per_second <= SLOWEST:
         return None
     return hourly_usd * MILLION / (SECONDS_PER_HOUR * Decimal(repr(per_second)))
 

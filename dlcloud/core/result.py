@@ -4,7 +4,6 @@
 kinds are kept in the raw line and otherwise ignored, so that an older dlcloud reads a newer program.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from dlcloud.core.instance import Market
+from dlcloud.core.untrusted import number_of, number_or_none, parse_json
 
 Facts = Mapping[str, str | int | float | bool | None]
 
@@ -134,65 +134,83 @@ class Run:
 
 
 def parse_record(line: str) -> dict[str, Any] | None:
-    """Return the record of a line; None for any other line (a torn write, a stray print)."""
+    """Return the record of a line; None for any other line (a torn write, a stray print).
+
+    Its texts are printable, and its numbers finite.
+    """
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except ValueError:
         return None
     return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
 
 
 def result_of(record: Mapping[str, Any]) -> Result:
-    """Read a `result` record."""
+    """Read a `result` record.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: It is none.
+    """
     return Result(
         case=str(record.get("case", "")),
         setting=str(record.get("setting", "")),
         baseline=bool(record.get("baseline", False)),
         metrics={name: _metric(metric) for name, metric in record.get("metrics", {}).items()},
-        facts=dict(record.get("facts", {})),
+        facts={name: value for name, value in record.get("facts", {}).items() if _is_fact(value)},
         warnings=tuple(str(warning) for warning in record.get("warnings", ())),
         stable=bool(record.get("stable", True)),
     )
 
 
 def comparison_of(record: Mapping[str, Any]) -> Comparison:
-    """Read a `comparison` or an `overall` record."""
+    """Read a `comparison` or an `overall` record; raises as `result_of`."""
     return Comparison(
         case=str(record.get("case", "")),
         baseline=str(record.get("baseline", "")),
         candidate=str(record.get("candidate", "")),
         metric=str(record.get("metric", "throughput")),
-        ratio=float(record["ratio"]),
-        low=float(record["low"]),
-        high=float(record["high"]),
+        ratio=number_of(record["ratio"]),
+        low=number_of(record["low"]),
+        high=number_of(record["high"]),
         verdict=str(record.get("verdict", "")),
     )
 
 
 def hardware_of(record: Mapping[str, Any]) -> Hardware:
-    """Read the hardware of a `start` record."""
-    hardware = record.get("hardware", {})
+    """Read the hardware of a `start` record; what is of a wrong type is unknown."""
+    hardware = record.get("hardware")
+    if not isinstance(hardware, dict):
+        return Hardware()
     return Hardware(
         cpu_model=str(hardware.get("cpu_model") or "unknown CPU"),
-        physical_cores=hardware.get("physical_cores"),
-        logical_cpus=hardware.get("logical_cpus"),
-        cpu_flags=tuple(hardware.get("cpu_flags", ())),
-        memory_gib=hardware.get("memory_gib"),
+        physical_cores=_count(hardware.get("physical_cores")),
+        logical_cpus=_count(hardware.get("logical_cpus")),
+        cpu_flags=tuple(map(str, _items(hardware.get("cpu_flags")))),
+        memory_gib=number_or_none(hardware.get("memory_gib")),
         gpus=tuple(
-            gpu.get("name", "GPU") if isinstance(gpu, dict) else str(gpu) for gpu in hardware.get("gpus", ())
+            str(gpu.get("name", "GPU") if isinstance(gpu, dict) else gpu)
+            for gpu in _items(hardware.get("gpus"))
         ),
     )
 
 
 def _metric(values: Mapping[str, Any]) -> Metric:
     return Metric(
-        value=float(values["value"]),
-        low=_optional(values.get("low")),
-        high=_optional(values.get("high")),
+        value=number_of(values["value"]),
+        low=number_or_none(values.get("low")),
+        high=number_or_none(values.get("high")),
         unit=str(values.get("unit", "")),
-        samples=int(values.get("samples", 1)),
+        samples=_count(values.get("samples")) or 1,
     )
 
 
-def _optional(value: float | None) -> float | None:
-    return None if value is None else float(value)
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _is_fact(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)

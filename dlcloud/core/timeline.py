@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from dlcloud.core.untrusted import number_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -70,8 +72,8 @@ def build_timelines(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
 
 def _build(run: str, entries: list[tuple[datetime, Mapping[str, Any]]]) -> Timeline:
     began_at = entries[0][0]
-    commits: dict[int, dict[object, Step]] = {}
-    last: dict[int, object] = {}
+    commits: dict[int, dict[str, Step]] = {}
+    last: dict[int, str] = {}
     events: list[TrainingEvent] = []
     for time, record in entries:
         at_s = (time - began_at).total_seconds()
@@ -79,8 +81,8 @@ def _build(run: str, entries: list[tuple[datetime, Mapping[str, Any]]]) -> Timel
             events.append(_event(record, at_s))
         elif (step := _step(record, at_s)) is not None:
             # Every worker records a commit: the first record counts.
-            commits.setdefault(step.step, {}).setdefault(record.get("lineage"), step)
-            last[step.step] = record.get("lineage")
+            commits.setdefault(step.step, {}).setdefault(str(record.get("lineage")), step)
+            last[step.step] = str(record.get("lineage"))
     ordered = tuple(commits[number][last[number]] for number in sorted(commits))
     replaced = sum(len(lineages) - 1 for lineages in commits.values())
     return Timeline(run=run, began_at=began_at, steps=ordered, events=tuple(events), replaced=replaced)
@@ -90,15 +92,15 @@ def _step(record: Mapping[str, Any], at_s: float) -> Step | None:
     try:
         loss = record.get("loss")
         return Step(
-            step=int(record["step"]),
+            step=int(number_of(record["step"])),
             at_s=at_s,
-            world_size=int(record["world_size"]),
-            samples=int(record["samples"]),
-            seconds=float(record.get("seconds") or 0.0),
-            loss=None if loss is None else float(loss),
-            reduced_bytes=int(record.get("reduced_bytes") or 0),
+            world_size=int(number_of(record["world_size"])),
+            samples=int(number_of(record["samples"])),
+            seconds=number_of(record.get("seconds") or 0.0),
+            loss=None if loss is None else number_of(loss),
+            reduced_bytes=int(number_of(record.get("reduced_bytes") or 0)),
         )
-    except (KeyError, TypeError, ValueError):
+    except (ArithmeticError, KeyError, TypeError, ValueError):
         return None
 
 

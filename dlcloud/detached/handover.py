@@ -5,7 +5,6 @@ Whenever the launcher dies, either no `up` manages the cluster there, and the ne
 that `up` does, and the next one here finds it so. There are never two.
 """
 
-import json
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,11 +20,12 @@ from dlcloud.core.events import Emit, Notice, stage
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe, Setup
 from dlcloud.core.remote import Connection
+from dlcloud.core.untrusted import printable
 from dlcloud.core.wait import wait_until
 from dlcloud.detached.rules import FILES, relocate_recipe
 from dlcloud.detached.state import copy_cluster
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.remote_jobs import LOG_TAIL_LINES
+from dlcloud.launch.remote_jobs import LOG_TAIL_LINES, parse_job_state
 from dlcloud.launch.setup import FOLDER, JOB, prepare
 from dlcloud.resources.texts import outside_package
 from dlcloud.ssh.host_keys import KnownHosts, fingerprint
@@ -220,7 +220,7 @@ class HandOver:
 def job_state(connection: Connection) -> str:
     """Return the state of the controller's job: new, running, ended or lost."""
     answer = connection.run(f"test ! -e {JOB_FOLDER}/pid || {JOB} state {JOB_FOLDER}").stdout
-    return str(json.loads(answer)["state"]) if answer.strip() else "new"
+    return parse_job_state(answer, connection.endpoint.instance_id)[0] if answer.strip() else "new"
 
 
 def install_dlcloud(connection: Connection, variables: Mapping[str, str], *, clock: Clock, emit: Emit) -> str:
@@ -254,4 +254,4 @@ def _script(python: str, folder: str, variables: Mapping[str, str]) -> str:
 
 def _tail(connection: Connection) -> str:
     answer = connection.run(f"tail -n {LOG_TAIL_LINES} {JOB_FOLDER}/log")
-    return answer.stdout.decode("utf-8", "replace").rstrip()
+    return printable(answer.stdout.decode("utf-8", "replace").rstrip())

@@ -1,10 +1,9 @@
 """Programs that run on instances without a session: started once, followed, their results copied here."""
 
-import json
 import logging
 import secrets
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteC
 from dlcloud.core.events import Warned
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
+from dlcloud.core.untrusted import parse_json, printable
 from dlcloud.core.wait import wait_until
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.setup import FOLDER, JOB
@@ -25,6 +25,11 @@ RECONNECT_ROUND_S = 3.0
 """How long an instance is dialled before EC2 is asked whether it still lives."""
 
 FAILED_FOLLOWS = 3
+JOB_STATES = {"new", "running", "ended", "lost"}
+LARGEST_STATUS = 1 << 31
+LONGEST_LINE = 1 << 24
+"""Of a run's records, in bytes."""
+
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 1 << 14
 
@@ -95,7 +100,8 @@ class RemoteJobs:
             try:
                 connection = self.connect(member)
                 self._store_stream(connection, run, handle)
-                status = json.loads(connection.check(f"{JOB} state {folder_of(run)}"))
+                answer = connection.check(f"{JOB} state {folder_of(run)}")
+                state, exit_status = parse_job_state(answer, run.instance_id)
             except UnreachableError as error:
                 message = f"{error.message}; reconnecting"
                 self.managed.emit(Warned(message=message, instance_id=run.instance_id))
@@ -108,9 +114,9 @@ class RemoteJobs:
                 log.warning("%s: following %s failed: %s", run.instance_id, run.run_id, error.message)
                 self.managed.clock.sleep(RECONNECT_ROUND_S)
                 continue
-            if status["state"] != "running":
-                state = RunState.DONE if status["exit_status"] == 0 else RunState.FAILED
-                return replace(run, state=state, exit_status=status["exit_status"])
+            if state != "running":
+                ended = RunState.DONE if exit_status == 0 else RunState.FAILED
+                return replace(run, state=ended, exit_status=exit_status)
 
     def fetch_results(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
         """Copy the log and the files asked for here, as far as they exist; store how the run ended."""
@@ -142,15 +148,10 @@ class RemoteJobs:
 
     def _store_stream(self, connection: Connection, run: Run, handle: RecordHandler) -> None:
         runs = self.managed.store.runs
-        position = runs.stored_bytes(run.run_id)
-        pending = b""
-        for chunk in connection.stream(f"{JOB} follow {folder_of(run)} {RECORDS} {position}"):
-            whole, newline, rest = (pending + chunk).rpartition(b"\n")
-            pending = rest
-            if newline:
-                records = runs.add_records(run.run_id, position, whole + newline)
-                position += len(whole) + 1
-                handle(records)
+        begin = runs.stored_bytes(run.run_id)
+        chunks = connection.stream(f"{JOB} follow {folder_of(run)} {RECORDS} {begin}")
+        for position, lines in whole_lines(chunks, begin):
+            handle(runs.add_records(run.run_id, position, lines))
 
     def _reconnect(self, member: Member, run: Run) -> None:
         """Dial until the instance answers or is gone; a reclaimed one is not dialled for long."""
@@ -184,6 +185,48 @@ class RemoteJobs:
         return instance is not None and instance.alive
 
 
+def whole_lines(chunks: Iterable[bytes], position: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the whole lines of a stream, several at once, with the position of the first.
+
+    A line longer than LONGEST_LINE is left out: no record is so long, and memory stays bounded.
+    """
+    pending: list[bytes] = []
+    is_cut = False
+    for chunk in chunks:
+        head, newline, rest = chunk.rpartition(b"\n")
+        if not newline:
+            pending.append(chunk)
+            if sum(map(len, pending)) > LONGEST_LINE:
+                position += sum(map(len, pending))
+                pending, is_cut = [], True
+            continue
+        lines = b"".join([*pending, head, newline])
+        if is_cut:
+            end, _, lines = lines.partition(b"\n")
+            position += len(end) + 1
+        if lines:
+            yield position, lines
+        position += len(lines)
+        pending, is_cut = [rest], False
+
+
+def parse_job_state(answer: bytes, instance_id: str) -> tuple[str, int | None]:
+    """Return the state of a job (new, running, ended or lost), and its exit status once it has ended.
+
+    Raises:
+        RemoteCommandError: The instance answers nothing of the kind.
+    """
+    try:
+        status = parse_json(answer.decode("utf-8", "replace"))
+        state, exit_status = status["state"], status.get("exit_status")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        state = exit_status = None
+    is_status = exit_status is None or (type(exit_status) is int and abs(exit_status) <= LARGEST_STATUS)
+    if state not in JOB_STATES or not is_status:
+        raise RemoteCommandError(f"{instance_id}: it states no state of its job, but {answer[:200]!r}")
+    return str(state), exit_status
+
+
 def folder_of(run: Run) -> str:
     """Return a run's folder on its instance, below the login's home."""
     return shlex.quote(f"{FOLDER}/runs/{run.run_id}")
@@ -195,7 +238,7 @@ def log_tail(path: Path) -> str:
         return ""
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
-        lines = log.read().decode("utf-8", "replace").splitlines()
+        lines = printable(log.read().decode("utf-8", "replace")).splitlines()
     return "\n".join(lines[-LOG_TAIL_LINES:])
 
 

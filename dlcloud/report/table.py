@@ -14,7 +14,10 @@ from typing import Any
 import tabulate as tabulate_module
 from tabulate import tabulate
 
+from dlcloud.core.untrusted import printable
+
 SCHEMA = 1
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 # By default tabulate makes columns of numbers two wider than their titles; 80 columns have no room for that.
 tabulate_module.MIN_PADDING = 0
@@ -76,7 +79,8 @@ def render(report: Report, form: Format) -> str:
             return _csv(report.records)
         case _:
             style = MARKDOWN_STYLE if form is Format.MARKDOWN else "simple"
-            return "\n\n".join(_section(section, style) for section in report.sections) or report.empty
+            text = "\n\n".join(_section(section, style) for section in report.sections) or report.empty
+            return printable(text)
 
 
 def fitted(section: Section, least: Mapping[int, int]) -> Section:
@@ -149,6 +153,10 @@ def _plain_cell(value: Cell) -> object:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str):
+        # A spreadsheet would compute what begins like a formula.
+        text = printable(value)
+        return f"'{text}" if text.startswith(FORMULA) else text
     return _plain(value) if isinstance(value, Decimal | datetime) else value
 
 

@@ -9,13 +9,16 @@ from pathlib import Path
 
 from dlcloud.core.errors import RemoteCommandError, UnreachableError
 from dlcloud.core.remote import Completed, Endpoint
-from dlcloud.ssh import copy
+from dlcloud.core.untrusted import printable
+from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
 from dlcloud.ssh.transports import Transports
 
 # Commands at once. sshd allows 10 sessions per transport, and may still count two that have just ended.
 _CHANNELS = 8
 _STDERR_TAIL = 1 << 14
+MOST_OUTPUT = 1 << 26
+"""Bytes of each stream that are kept in memory of a command that is run to its end."""
 _SHOWN_STDERR = 2000
 _SHOWN_COMMAND = 80
 
@@ -35,10 +38,21 @@ class SshConnection:
         return self._transports.is_active()
 
     def run(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> Completed:
-        with self._process(command, stdin=stdin, timeout_s=timeout_s) as process:
-            stdout = b"".join(process.read_stdout())
+        with self._process(command, stdin=stdin, timeout_s=timeout_s, stderr_limit=MOST_OUTPUT) as process:
+            stdout = self._read_all(process)
             status = process.wait()
             return Completed(exit_status=status, stdout=stdout, stderr=bytes(process.stderr))
+
+    def _read_all(self, process: RemoteProcess) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        for piece in process.read_stdout():
+            pieces.append(piece)
+            size += len(piece)
+            if size > MOST_OUTPUT:
+                message = f"{self.endpoint.instance_id}: a command printed more than {MOST_OUTPUT >> 20} MiB"
+                raise RemoteCommandError(f"{message}; it was given up")
+        return b"".join(pieces)
 
     def check(self, command: str, *, stdin: bytes = b"", timeout_s: float | None = None) -> bytes:
         completed = self.run(command, stdin=stdin, timeout_s=timeout_s)
@@ -65,7 +79,7 @@ class SshConnection:
         copy.send_bytes(self, content, target, mode=mode)
 
     def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
-        return copy.fetch_files(self, folder, patterns, target, compress=self._compress)
+        return fetch.fetch_files(self, folder, patterns, target, compress=self._compress)
 
     def close(self) -> None:
         self._transports.close()
@@ -94,7 +108,7 @@ class SshConnection:
         first = command.strip().partition("\n")[0]
         shown = first if len(first) <= _SHOWN_COMMAND else f"{first[:_SHOWN_COMMAND]}..."
         how = "was killed by a signal" if status < 0 else f"ended with status {status}"
-        output = stderr.decode(errors="replace").strip()[-_SHOWN_STDERR:]
+        output = printable(stderr.decode(errors="replace").strip()[-_SHOWN_STDERR:])
         message = f"{self.endpoint.instance_id}: `{shown}` {how}"
         return RemoteCommandError(f"{message}:\n{output}" if output else message)
 

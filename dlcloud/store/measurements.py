@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from dlcloud.core.cost import BillingPeriod, MarketPrices
 from dlcloud.core.instance import Market, Price
 from dlcloud.core.result import Comparison, Result, Run, comparison_of, result_of
+from dlcloud.core.untrusted import parse_json
 from dlcloud.store.database import Database, read_row
 from dlcloud.store.selection import Selection
 
@@ -133,7 +134,7 @@ class Measurements:
         statement = f"SELECT run_id, line FROM records WHERE run_id {_AMONG} AND kind NOT {_AMONG}"
         statement += " ORDER BY run_id, position"
         for row in self._database.read(statement, json.dumps([*run_ids]), json.dumps([*kinds])):
-            records.setdefault(row["run_id"], []).append(json.loads(row["line"]))
+            records.setdefault(row["run_id"], []).append(parse_json(row["line"]))
         return records
 
     def is_member(self, instance_id: str) -> bool:
@@ -190,10 +191,10 @@ class Measurements:
             if positions is not None and row["position"] not in positions[row["run_id"]]:
                 continue
             try:
-                record = read(json.loads(row["line"]))
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                record = read(parse_json(row["line"]))
+            except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
                 # One broken record must not hide the others.
-                log.warning("a %s record of %s cannot be read: %r", kind, row["run_id"], error)
+                log.warning("a %s record of %s cannot be read: %.200r", kind, row["run_id"], error)
                 continue
             records.setdefault(row["run_id"], []).append(record)
         return records

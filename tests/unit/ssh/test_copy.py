@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from dlcloud.core.errors import RecipeError, RemoteCommandError, UnreachableError
-from dlcloud.ssh import copy
+from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.tree import list_entries, matches
 
 ODD = ["a b.txt", 'it\'s "quoted" $HOME `x`.txt', "-rf", "ü/日本.txt", "back\\slash", "new\nline", "*?[x]"]
@@ -36,7 +36,7 @@ def test_a_tree_with_odd_names_arrives_and_comes_home(connection, host, tree, tm
     copy.send_tree(connection, tree, target, only=None, compress=compress)
     assert content(host.root / "home" / target) == content(tree)
     home = tmp_path / "home"
-    fetched = copy.fetch_files(connection, target, ["**"], home, compress=compress)
+    fetched = fetch.fetch_files(connection, target, ["**"], home, compress=compress)
     assert content(home) == content(tree)
     assert sorted(fetched) == sorted(home / name for name in ODD)
 

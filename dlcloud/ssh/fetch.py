@@ -1,0 +1,187 @@
+"""Fetch files from an instance, which may be hostile: of one tar stream, only what was requested is written.
+
+Regular files with requested names are written, each once, below the target, and no more than the disk takes.
+"""
+
+import contextlib
+import io
+import os
+import shlex
+import shutil
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Literal, Self
+
+from dlcloud.core.errors import RemoteCommandError, StoreError
+from dlcloud.ssh.copy import Shell, not_an_option
+from dlcloud.ssh.process import RemoteProcess
+from dlcloud.ssh.tree import matches
+from dlcloud.system.files import replace_file
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+MOST_FILES = 100_000
+KEPT_FREE = 1 << 26
+"""Bytes that stay free on the disk, so that the store can still be written."""
+
+_BLOCK = 1 << 16
+_FILE_MODE = 0o644
+_HEADERS = {
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+}
+_LONGEST_HEADER = 1 << 20
+_PADDING = 1 << 20
+_LONGEST_NAME = 4096  # Source: Linux, PATH_MAX
+
+
+def fetch_files(
+    shell: Shell, folder: str, patterns: Iterable[str], target: Path, *, compress: bool
+) -> list[Path]:
+    """Fetch the regular files below `folder` whose relative names match; see `core.remote.Connection`."""
+    names = _list_files(shell, folder, list(patterns))
+    if not names:
+        return []
+    command = f"cd {shlex.quote(not_an_option(folder))} && tar -c{'z' if compress else ''}f - --null -T -"
+    listing = b"".join(f"./{name}".encode(errors="surrogateescape") + b"\0" for name in names)
+    with shell.start(command, stdin=listing) as process:
+        paths = _unpack(shell, process, set(names), target, "r|gz" if compress else "r|")
+        _skip_padding(shell, process)
+        status = process.wait()
+        if status and len(paths) < len(names):  # status 1 may also mean that a log grew meanwhile
+            raise shell.command_error(command, status, bytes(process.stderr))
+    return [paths[name] for name in names if name in paths]
+
+
+def _list_files(shell: Shell, folder: str, patterns: list[str]) -> list[str]:
+    """List the regular files below the folder on the instance; match them here, by one rule everywhere."""
+    command = f"cd {shlex.quote(not_an_option(folder))} && find . -type f -print0"
+    lines = shell.check(command).split(b"\0")
+    names = [line.decode(errors="surrogateescape").removeprefix("./") for line in lines if line]
+    if stray := next((name for name in names if not _is_inside(name)), None):
+        raise _unrequested_error(shell, stray)
+    matching = sorted({name for name in names if matches(name, patterns)})
+    if len(matching) > MOST_FILES:
+        message = f"{shell.endpoint.instance_id}: {len(matching)} files match in {folder}"
+        raise RemoteCommandError(f"{message}; at most {MOST_FILES} are fetched", "keep them as one archive")
+    return matching
+
+
+def _skip_padding(shell: Shell, process: RemoteProcess) -> None:
+    """Read what follows the end of an archive, which is little."""
+    size = 0
+    for piece in process.read_stdout():
+        size += len(piece)
+        if size > _PADDING:
+            raise RemoteCommandError(f"{shell.endpoint.instance_id}: sent more than the requested files")
+
+
+def _unpack(
+    shell: Shell, process: RemoteProcess, names: set[str], target: Path, mode: Literal["r|", "r|gz"]
+) -> dict[str, Path]:
+    """Write the requested regular files below `target`, and refuse anything else."""
+    paths: dict[str, Path] = {}
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        stream = io.BufferedReader(_Source(process.read_stdout()), _BLOCK)
+        with tarfile.open(fileobj=stream, mode=mode, tarinfo=_Member) as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                if name not in names or name in paths or not _is_plain(member):
+                    raise _unrequested_error(shell, member.name)
+                member.name = name
+                paths[name] = _write_one(archive, member, target, paths, shell)
+    except tarfile.FilterError as e:
+        raise _unrequested_error(shell, e.tarinfo.name) from e
+    except (tarfile.TarError, zlib.error, ValueError, ArithmeticError, EOFError) as e:
+        if process.is_drained and (status := process.wait()):
+            raise shell.command_error("tar", status, bytes(process.stderr)) from e
+        raise RemoteCommandError(f"{shell.endpoint.instance_id}: its answer is not a tar archive: {e}") from e
+    except OSError as e:
+        raise StoreError(f"cannot write {e.filename or target}: {e.strerror or e}") from e
+    return paths
+
+
+def _write_one(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, paths: dict[str, Path], shell: Shell
+) -> Path:
+    """Write one member, whole or not at all; a hard link, which tar sends as a link, becomes a copy."""
+    path = target / member.name
+    checked = tarfile.data_filter(member, str(target))  # refuses a path outside of the target
+    if member.isreg():
+        content: IO[bytes] | None = archive.extractfile(member)
+    else:
+        first = paths.get(member.linkname.removeprefix("./"))
+        content = None if first is None else first.open("rb")
+    if content is None:
+        raise _unrequested_error(shell, member.name)
+    size = member.size if member.isreg() else os.fstat(content.fileno()).st_size
+    _require_space(target, member.name, size)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with content, replace_file(path, mode=checked.mode or _FILE_MODE) as draft:
+        with draft.open("wb") as file:
+            shutil.copyfileobj(content, file, _BLOCK)
+        with contextlib.suppress(OverflowError, ValueError, TypeError, OSError):  # any time can be stated
+            os.utime(draft, (checked.mtime or 0, checked.mtime or 0))
+    return path
+
+
+def _require_space(target: Path, name: str, size: int) -> None:
+    """Refuse a file that would fill the disk; its size is known before its content."""
+    free = shutil.disk_usage(target).free
+    if size > free - KEPT_FREE:
+        message = f"{name!r} has {size} bytes, and {free} are free at {target}; it is not fetched"
+        raise StoreError(message, "free space there, or keep less of the run (keep.files)")
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """True for a file or a hard link as tar makes them; a sparse file states any size with few bytes."""
+    return (member.isreg() or member.islnk()) and not member.issparse() and member.size >= 0
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return len(name) <= _LONGEST_NAME and not path.is_absolute() and ".." not in path.parts
+
+
+def _unrequested_error(shell: Shell, name: str) -> RemoteCommandError:
+    return RemoteCommandError(
+        f"{shell.endpoint.instance_id}: sent {name!r}, which was not requested; not written"
+    )
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is short: tarfile reads one of any stated length into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: "ReadableBuffer", encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
+        if member.type in _HEADERS and not 0 <= member.size <= _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {member.size} bytes")
+        return member
+
+
+class _Source(io.RawIOBase):
+    """A file to read from that is a command's standard output."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer)
+        if not self._left:
+            self._left = next(self._pieces, b"")
+        taken = min(len(view), len(self._left))
+        view[:taken], self._left = self._left[:taken], self._left[taken:]
+        return taken

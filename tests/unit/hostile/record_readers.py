@@ -1,0 +1,93 @@
+"""Everything that reads the records of an instance, from their arrival to reports, pages and exports."""
+
+import json
+import re
+
+from dlcloud.bench.run import Runner
+from dlcloud.cli.console import line_of
+from dlcloud.core.cluster import Member
+from dlcloud.core.instance import Market
+from dlcloud.core.ranking import By, Group
+from dlcloud.core.resume import finished_cases
+from dlcloud.core.training import summarize_training
+from dlcloud.elastic.controller import MESSAGES
+from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.report.charts import cost_charts
+from dlcloud.report.cost import View, cost_report
+from dlcloud.report.page import page
+from dlcloud.report.rows import load_rows
+from dlcloud.report.table import Format, render
+from dlcloud.report.timeline_charts import timeline_charts, timelines_of_runs
+from dlcloud.report.training import training_report
+from dlcloud.resources.texts import template
+from dlcloud.store.measurements import Measurements
+from dlcloud.store.runs import Runs
+from dlcloud.store.selection import Selection
+from dlcloud.store.transfer import RunTransfer
+from tests.fakes.samples import THEN, instance, price, run
+
+VIEWS = (View(), View(details=True), View(wide=True, by=By.LATENCY, group=Group.TYPE))
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+MEMBER = Member(instance=instance("i-0001"), hourly_usd=price().hourly_usd, price_source="", price_as_of=THEN)
+
+
+class Emitted:
+    """A command's events, as lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def emit(self, event):
+        self.lines.append(line_of(event))
+
+
+class Managed:
+    """What a runner needs of a cluster to pass records on."""
+
+    def __init__(self, emit):
+        self.emit = emit
+
+
+def read_all(database, run_id, lines):
+    """Store a run's lines, and return all texts that the commands print of them."""
+    runs, emitted = Runs(database), Emitted()
+    runs.add(run(run_id, instance_id="i-0001"))
+    records = runs.add_records(run_id, 0, b"".join(lines))
+    runner = object.__new__(Runner)
+    object.__setattr__(runner, "managed", Managed(emitted.emit))
+    runner._emit_records(run(run_id), records)
+    registry = WorkerRegistry()
+    registry.add(MEMBER)
+    for record in records:
+        registry.observe("i-0001", record)
+        for message in MESSAGES.values():
+            emitted.lines.append(message.format(cause=record.get("cause", ""), step=record.get("step", "?")))
+    emitted.lines.append(f"{registry.loss} {registry.step} {registry.waiting}")
+    finished_cases(runs.all_lines(run_id))
+    return [*emitted.lines, *_reports(database, run_id)]
+
+
+def _reports(database, run_id):
+    store = Measurements(database)
+    selection = Selection(run_ids=[run_id])
+    rows = load_rows(store, selection, THEN)
+    reports = [cost_report(rows, view, empty="nothing") for view in VIEWS]
+    charts = cost_charts(rows, Market.ON_DEMAND)
+    for place, timeline in enumerate(timelines_of_runs(store, [run_id])):
+        charts += timeline_charts(timeline, place)
+        training = summarize_training(timeline, [MEMBER], on_demand={}, disk_gib=50, now=THEN)
+        reports.append(training_report(training, cluster="c", rehearsal=False))
+    html = page(template("report.html"), "", reports[0], charts, title="t", subtitle="s")
+    assert "<script>alert" not in html
+    texts = [render(report, form) for report in reports for form in Format]
+    for text in (render(report, Format.JSON) for report in reports):
+        json.loads(text, parse_constant=_refuse)
+    lines = list(RunTransfer(database).export_lines(selection, samples=True, commands=True))
+    for line in lines:
+        json.loads(line, parse_constant=_refuse)
+        line.encode()
+    return texts
+
+
+def _refuse(name):
+    raise AssertionError(f"{name} is no JSON")
