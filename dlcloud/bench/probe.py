@@ -1,6 +1,5 @@
 """Probe the hardware of an instance, before anything is installed on it."""
 
-import json
 import shlex
 
 from dlcloud.bench.program import Program, is_sent
@@ -8,6 +7,7 @@ from dlcloud.core.errors import RemoteCommandError
 from dlcloud.core.fit import Machine, machine_of_probe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import hardware_of
+from dlcloud.core.untrusted import parse_json
 from dlcloud.launch.setup import FOLDER
 
 PROBE = f"{FOLDER}/probe"
@@ -28,7 +28,7 @@ def probe_machine(connection: Connection, program: Program, *, instance_type: st
     connection.send_tree(program.package, f"{PROBE}/benchmarks", only=is_sent)
     report = connection.check(f"cd {shlex.quote(PROBE)} && python3 -m benchmarks.harness.hardware")
     try:
-        hardware = hardware_of({"hardware": json.loads(report)})
+        hardware = hardware_of({"hardware": parse_json(report.decode("utf-8", "replace"))})
     except (ValueError, AttributeError, TypeError) as error:
         raise RemoteCommandError(f"{instance_id}: bad report of its hardware: {report[-200:]!r}") from error
     return machine_of_probe(f"{instance_id} ({instance_type})", hardware)

@@ -17,16 +17,18 @@ from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.remote import Connection
 from dlcloud.detached.handover import COMMAND, CONTROL, JOB_FOLDER, job_state
 from dlcloud.detached.locate import DetachedCluster, find_detached, is_run_of
-from dlcloud.detached.state import import_cluster, run_ids
+from dlcloud.detached.state import check_copy, import_cluster, run_ids
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.ssh.command_line import ssh_command
 from dlcloud.store.database import Database
+from dlcloud.store.foreign import open_foreign
 from dlcloud.store.home import Store
 from dlcloud.system.parallel import fan_out
 
 LOGIN_WAIT_S = 20.0
 STORE = "store.sqlite"
+LONGEST_STATUS = 20
 # A copy, whole: the files of a store that is in use are not.
 _COPY = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))"
 
@@ -195,8 +197,9 @@ class DetachedClusters:
             with (
                 stage(self.emit, self.clock, "bringing the results home", instance_id=instance_id),
                 tempfile.TemporaryDirectory() as temporary,
-                closing(Database(_fetch_store(connection, Path(temporary)))) as fetched,
+                closing(open_foreign(_fetch_store(connection, Path(temporary)))) as fetched,
             ):
+                check_copy(fetched, self.database, detached.cluster_id)
                 # Files first: a cluster that the store knows has all of its files.
                 patterns = [f"{run_id}/**" for run_id in run_ids(fetched, detached.cluster_id)]
                 connection.check(f"mkdir -p {CONTROL}/home/runs")
@@ -217,7 +220,7 @@ class DetachedClusters:
         folder = paths.make_folder(paths.run(f"{cluster.name}-control"))
         connection.fetch_files(JOB_FOLDER, ["log", "exit_status"], folder)
         path = folder / "exit_status"
-        status = path.read_text().strip() if path.exists() else ""
+        status = path.read_text("utf-8", "replace")[:LONGEST_STATUS].strip() if path.exists() else ""
         if status not in {"", "0", "130"}:
             message = f"its controller ended with status {status}:\n{log_tail(folder / 'log')}"
             self.emit(Warned(message=message, instance_id=connection.endpoint.instance_id))

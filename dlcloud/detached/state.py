@@ -10,7 +10,7 @@ from datetime import datetime
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import StoreError
 from dlcloud.core.result import RunState
-from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, Clusters
+from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection
@@ -20,7 +20,10 @@ _OF_CLUSTER = ("members", "intents", "runs")
 _OF_RUN = ("records", "results", "run_prices")
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{1,32}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SIZE = re.compile(r"[0-9]{1,4}")
+_RESOURCE = re.compile(r"\b(?:i|fleet)-[0-9a-f-]+")
 _LONGEST_RECIPE = 1_000_000
+MOST_NAMED = 5
 
 
 def copy_cluster(source: Database, target: Database, cluster: Cluster) -> None:
@@ -57,10 +60,7 @@ def import_cluster(
         StoreError: The copy does not know it, or states what cannot be true.
         RecipeError: Its runs cannot be read.
     """
-    cluster = Clusters(fetched).find(cluster_id)
-    if cluster is None or cluster.cluster_id != cluster_id:
-        raise StoreError(f"the fetched store has no cluster {cluster_id}")
-    _refuse_nonsense(fetched, cluster)
+    cluster = check_copy(fetched, home, cluster_id)
     runs = Runs(fetched)
     for run in runs.of_cluster(cluster_id):
         if run.ended_at is None:
@@ -85,6 +85,22 @@ def import_cluster(
     return earlier or cluster
 
 
+def check_copy(fetched: Database, home: Database, cluster_id: str) -> Cluster:
+    """Return the cluster that a copy is of, if all it states is bound to that cluster.
+
+    Its instance may have been taken over: what it says of other clusters, or under their names, is not used.
+
+    Raises:
+        StoreError: It states what cannot be true.
+    """
+    cluster = Clusters(fetched).find(cluster_id)
+    if cluster is None or cluster.cluster_id != cluster_id:
+        raise StoreError(f"the fetched store has no cluster {cluster_id}")
+    _refuse_nonsense(fetched, cluster)
+    _refuse_others(fetched, home, cluster)
+    return cluster
+
+
 def run_ids(database: Database, cluster_id: str) -> list[str]:
     """Return the ids of a cluster's runs, each fit to be a folder's name.
 
@@ -99,13 +115,40 @@ def run_ids(database: Database, cluster_id: str) -> list[str]:
 
 def _refuse_nonsense(fetched: Database, cluster: Cluster) -> None:
     ids = [member.instance.instance_id for member in Clusters(fetched).members(cluster.cluster_id)]
-    words = (cluster.name, cluster.region, cluster.user, cluster.recipe_path)
+    words = (cluster.name, cluster.region, cluster.user)
+    sizes = [intent.detail for intent in Clusters(fetched).intents(cluster.cluster_id, RESIZE)]
     if (
         not all(_INSTANCE_ID.fullmatch(instance_id) for instance_id in ids)
-        or not all(word.isprintable() for word in words)
+        or not all(_RUN_ID.fullmatch(word) for word in words)
+        or not all(_SIZE.fullmatch(size) for size in sizes)
+        or not cluster.recipe_path.isprintable()
+        or cluster.cloud not in {"aws", "local"}
         or len(cluster.recipe_text) > _LONGEST_RECIPE
     ):
         raise StoreError(f"the fetched store has invalid values for cluster {cluster.cluster_id}")
+
+
+def _refuse_others(fetched: Database, home: Database, cluster: Cluster) -> None:
+    """Refuse instances, runs and fleets of other clusters of this home, and another name of a known one."""
+    known = Clusters(home).find(cluster.cluster_id)
+    texts = [row["outcome"] or "" for row in fetched.read("SELECT outcome FROM intents")]
+    members = {row["instance_id"] for row in fetched.read("SELECT instance_id FROM members")}
+    named = {word for text in texts for word in _RESOURCE.findall(text)} | members
+    others = home.read("SELECT outcome FROM intents WHERE cluster_id != ?", cluster.cluster_id)
+    elsewhere = {word for row in others for word in _RESOURCE.findall(row["outcome"] or "")}
+    rows = home.read("SELECT instance_id FROM members WHERE cluster_id != ?", cluster.cluster_id)
+    elsewhere |= {row["instance_id"] for row in rows}
+    runs = {row["run_id"] for row in fetched.read("SELECT run_id FROM runs")}
+    foreign = home.read("SELECT run_id FROM runs WHERE cluster_id != ?", cluster.cluster_id)
+    stray = named & elsewhere | runs & {row["run_id"] for row in foreign}
+    stray |= {run_id for run_id in runs if not run_id.startswith(f"{cluster.name}-")}
+    if known is not None and known.name != cluster.name:
+        stray.add(cluster.name)
+    if stray:
+        message = f"the fetched store of {cluster.cluster_id} states what belongs to others"
+        raise StoreError(
+            f"{message}: {', '.join(sorted(map(repr, stray))[:MOST_NAMED])}; nothing of it is used"
+        )
 
 
 def _add_intents(fetched: Database, home: Database, cluster_id: str) -> None:

@@ -11,6 +11,7 @@ from dlcloud.core.errors import DlcloudError, RemoteCommandError
 from dlcloud.core.events import Emit, Notice, Warned, stage
 from dlcloud.core.protocols import Clock
 from dlcloud.core.remote import Connection
+from dlcloud.core.untrusted import number_or_none, parse_json
 from dlcloud.resources.texts import template
 
 MOST_PEERS = 2
@@ -71,7 +72,7 @@ def read_answer(connection: Connection, output: bytes) -> dict[str, Any]:
         RemoteCommandError: There is none.
     """
     try:
-        answer = json.loads(output.splitlines()[-1])
+        answer = parse_json(output.splitlines()[-1].decode("utf-8", "replace"))
     except (ValueError, IndexError):
         answer = None
     if not isinstance(answer, dict):
@@ -83,12 +84,19 @@ def read_answer(connection: Connection, output: bytes) -> dict[str, Any]:
 def _copy(
     connection: Connection, peer: Peer, program: str, environment: dict[str, Any], folder: str
 ) -> dict[str, Any]:
-    """Let a peer offer the environment, and the instance fetch it; the key goes over SSH, to both."""
+    """Let a peer offer the environment, and the instance fetch it; the key goes over SSH, to both.
+
+    Raises:
+        RemoteCommandError: One of them answers nothing of the kind.
+    """
     source = peer.connect()
     source.send_bytes(template("peer.py").encode(), f"{folder}/peer.py")
-    order = {"name": environment["name"], "key": secrets.token_hex(KEY_BYTES), "host": peer.host}
-    offer = json.dumps({**order, "system": environment["system"]}).encode()
-    port = read_answer(source, source.check(f"{program} serve", stdin=offer))["port"]
+    order = {"name": environment.get("name"), "key": secrets.token_hex(KEY_BYTES), "host": peer.host}
+    offer = json.dumps({**order, "system": environment.get("system")}).encode()
+    port = read_answer(source, source.check(f"{program} serve", stdin=offer)).get("port")
     request = json.dumps({**order, "port": port}).encode()
     output = connection.check(f"{program} fetch", stdin=request, timeout_s=COPY_TIMEOUT_S)
-    return read_answer(connection, output)
+    answer = read_answer(connection, output)
+    if number_or_none(answer.get("bytes")) is None or number_or_none(answer.get("seconds")) is None:
+        raise RemoteCommandError(f"{connection.endpoint.instance_id}: peer.py answered {answer}")
+    return answer

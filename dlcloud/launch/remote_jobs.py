@@ -222,9 +222,9 @@ def parse_job_state(answer: bytes, instance_id: str) -> tuple[str, int | None]:
     except (ValueError, TypeError, KeyError, AttributeError):
         state = exit_status = None
     is_status = exit_status is None or (type(exit_status) is int and abs(exit_status) <= LARGEST_STATUS)
-    if state not in JOB_STATES or not is_status:
+    if not isinstance(state, str) or state not in JOB_STATES or not is_status:
         raise RemoteCommandError(f"{instance_id}: it states no state of its job, but {answer[:200]!r}")
-    return str(state), exit_status
+    return state, exit_status
 
 
 def folder_of(run: Run) -> str:
