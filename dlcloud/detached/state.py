@@ -130,7 +130,7 @@ def _refuse_nonsense(fetched: Database, cluster: Cluster) -> None:
 
 def _refuse_others(fetched: Database, home: Database, cluster: Cluster) -> None:
     """Refuse instances, runs and fleets of other clusters of this home, and another name of a known one."""
-    known = Clusters(home).find(cluster.cluster_id)
+    stored = Clusters(home).find(cluster.cluster_id)
     texts = [row["outcome"] or "" for row in fetched.read("SELECT outcome FROM intents")]
     members = {row["instance_id"] for row in fetched.read("SELECT instance_id FROM members")}
     named = {word for text in texts for word in _RESOURCE.findall(text)} | members
@@ -142,7 +142,7 @@ def _refuse_others(fetched: Database, home: Database, cluster: Cluster) -> None:
     foreign = home.read("SELECT run_id FROM runs WHERE cluster_id != ?", cluster.cluster_id)
     stray = named & elsewhere | runs & {row["run_id"] for row in foreign}
     stray |= {run_id for run_id in runs if not run_id.startswith(f"{cluster.name}-")}
-    if known is not None and known.name != cluster.name:
+    if stored is not None and stored.name != cluster.name:
         stray.add(cluster.name)
     if stray:
         message = f"the fetched store of {cluster.cluster_id} states what belongs to others"
