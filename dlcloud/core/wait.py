@@ -37,12 +37,11 @@ def wait_until(
         clock: Measures and sleeps.
         timeout_s: Seconds until the wait is given up.
         poll_s: Seconds between two calls; 0 where `poll` itself waits.
-        first_poll_s: Seconds before the second call, if other than `poll_s`.
+        first_poll_s: Seconds before the second call; each pause is twice the last, up to `poll_s`.
     """
     deadline = clock.monotonic() + timeout_s
     pause_s = poll_s if first_poll_s is None else first_poll_s
     while not is_done(value := poll()) and clock.monotonic() <= deadline:
-        if pause_s:
-            clock.sleep(pause_s)
-        pause_s = poll_s
+        clock.sleep(pause_s)  # of 0 seconds, too: a clock may end the wait
+        pause_s = min(2 * pause_s, poll_s)
     return value

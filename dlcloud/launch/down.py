@@ -18,7 +18,7 @@ from dlcloud.store.clusters import GROUP
 from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
-POLL_S = 1.0
+FIRST_POLL_S, POLL_S = 0.125, 1.0
 FLEET = re.compile(r"\bfleet-[0-9a-f-]+")
 
 
@@ -76,6 +76,7 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
             clock=clock,
             timeout_s=TERMINATION_TIMEOUT_S,
             poll_s=POLL_S,
+            first_poll_s=FIRST_POLL_S,
         )
         if left:
             raise CloudError(f"still not terminated: {', '.join(sorted(left))}", "dlcloud gc")
@@ -136,7 +137,7 @@ def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
         clock=clock,
         timeout_s=TERMINATION_TIMEOUT_S,
         poll_s=POLL_S,
-        first_poll_s=POLL_S / 4,
+        first_poll_s=FIRST_POLL_S,
     )
     if left := _not_terminated(listed):
         name = managed.cluster.name
@@ -177,6 +178,7 @@ def _delete_groups(cluster_id: str, *, cloud: Cloud, clock: Clock, hint: str) ->
         clock=clock,
         timeout_s=TERMINATION_TIMEOUT_S,
         poll_s=POLL_S,
+        first_poll_s=FIRST_POLL_S,
     )
     if left:
         raise CloudError(f"security group {', '.join(left)} is still in use", hint)

@@ -35,7 +35,7 @@ class Agents:
         command = [self.python, "-m", "trainer.agent", "--run", RUN, "--worker", name]
         command += ["--coordinator", "127.0.0.1", "--port", str(self.port), "--folder", name]
         command += ["--metadata", "http://127.0.0.1:1", *options, "--", "python3", *self.script]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.agents[name] = subprocess.Popen(
                 command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True

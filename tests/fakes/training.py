@@ -158,7 +158,6 @@ class Cluster:
             **{key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ},
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(self.folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
             **extra,
         }
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -35,7 +35,6 @@ def run_program(trainer_python, alone):
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join([str(alone), str(packages)]),
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
         command = [trainer_python, *arguments]
         done = subprocess.run(

@@ -8,6 +8,7 @@ import pytest
 
 from dlcloud.bench.parallel import ExclusiveSlot, StoppableClock, StoppedError, run_parallel, stop_emitting
 from dlcloud.core.events import Notice
+from dlcloud.core.wait import wait_until
 from tests.fakes.clock import FakeClock
 
 
@@ -71,6 +72,18 @@ def test_on_ctrl_c_those_that_take_long_to_clean_up_are_waited_for():
     with pytest.raises(KeyboardInterrupt):
         run_parallel(work, [0], stop=stop, on_stop=lambda: None)
     assert cleaned == [0]
+
+
+def test_a_wait_without_pauses_ends_at_ctrl_c():
+    stop = threading.Event()
+    clock, asked = StoppableClock(FakeClock(), stop), []
+
+    def connect():
+        asked.append(stop.set())
+
+    with pytest.raises(StoppedError):
+        wait_until(connect, clock=clock, timeout_s=60, poll_s=0)
+    assert len(asked) == 1
 
 
 def test_turns_are_taken_one_at_a_time_only_where_asked():

@@ -22,12 +22,12 @@ def test_the_last_value_is_returned_when_the_time_is_over():
     assert 60 < clock.monotonic() <= 67
 
 
-def test_the_second_call_may_come_sooner_than_the_others():
+def test_the_pauses_may_begin_short_and_grow():
     clock, calls = FakeClock(), []
     wait_until(
         lambda: calls.append(clock.monotonic()), clock=clock, timeout_s=2, poll_s=1.0, first_poll_s=0.25
     )
-    assert calls == [0, 0.25, 1.25, 2.25]
+    assert calls == [0, 0.25, 0.75, 1.75, 2.75]
 
 
 def test_an_error_of_the_condition_is_raised():
