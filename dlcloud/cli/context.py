@@ -272,23 +272,28 @@ class Context:
         out, err = writer_to(sys.stdout.buffer), writer_to(sys.stderr.buffer)
         return self.detached.forward_command(name, sys.argv[1:], out=out, err=err)
 
-    def find_cluster(self, name: str) -> "Cluster":
-        """Return the active cluster of that name or id; without a name, the only one there is.
+    def find_cluster(self, name: str, *, exact: bool = False) -> "Cluster":
+        """Return the active cluster of a name or id; without a name, the only one there is.
+
+        The beginning of a name will do if it is that of one cluster, unless it must be `exact`.
 
         Raises:
             RecipeError: There is none, or the name is needed.
         """
         active = self.clusters.active()
         named = [cluster for cluster in active if not name or name in {cluster.name, cluster.cluster_id}]
-        if len(named) == 1:
-            return named[0]
-        if name:
-            raise RecipeError(f"no cluster {name} is up", "dlcloud status lists what is up")
-        if not named:
+        alike = [cluster for cluster in active if name and cluster.name.startswith(name)]
+        chosen = named if named or exact else alike
+        if len(chosen) == 1:
+            return chosen[0]
+        if name and not chosen:
+            hint = f"dlcloud status {alike[0].name}" if alike else "dlcloud status lists what is up"
+            raise RecipeError(f"no cluster {name} is up", hint)
+        if not chosen:
             raise RecipeError("no cluster is up", "dlcloud up quickstart")
-        names = ", ".join(cluster.name for cluster in named)
+        names = ", ".join(cluster.name for cluster in chosen)
         raise RecipeError(
-            f"several clusters are up: {names}", f"name one, as in dlcloud status {named[0].name}"
+            f"several clusters are up: {names}", f"name one, as in dlcloud status {chosen[0].name}"
         )
 
     def _clients(self, name: str, region: str) -> "Clients":

@@ -81,7 +81,7 @@ class Down:
     def _find(self, name: str) -> Cluster | DetachedCluster:
         """Return a cluster of this home, or a detached one of another."""
         try:
-            return self.context.find_cluster(name)
+            return self.context.find_cluster(name, exact=True)  # another home's may have it
         except RecipeError:
             detached = self.context.detached.find(name) if name else None
             if detached is None:

@@ -28,6 +28,8 @@ COMMANDS = {
     "selftest": "Prove on an account that all of this works there.",
     "gc": "Find and remove what lost clusters left.",
     "init": "Write a commented recipe to start from.",
+    "recipes": "List the bundled recipes, or print one.",
+    "policy": "Print the IAM policy that dlcloud needs.",
     "schema": "Print the JSON Schema of a recipe, or of results.",
     "local": "Start, look at, disturb, stop the local EC2.",
 }
@@ -52,6 +54,18 @@ class Commands(click.Group):
         name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
         module = import_module(f"dlcloud.cli.{name}")
         return module.command  # type: ignore[no-any-return]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"{error.message}{hint}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -4,8 +4,10 @@ Every scalar stays the text that was written, so that `3.10` is never 3.1 and `n
 type of a field converts it later. An empty value is an absent one. Duplicate keys and aliases are faults.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -52,7 +54,7 @@ def read_model(model: type[Model], text: str) -> tuple[Model | None, list[Fault]
         try:
             value = model.model_validate(_without_absent(document.value))
         except ValidationError as error:
-            document.faults.extend(_faults(error, document))
+            document.faults.extend(_faults(error, document, model))
     elif not document.faults:
         message = "a recipe is a mapping of keys to values; this is not one"
         document.faults.append(Fault(line=1, path=(), message=message))
@@ -155,14 +157,37 @@ def _without_absent(value: Any) -> Any:  # noqa: ANN401  a tree of JSON
     return value
 
 
-def _faults(error: ValidationError, document: Document) -> list[Fault]:
+def _faults(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Fault]:
     faults: dict[tuple[Any, ...], Fault] = {}
     for detail in error.errors(include_url=False):
         path = _written_path(detail["loc"], document.value)
-        message = _message(detail["type"], detail["msg"], detail.get("input"))
+        if detail["type"] == "extra_forbidden":
+            message = f"unknown key{_suggestion(model, path)}"
+        else:
+            message = _message(detail["type"], detail["msg"], detail.get("input"))
         fault = Fault(line=document.line_of(path), path=path, message=message)
         faults.setdefault(path, fault)
     return list(faults.values())
+
+
+def _suggestion(model: type[BaseModel], path: Path) -> str:
+    """Return the key of the same mapping that is most like an unknown one, as the end of a message."""
+    for part in path[:-1]:
+        field = model.model_fields.get(str(part))
+        inner = next(_models(field.annotation), None) if field else None
+        if inner is None:
+            return ""
+        model = inner
+    near = get_close_matches(str(path[-1]), list(model.model_fields), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the models that a type consists of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
 
 
 _UNION_MEMBERS = {"range", "number", "str", "list[str]"}
@@ -186,8 +211,6 @@ def _written_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ..
 
 
 def _message(kind: str, message: str, value: object) -> str:
-    if kind == "extra_forbidden":
-        return "unknown key"
     if kind == "missing":
         return "is missing"
     text = message.removeprefix("Value error, ")

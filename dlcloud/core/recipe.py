@@ -31,6 +31,16 @@ from dlcloud.trainer.settings import CHECKPOINT_S
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 TypeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
+
+
+def _listed(value: object) -> object:
+    """Return a single value as a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
+_SomeTypes = Annotated[list[TypeName], Field(min_length=1)]
+TypeNames = Annotated[_SomeTypes, BeforeValidator(_listed, json_schema_input_type=_SomeTypes | TypeName)]
+Texts = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=list[str] | str)]
 Environment = dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str]
 
 
@@ -64,7 +74,7 @@ AnyCount = Annotated[
 class Instances(_Part):
     """Which instances, and how they are paid for."""
 
-    types: list[TypeName] = Field(min_length=1, description="Instance types, tried in this order.")
+    types: TypeNames = Field(description="Instance types, tried in this order.")
     count: AnyCount = Field(default=1, description="A number, or {min: 1, max: 4}.")
     market: Literal["on-demand", "spot", "spot-then-on-demand"] = Field(
         default="on-demand", description="spot-then-on-demand falls back where no spot capacity is left."
@@ -74,7 +84,7 @@ class Instances(_Part):
         ge=0,
         description="This many of the instances are on-demand, the others spot.",
     )
-    zones: list[str] = Field(default_factory=list, description="Availability Zones to try; all if empty.")
+    zones: Texts = Field(default_factory=list, description="Availability Zones to try; all if empty.")
     spread_zones: bool = Field(
         default=False,
         description="Spread an elastic training's instances over the zones; by default they share one as far "
@@ -270,7 +280,7 @@ class Keep(_Part):
     """What outlives the run."""
 
     instances: bool = Field(default=False, description="Keep the cluster up (dlcloud down ends it).")
-    files: list[str] = Field(
+    files: Texts = Field(
         default_factory=list, description="Patterns of files, below the working folder, to bring home."
     )
 

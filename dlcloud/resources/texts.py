@@ -2,6 +2,7 @@
 
 import json
 import re
+from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -34,9 +35,10 @@ def recipe_text(name: str) -> tuple[str, Path | None]:
             raise RecipeError(f"cannot read {name}: {error}") from error
     if name in recipe_names():
         return _folder("recipes").joinpath(name + RECIPE_SUFFIX).read_text("utf-8"), None
+    near = get_close_matches(name, recipe_names(), n=1)
     raise RecipeError(
-        f"{name} is neither a file nor a bundled recipe",
-        f"bundled: {', '.join(recipe_names())}",
+        f"{name} is neither a file nor a bundled recipe{f'; did you mean {near[0]}?' if near else ''}",
+        "dlcloud recipes lists the bundled ones",
     )
 
 

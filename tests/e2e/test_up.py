@@ -165,7 +165,7 @@ def test_a_kept_cluster_is_used_again_and_then_ended(user):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("up", "no-such-recipe"), 2, "bundled: "),
+        (("up", "no-such-recipe"), 2, "dlcloud recipes"),
         (("up",), 2, "Missing argument"),
         (("up", "quickstart", "--cidr", "all"), 2, "--cidr"),
         (("exec", "missing", "true"), 2, "no cluster missing is up"),

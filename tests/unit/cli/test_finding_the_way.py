@@ -1,0 +1,71 @@
+"""What a newcomer types: nearly right names, and questions about what there is."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dlcloud.cli.context import Context
+from dlcloud.core.cluster import ClusterState
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.recipe import read_recipe
+from dlcloud.resources.texts import recipe_names, template
+from tests.fakes.samples import RECIPE, cluster
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest(dlcloud):
+    assert "Did you mean status?" in dlcloud("stauts").stderr
+    assert "Did you mean" not in dlcloud("xyzzy").stderr
+
+
+def test_a_misspelt_recipe_is_answered_with_the_nearest(dlcloud):
+    assert "did you mean quickstart?" in dlcloud("up", "quickstrat").stderr
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest_of_its_mapping():
+    text = RECIPE.replace("types:", "typs:").replace("workload:", "workload:\n  repeat: 1")
+    with pytest.raises(RecipeError) as refusal:
+        read_recipe(text, "r.yaml")
+    assert "instances.typs: unknown key; did you mean types?" in str(refusal.value)
+    assert "workload.repeat: unknown key; did you mean repeats?" in str(refusal.value)
+
+
+def test_a_single_value_is_a_list_of_one():
+    text = RECIPE.replace("types: [c7i.xlarge, c6i.xlarge]", "types: c7i.xlarge\n  zones: us-east-1a")
+    instances = read_recipe(text, "r.yaml").instances
+    assert (instances.types, instances.zones) == (["c7i.xlarge"], ["us-east-1a"])
+
+
+def test_the_bundled_recipes_are_listed_and_printed(dlcloud):
+    listed = json.loads(dlcloud("recipes", "-o", "json").stdout)["result"]["records"]
+    assert [row["recipe"] for row in listed] == recipe_names()
+    assert all(row["about"] for row in listed)
+    assert max(map(len, dlcloud("recipes").stdout.splitlines())) <= 80
+    assert "name: quickstart\n" in dlcloud("recipes", "quickstart").stdout
+
+
+@pytest.mark.parametrize(("words", "name"), [([], "iam_policy"), (["--detach"], "iam_policy_detach")])
+def test_the_policy_is_printed_as_it_is(dlcloud, words, name):
+    assert dlcloud("policy", *words).stdout == template(f"{name}.json")
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch):
+    """A home with two clusters that are up, train-one and train-two, and one that is down."""
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
+    context = Context("status")
+    for name, state in (("train-one", "ready"), ("train-two", "ready"), ("other", "down")):
+        context.clusters.add(
+            replace(cluster(), cluster_id=f"id-{name}", name=name, state=ClusterState(state))
+        )
+    return context
+
+
+def test_the_beginning_of_a_name_means_the_only_cluster_that_has_it(context):
+    assert context.find_cluster("train-t").name == "train-two"
+    for name, message in (("train", "several clusters"), ("oth", "no cluster oth is up")):
+        with pytest.raises(RecipeError, match=message):
+            context.find_cluster(name)
+    with pytest.raises(RecipeError, match="no cluster train-t is up") as refusal:
+        context.find_cluster("train-t", exact=True)
+    assert refusal.value.hint == "dlcloud status train-two"
