@@ -9,7 +9,7 @@ from dlcloud.core.elastic import ScalingDecision, Worker, WorkerState, choose_co
 from dlcloud.core.errors import CapacityError
 from dlcloud.core.instance import Instance, Market
 from dlcloud.core.plan import Plan
-from dlcloud.core.policies.situation import PoolKey, Situation
+from dlcloud.core.policies.situation import Decision, PoolKey, Situation
 
 REFUSAL_MEAN_S = 900.0
 """Prior of how long a refusal of on-demand instances lasts. An assumption: AWS publishes no figure, and asks
@@ -34,36 +34,41 @@ def spot_pool(zone: str, instance_type: str) -> str:
 
 def follow_targets(
     workers: Sequence[Worker],
-    targets: Mapping[PoolKey, int],
+    decision: Decision,
+    hope: Decision,
     *,
     askable: Collection[PoolKey],
     is_launching: bool,
-    reason: str,
 ) -> ScalingDecision:
-    """Decide which instances to request and which workers let leave, so that each pool has its target.
+    """Decide which instances to request and which workers let leave.
 
-    A worker that another one replaces leaves once as many train as are targeted. On-demand instances are
-    requested before spot ones, and one market at a time. The coordinator never leaves.
+    What a spot pool can give is not known before it is asked. Instances are let go, and on-demand ones are
+    launched, by what the policy says of those that there are; spot instances are requested by what it would
+    do if every pool gave all. Spot is asked before on-demand, unless the coordinator is missing, and one
+    market at a time. A worker that another one replaces leaves once as many train as are targeted.
 
     Args:
         workers: All that the run has had.
-        targets: Instances by pool; none of a pool that is not named.
+        decision: With spot pools that give nothing more.
+        hope: With spot pools that give as many as are of use.
         askable: The pools that may be asked now; the others have refused a moment ago.
         is_launching: True while a request for instances is under way.
-        reason: The policy's.
     """
     present = Counter(pool_of(worker.member.instance) for worker in workers if worker.stays)
-    drain = _choose_leaving(workers, targets)
-    reasons = [f"{name} leaves: {reason}" for name in drain]
-    for market in () if is_launching else (Market.ON_DEMAND, Market.SPOT):
+    drain = _choose_leaving(workers, decision.targets)
+    reasons = [f"{name} leaves: {decision.reason}" for name in drain]
+    order = [(Market.SPOT, hope), (Market.ON_DEMAND, decision)]
+    if choose_coordinator(workers) is None:
+        order.reverse()
+    for market, source in () if is_launching else order:
         missing = {
             key: count - present[key]
-            for key, count in targets.items()
+            for key, count in source.targets.items()
             if key[0] is market and key in askable and count > present[key]
         }
         if missing:
             count, pools = sum(missing.values()), tuple(sorted(name for _, name in missing))
-            reasons.append(f"requesting {count} {market} in {', '.join(pools)}: {reason}")
+            reasons.append(f"requesting {count} {market} in {', '.join(pools)}: {source.reason}")
             return ScalingDecision(
                 launch=count,
                 drain=drain,

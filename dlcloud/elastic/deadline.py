@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
@@ -13,7 +13,7 @@ from dlcloud.core.deadline_scaling import (
     pool_of,
     probability_of_deadline,
 )
-from dlcloud.core.elastic import ScalingDecision, Worker, WorkerState, choose_coordinator
+from dlcloud.core.elastic import LONGEST_WAIT, ScalingDecision, Worker, WorkerState, choose_coordinator
 from dlcloud.core.events import Emit, Notice, Warned
 from dlcloud.core.instance import Market
 from dlcloud.core.outlook import Outlook
@@ -36,8 +36,9 @@ ASSUMED_SHARE = 0.5
 RESERVE_SHARE = 0.1
 """The time kept for a refusal of on-demand instances is an hour, but at most this share of the whole."""
 
-HOME_DISCOUNT = 0.9
-"""A pool with instances of ours counts as so much cheaper, or workers would follow each move of a price."""
+ASKS = 600
+"""A pool that refuses is asked again at least so many times until the deadline."""
+SHORTEST_WAIT = timedelta(seconds=1)
 
 WORK_TOLERANCE = 0.01
 
@@ -75,6 +76,7 @@ class DeadlineScaler:
     meter: SpeedMeter = field(default_factory=SpeedMeter)
     histories: dict[PoolKey, PoolHistory] = field(default_factory=dict)
     _decision: Decision | None = None
+    _hope: Decision | None = None
     _situation: Situation | None = None
     _asked_at: datetime | None = None
     _signature: object = None
@@ -106,16 +108,19 @@ class DeadlineScaler:
         signature = (dict(self._states), is_launching, askable, self.meter.steps_per_second is None)
         if self._decision is None or signature != self._signature or self._is_due(now):
             self._signature, self._asked_at = signature, now
-            self._situation = self._describe(workers, now, askable)
+            self._situation = self._describe(
+                workers, now, {key for key in askable if key[0] is not Market.SPOT}
+            )
             self._decision = self.policy(self._situation)
+            self._hope = self.policy(self._describe(workers, now, askable))
             self._warn(now)
             self.store_outlook(self._outlook(now, self._situation, self._decision), False)
         return follow_targets(
             workers,
-            self._decision.targets,
+            self._decision,
+            self._hope or self._decision,
             askable=askable,
             is_launching=is_launching,
-            reason=self._decision.reason,
         )
 
     def record(self, decision: ScalingDecision) -> None:
@@ -156,7 +161,11 @@ class DeadlineScaler:
         return waited_s >= min(ASK_EVERY_S, self._decision.ask_again_s)
 
     def _history(self, key: PoolKey) -> PoolHistory:
-        return self.histories.setdefault(key, PoolHistory())
+        if key not in self.histories:
+            share = (self.deadline - self.began_at) / ASKS
+            longest = max(SHORTEST_WAIT, min(share, LONGEST_WAIT))
+            self.histories[key] = PoolHistory(longest_wait=longest)
+        return self.histories[key]
 
     def _note_changes(self, workers: Sequence[Worker], now: datetime) -> None:
         """Measure boots, and remember interruptions, by the changes of workers since the last time."""
@@ -221,7 +230,7 @@ class DeadlineScaler:
                 Pool(
                     market=key[0],
                     name=key[1],
-                    hourly_usd=hourly_usd * (HOME_DISCOUNT if here else 1.0),
+                    hourly_usd=hourly_usd,
                     obtainable=self.size[1] if key in askable else len(here),
                     running=running,
                     starting=len(here) - running,

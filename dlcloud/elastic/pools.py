@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from dlcloud.core.elastic import LaunchRefusals
+from dlcloud.core.elastic import FIRST_WAIT, LONGEST_WAIT
 from dlcloud.core.policies.situation import Availability
 
 
@@ -12,11 +12,13 @@ class PoolHistory:
     """The recent past of one pool, from its first answer on.
 
     Attributes:
+        longest_wait: After refusals in a row it is asked again after so long at most.
         requests: Answers to requests.
         refused: How many of them gave too few instances.
         interrupted: Instances that were taken back.
     """
 
+    longest_wait: timedelta = LONGEST_WAIT
     requests: int = 0
     refused: int = 0
     interrupted: int = 0
@@ -25,13 +27,14 @@ class PoolHistory:
     _has: bool = False
     _available: timedelta = field(default_factory=timedelta)
     _spells: int = 0
-    _refusals: LaunchRefusals | None = None
+    _refusals: int = 0
+    _retry_at: datetime | None = None
     _denied: bool = False
 
     def grant(self, now: datetime) -> None:
         """Record that it gave all that was requested."""
         self.requests += 1
-        self._refusals = None
+        self._refusals, self._retry_at = 0, None
         self._set(has=True, now=now)
 
     def refuse(self, now: datetime, *, final: bool = False) -> None:
@@ -47,7 +50,7 @@ class PoolHistory:
         self._wait(now)
 
     def is_askable(self, now: datetime) -> bool:
-        return not self._denied and (self._refusals is None or self._refusals.retry_at <= now)
+        return not self._denied and (self._retry_at is None or self._retry_at <= now)
 
     def availability(self, now: datetime) -> Availability:
         if self._since is None or self._changed_at is None:
@@ -62,8 +65,9 @@ class PoolHistory:
         )
 
     def _wait(self, now: datetime) -> None:
-        times = 1 if self._refusals is None else self._refusals.times + 1
-        self._refusals = LaunchRefusals(times=times, at=now)
+        doubled = FIRST_WAIT * (1 << min(self._refusals, 10))
+        self._refusals += 1
+        self._retry_at = now + min(doubled, self.longest_wait)
         self._set(has=False, now=now)
 
     def _set(self, *, has: bool, now: datetime) -> None:

@@ -18,7 +18,7 @@ from dlcloud.core.elastic import Worker, WorkerState
 from dlcloud.core.errors import CapacityError
 from dlcloud.core.instance import Market
 from dlcloud.core.policies.catalog import POLICIES
-from dlcloud.core.policies.situation import Pool, Scaling, Situation
+from dlcloud.core.policies.situation import Decision, Pool, Scaling, Situation
 from dlcloud.core.protocols import Refusal
 from dlcloud.elastic.deadline import ASK_EVERY_S, DeadlineScaler
 from dlcloud.elastic.pools import PoolHistory
@@ -45,17 +45,30 @@ def worker(number, market=SPOT, state=WorkerState.TRAINING, zone="us-east-1a"):
 FIRST = worker(0, ON_DEMAND)
 
 
-def follow(workers, targets, *, askable=PRICES, is_launching=False):
-    return follow_targets(workers, targets, askable=askable, is_launching=is_launching, reason="why")
+def follow(workers, targets, hope=None, *, askable=PRICES, is_launching=False):
+    sure = Decision(targets=targets, reason="why")
+    hoped = Decision(targets=targets if hope is None else hope, reason="hope")
+    return follow_targets(workers, sure, hoped, askable=askable, is_launching=is_launching)
 
 
-def test_missing_on_demand_instances_are_requested_before_spot_ones():
-    decision = follow([FIRST], {OD: 3, A: 2, B: 1})
-    assert (decision.launch, decision.market, decision.pools) == (2, ON_DEMAND, (TYPE,))
-    assert decision.reasons == (f"requesting 2 on-demand in {TYPE}: why",)
-    decision = follow([FIRST], {OD: 1, A: 2, B: 1})
+def test_spot_is_asked_before_on_demand():
+    decision = follow([FIRST], {OD: 3}, {OD: 1, A: 2, B: 1})
     assert (decision.launch, decision.market, decision.pools) == (3, SPOT, (A[1], B[1]))
     assert follow([FIRST], {OD: 1, A: 2}, is_launching=True).launch == 0
+    decision = follow([FIRST], {OD: 3}, {OD: 1, A: 2, B: 1}, askable={OD})
+    assert (decision.launch, decision.market, decision.pools) == (2, ON_DEMAND, (TYPE,))
+    assert decision.reasons == (f"requesting 2 on-demand in {TYPE}: why",)
+
+
+def test_a_missing_coordinator_is_requested_first():
+    decision = follow([worker(1)], {OD: 1, A: 1}, {OD: 1, A: 3})
+    assert (decision.launch, decision.market) == (1, ON_DEMAND)
+
+
+def test_spot_that_is_only_hoped_for_lets_no_worker_leave():
+    arriving = worker(1, ON_DEMAND, WorkerState.ARRIVING)
+    decision = follow([FIRST, arriving, worker(2, ON_DEMAND)], {OD: 3}, {OD: 1, A: 2})
+    assert (decision.drain, decision.launch, decision.market) == ((), 2, SPOT)
 
 
 def test_a_pool_that_has_just_refused_is_not_asked():
@@ -192,12 +205,12 @@ def test_the_policy_is_asked_on_events_and_by_the_timer_only():
     case = Case()
     for _ in range(5):
         case.decide(FIRST)
-    assert len(case.situations) == 1
+    assert len(case.situations) == 2  # as it is, and as it is hoped to be
     case.clock.advance(ASK_EVERY_S)
     case.decide(FIRST)
-    assert len(case.situations) == 2
+    assert len(case.situations) == 4
     case.decide(FIRST, worker(1, state=WorkerState.ARRIVING))
-    assert len(case.situations) == 3
+    assert len(case.situations) == 6
 
 
 def test_work_left_follows_what_was_measured():

@@ -1,0 +1,180 @@
+"""The controller's part of a deadline lived through a trace, in virtual time, beside the simulation of it."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.deadline import Work
+from dlcloud.core.deadline_costs import keep_base
+from dlcloud.core.deadline_scaling import pool_of, spot_pool
+from dlcloud.core.elastic import Worker, WorkerState
+from dlcloud.core.errors import CapacityError
+from dlcloud.core.instance import Market
+from dlcloud.core.policies.catalog import POLICIES
+from dlcloud.core.protocols import Refusal
+from dlcloud.core.simulation.generate import Rates, generate_window
+from dlcloud.core.simulation.replay import Job, replay
+from dlcloud.elastic.deadline import DeadlineScaler
+from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.launch.launcher import LaunchedMembers
+from tests.fakes.clock import START, FakeClock
+from tests.fakes.samples import instance
+
+TYPE = "c7i.xlarge"
+ZONES = ("us-east-1a", "us-east-1b")
+ON_DEMAND_USD, SPOT_USD = 0.18, {"us-east-1a": 0.05, "us-east-1b": 0.06}
+BOOT_S, PAUSE_S, TURN_S = 180.0, 10.0, 30.0
+STEP_S = 30.0
+"""Of one worker alone; n workers take an n-th of it."""
+
+
+class Life:
+    """Instances that follow a window, in turns of virtual seconds; a decision takes effect at once."""
+
+    def __init__(self, window, *, size, steps, allowed_s):
+        self.window, self.size, self.steps, self.allowed_s = window, size, steps, allowed_s
+        self.clock, self.registry, self.workers = FakeClock(), WorkerRegistry(), {}
+        self.prices = {(Market.ON_DEMAND, TYPE): ON_DEMAND_USD}
+        self.prices |= {(Market.SPOT, spot_pool(zone, TYPE)): SPOT_USD[zone] for zone in ZONES}
+        self.scaler = DeadlineScaler(
+            began_at=START,
+            deadline=START + timedelta(seconds=allowed_s),
+            work=Work(steps=steps, per_hour=3600 / STEP_S),
+            size=(1, size),
+            base=1,
+            policy=POLICIES["elastic"],
+            prices=lambda: self.prices,
+            registry=self.registry,
+            clock=self.clock,
+            emit=lambda _: None,
+            store_outlook=lambda *_: None,
+        )
+        self.registry.steps = steps
+        self.boots, self.done, self.recorded, self.paused_s, self.usd, self.count = {}, 0.0, 0, 0.0, 0.0, 0
+
+    def run(self):
+        while self.done < self.steps and self.clock.monotonic() < 4 * self.allowed_s:
+            self.follow_trace()
+            self.join()
+            for _ in range(4):  # one market at a time
+                if not self.decide():
+                    break
+            self.train()
+            self.clock.advance(TURN_S)
+        return self
+
+    def obtainable(self, zone):
+        pool = next(pool for pool in self.window.pools if pool.name == zone)
+        now_s = self.clock.monotonic()
+        return (
+            0
+            if now_s >= pool.end_s
+            else next(
+                count
+                for at_s, count in reversed(list(zip(pool.starts_s, pool.counts, strict=True)))
+                if at_s <= now_s
+            )
+        )
+
+    def living(self, key=None):
+        return [w for w in self.workers.values() if w.stays and key in (None, pool_of(w.member.instance))]
+
+    def follow_trace(self):
+        for zone in ZONES:
+            here = self.living((Market.SPOT, spot_pool(zone, TYPE)))
+            for worker in here[self.obtainable(zone) :]:
+                self.registry.observe(worker.instance_id, {"record": "event", "event": "notice"})
+                self.set_state(worker, WorkerState.GONE)
+
+    def set_state(self, worker, state):
+        if WorkerState.TRAINING in (worker.state, state):
+            self.paused_s = PAUSE_S
+        self.workers[worker.instance_id] = replace(worker, state=state)
+
+    def join(self):
+        for worker in self.living():
+            if (
+                worker.state is WorkerState.ARRIVING
+                and self.boots[worker.instance_id] <= self.clock.monotonic()
+            ):
+                self.set_state(worker, WorkerState.TRAINING)
+
+    def decide(self):
+        decision = self.scaler.decide(list(self.workers.values()), is_launching=False)
+        for name in decision.drain:
+            self.set_state(self.workers[name], WorkerState.GONE)
+        if decision.launch:
+            self.launch(decision)
+        return decision.launch
+
+    def launch(self, decision):
+        missing, refusals = decision.launch, []
+        for name in sorted(decision.pools, key=lambda name: self.prices[decision.market, name]):
+            zone = name.partition(" ")[0] if decision.market is Market.SPOT else ZONES[0]
+            room = missing
+            if decision.market is Market.SPOT:
+                room = self.obtainable(zone) - len(self.living((Market.SPOT, name)))
+            given = max(0, min(missing, room))
+            missing -= given
+            for _ in range(given):
+                self.add(decision.market, zone)
+            if missing:
+                error = CapacityError("none")
+                refusals.append(Refusal(pool=f"{TYPE} {decision.market}", zone=zone, error=error))
+        grown = LaunchedMembers(members=[], connections={}, refusals=tuple(refusals))
+        self.scaler.handle_launch(decision, grown, new=decision.launch - missing, is_final=False)
+
+    def add(self, market, zone):
+        made = instance(f"i-{self.count:03}", market=market, zone=zone, launched_at=self.clock.now())
+        member = Member(instance=made, hourly_usd=None)
+        self.count += 1
+        self.registry.add(member)
+        self.boots[made.instance_id] = self.clock.monotonic() + BOOT_S
+        self.workers[made.instance_id] = Worker(member=member, state=WorkerState.ARRIVING)
+
+    def train(self):
+        training = sum(worker.state is WorkerState.TRAINING for worker in self.living())
+        self.usd += sum(self.prices[pool_of(w.member.instance)] for w in self.living()) * TURN_S / 3600
+        paused_s = min(TURN_S, self.paused_s)
+        self.paused_s -= paused_s
+        self.done += (TURN_S - paused_s) * training / STEP_S
+        for step in range(self.recorded + 1, int(self.done) + 1):
+            record = {"record": "step", "step": step, "world_size": training, "seconds": STEP_S / training}
+            self.registry.observe("i-000", record | {"worker": "i-000.1"})
+            self.scaler.observe(record)
+        self.recorded = int(self.done)
+
+
+def simulate(window, *, size, steps, allowed_s):
+    priced = replace(
+        window,
+        pools=tuple(replace(p, prices=(SPOT_USD[p.name],) * len(p.counts)) for p in window.pools),
+    )
+    job = Job(
+        work_s=steps * STEP_S,
+        allowed_s=allowed_s,
+        on_demand_usd=ON_DEMAND_USD,
+        spot_usd=0.05,
+        maximum=size,
+        boot_s=BOOT_S,
+        changeover_s=PAUSE_S,
+    )
+    return replay(job, priced, keep_base(POLICIES["elastic"], 1))
+
+
+def window_of(seed):
+    made = generate_window(seed, hours=60, pools=2, rates=Rates(count=6))
+    named = tuple(replace(pool, name=zone) for pool, zone in zip(made.pools, ZONES, strict=True))
+    return replace(made, pools=named)
+
+
+@pytest.mark.parametrize(("hours", "seed"), [(9.5, 1), (12, 5)])
+def test_cost_and_finish_agree_with_the_simulation(hours, seed):
+    size, steps = 8, int(8 * 8 * 3600 / STEP_S)
+    setting = {"size": size, "steps": steps, "allowed_s": hours * 3600}
+    life, expected = Life(window_of(seed), **setting).run(), simulate(window_of(seed), **setting)
+    assert life.clock.monotonic() <= hours * 3600
+    assert life.usd == pytest.approx(expected.usd, rel=0.05)
+    assert life.clock.monotonic() == pytest.approx(expected.finished_s, rel=0.05)
