@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dlcloud.local.hosts import write_hosts
-from dlcloud.local.processes import UMASK
+from dlcloud.local.processes import UMASK, start_process
 from dlcloud.local.rootfs import RootFs, give
 
 _PROGRAM = Path(__file__).with_name("container_init.py")
@@ -103,7 +103,7 @@ class Container:
         self._watch = asyncio.create_task(self._await_end(self._process))
 
     async def _unshare(self, output: BinaryIO) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
+        return await start_process(
             *_unshare_command(),
             self.interpreter,
             *("-I", "-S", str(_PROGRAM)),
@@ -159,10 +159,10 @@ class Container:
         options: dict[str, Any] = {"env": variables, "stdin": stdin, "stdout": stdout, "stderr": stderr}
         options |= {"umask": UMASK, "start_new_session": not has_terminal}
         if self.rootfs is not None:
-            return await asyncio.create_subprocess_exec(*self._enter_command(), *argv, cwd="/", **options)
+            return await start_process(*self._enter_command(), *argv, cwd="/", **options)
         if self.owner != os.getuid():
             options |= {"user": self.owner, "group": self.owner, "extra_groups": []}
-        return await asyncio.create_subprocess_exec(*argv, cwd=self.root / "home", **options)
+        return await start_process(*argv, cwd=self.root / "home", **options)
 
     def _enter_command(self) -> tuple[str, ...]:
         """Return the words that run a program in the namespaces, in the instance's home.

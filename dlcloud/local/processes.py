@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT_VARIABLE = "DLCLOUD_ROOT"
 # As on EC2's images; the daemon's own is narrower.
@@ -27,6 +28,36 @@ _POLL_S = 0.02
 _KILL_S = 5.0
 
 log = logging.getLogger(__name__)
+
+
+async def start_process(
+    *argv: str,
+    **options: Any,  # noqa: ANN401 - those of subprocess.Popen
+) -> asyncio.subprocess.Process:
+    """Start a process; one whose start is cancelled is killed, and its children see the end of their input.
+
+    A cancelled `asyncio.create_subprocess_exec` waits for ever if a child of the process reads from the pipe
+    that it had not connected yet. Source: CPython 3.11.7, asyncio/base_subprocess.py; issues 103847, 125502.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    starting = asyncio.ensure_future(asyncio.create_subprocess_exec(*argv, **options))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_kill_started)
+        raise
+
+
+def _kill_started(starting: "asyncio.Future[asyncio.subprocess.Process]") -> None:
+    if starting.cancelled() or starting.exception() is not None:
+        return
+    process = starting.result()
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def shell_path() -> str:

@@ -1,7 +1,11 @@
 """The parts that need no daemon: allocation, user data, faults, prices, state."""
 
+import asyncio
 import base64
 import gzip
+import os
+import select
+import subprocess
 from decimal import Decimal
 
 import pytest
@@ -11,9 +15,11 @@ from dlcloud.local.addresses import AddressPool
 from dlcloud.local.capacity import UNLIMITED, Capacity, Offer, Pool, Strategy, allocate
 from dlcloud.local.cloudinit import read_user_data
 from dlcloud.local.faults import Fault, FaultInjector
-from dlcloud.local.processes import package_sources
+from dlcloud.local.processes import package_sources, start_process
 from dlcloud.local.services import on_demand_price, spot_usd
 from dlcloud.local.site_files import SiteState, read_state, write_state
+
+LIMIT_S = 60.0
 
 
 def offer(name, left, price, zone="a", **more):
@@ -162,3 +168,25 @@ def test_an_instance_gets_its_packages_from_where_this_machine_does(tmp_path):
     config.touch()
     assert package_sources(own) == {"PIP_FIND_LINKS": "/wheels", "PIP_CONFIG_FILE": str(config)}
     assert package_sources({**own, "PIP_CONFIG_FILE": "/dev/null"})["PIP_CONFIG_FILE"] == "/dev/null"
+
+
+@pytest.mark.parametrize("rounds", range(8))
+def test_a_process_whose_start_is_cancelled_is_killed(rounds):
+    """However far the start has come, counted in rounds of the event loop; its child reads its input."""
+
+    async def cancel_start(held):
+        options = {"stdin": subprocess.PIPE, "pass_fds": [held]}
+        starting = asyncio.create_task(start_process("/bin/sh", "-c", "cat; :", **options))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait([starting], timeout=LIMIT_S)
+        assert starting.done()
+        if not starting.cancelled():
+            starting.result().stdin.close()
+        os.close(held)
+        return await asyncio.to_thread(select.select, [open_while_it_runs], [], [], LIMIT_S)
+
+    open_while_it_runs, held = os.pipe()
+    assert asyncio.run(cancel_start(held))[0], "the process runs on"
+    os.close(open_while_it_runs)
