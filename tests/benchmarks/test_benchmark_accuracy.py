@@ -12,7 +12,7 @@ def test_trained_digits_keep_their_accuracy_in_int8_on_every_engine(alone, openv
     command = [openvino_python, "-m", "benchmarks.quantization", "--network", "digits", *SHORT]
     done = subprocess.run(
         [*command, "--engine", "onnxruntime", "openvino", "--cache", "models", "--output", "records.jsonl"],
-        cwd=alone, capture_output=True, text=True, timeout=280, check=False,
+        cwd=alone, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     records = map(json.loads, (alone / "records.jsonl").read_text().splitlines())
@@ -70,7 +70,7 @@ for layer in layers:
 print("equal")
 """
     done = subprocess.run(
-        [openvino_python, "-c", script], cwd=alone, capture_output=True, text=True, timeout=280, check=False
+        [openvino_python, "-c", script], cwd=alone, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.stdout == "equal\n", done.stderr
 

@@ -38,7 +38,7 @@ def run(folder, *arguments, **settings):
     if settings:
         entries = [{"name": name, **changes} for name, changes in settings.items()]
         command += ["--settings", json.dumps(entries)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
 def records(folder, kind):
@@ -156,7 +156,7 @@ def test_the_command_finds_the_programs_of_its_environment(job):
         env={**os.environ, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -190,7 +190,7 @@ def test_an_interruption_ends_the_command_and_its_children(job):
     while not line.strip().isdecimal():
         line = process.stderr.readline()
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     assert process.returncode == 130
     assert gone(int(line))
 

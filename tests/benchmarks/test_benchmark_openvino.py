@@ -30,7 +30,7 @@ def run(alone, openvino_python, cache):
         command = [openvino_python, "-m", "benchmarks.quantization", *SHORT, "--cache", cache]
         done = subprocess.run(
             [*command, "--output", "records.jsonl", *arguments],
-            cwd=alone, capture_output=True, text=True, timeout=300, check=False,
+            cwd=alone, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         return done, [json.loads(line) for line in (alone / "records.jsonl").read_text().splitlines()]
 
@@ -187,7 +187,7 @@ def test_bf16_runs_if_the_processor_has_it(flag):
 
 def test_without_openvino_one_line_names_its_requirements(alone):
     command = [sys.executable, "-m", "benchmarks.quantization", "--engine", "openvino"]
-    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("openvino is not installed: pip install -r ")

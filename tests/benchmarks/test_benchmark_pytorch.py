@@ -56,7 +56,7 @@ print("dilated pooling", np.array_equal(ours, session.run(None, {"x": image})[0]
 def test_pytorch_runs_the_same_network_and_int8_by_real_int8_kernels(alone, pytorch_python):
     done = subprocess.run(
         [pytorch_python, "-c", SAME_NETWORK_AND_REAL_INT8],
-        cwd=alone, capture_output=True, text=True, timeout=280, check=False,
+        cwd=alone, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert lines[0] == "same network True", done.stderr
@@ -87,7 +87,7 @@ print(len(models.fold_files(models.Path(int8["model"]))))
 def test_pytorch_judges_the_digits_fold_by_fold(alone, pytorch_python):
     done = subprocess.run(
         [pytorch_python, "-c", DIGITS_BY_FOLDS],
-        cwd=alone, capture_output=True, text=True, timeout=280, check=False,
+        cwd=alone, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["1797 True", "5"], done.stderr
 

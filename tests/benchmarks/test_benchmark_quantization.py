@@ -15,7 +15,7 @@ STANDARD_LIBRARY_ONLY = [sys.executable, "-I", "-S", "-c"]
 
 def quantization(python, folder, *arguments):
     command = [python, "-m", "benchmarks.quantization", "--engine", "onnxruntime", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
 def records(path, kind):
@@ -112,7 +112,7 @@ def test_help_needs_only_the_standard_library_and_names_every_parameter(alone, n
     imports = f"import sys; sys.path.insert(0, '.'); from {benchmark.module}.__main__ import main"
     script = f"{imports}; main(['--help'])"
     done = subprocess.run(
-        [*STANDARD_LIBRARY_ONLY, script], cwd=alone, capture_output=True, text=True, timeout=60, check=False
+        [*STANDARD_LIBRARY_ONLY, script], cwd=alone, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     for parameter in benchmark.parameters:

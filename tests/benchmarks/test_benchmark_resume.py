@@ -194,7 +194,7 @@ def test_a_sweep_killed_and_resumed_measures_each_case_once_and_shows_all(alone)
     first.communicate()
     done = {record["case"] for record in records_of(path, "case")}
     assert 1 <= len(done) < 3
-    out, _ = sweep(alone, "--output", "out.jsonl", "--resume").communicate(timeout=120)
+    out, _ = sweep(alone, "--output", "out.jsonl", "--resume").communicate(timeout=600)
     err = (alone / "stderr").read_text()
     assert [record["case"] for record in records_of(path, "case")] == ["sample 0", "sample 1", "sample 2"]
     assert err.count("measured before on here") == len(done)
@@ -202,7 +202,7 @@ def test_a_sweep_killed_and_resumed_measures_each_case_once_and_shows_all(alone)
     assert all(f"sample {number}" in out for number in range(3))
     assert out.count("baseline") == 3
     again = sweep(alone, "--output", "new.jsonl", "--resume", "out.jsonl", "--host", "there")
-    again.communicate(timeout=60)
+    again.communicate(timeout=600)
     ends = records_of(alone / "new.jsonl", "case")
     assert [(end["case"], end["host"]) for end in ends] == [(f"sample {n}", "here") for n in range(3)]
     assert len(records_of(alone / "new.jsonl", "result")) == 6
@@ -210,7 +210,7 @@ def test_a_sweep_killed_and_resumed_measures_each_case_once_and_shows_all(alone)
 
 def test_resume_without_a_file_is_refused(alone):
     process = sweep(alone, "--resume")
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == 2
     assert "--resume needs --output" in (alone / "stderr").read_text()
 

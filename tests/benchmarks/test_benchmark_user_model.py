@@ -31,12 +31,12 @@ np.save("wrong.npy", inputs[:, :, 1:])
 
 def run(python, folder, *arguments):
     command = [python, "-m", "benchmarks.quantization", *SHORT, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture
 def made(alone, openvino_python):
-    subprocess.run([openvino_python, "-c", MAKE], cwd=alone, check=True, timeout=280)
+    subprocess.run([openvino_python, "-c", MAKE], cwd=alone, check=True, timeout=600)
     return alone
 
 
@@ -144,7 +144,7 @@ np.savez("labelled.npz", inputs=images.numpy(), labels=net(images).argmax(1).num
 )
 @pytest.mark.parametrize("engine", ["openvino", "pytorch"])
 def test_an_exported_program_of_pytorch_is_quantized_and_run(alone, pytorch_python, engine):
-    subprocess.run([pytorch_python, "-c", EXPORT], cwd=alone, check=True, timeout=100)
+    subprocess.run([pytorch_python, "-c", EXPORT], cwd=alone, check=True, timeout=600)
     arguments = ["--model", "mine.pt2", "--data", "labelled.npz", "--engine", engine, "--batch", "2"]
     done = run(pytorch_python, alone, *arguments, "--output", "records.jsonl")
     assert done.returncode == 0, done.stderr

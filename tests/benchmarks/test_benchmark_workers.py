@@ -18,7 +18,7 @@ def start(folder, variants, *arguments, **options):
 
 def run(folder, variants, *arguments):
     process = start(folder, variants, *arguments)
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=600)
     return process.returncode, stdout, stderr
 
 
@@ -114,7 +114,7 @@ def test_an_interruption_ends_the_workers_and_says_so(alone, number):
     process = start(alone, variants, "--width", "0.0001", "--max-seconds", "60", start_new_session=True)
     workers = wait_for_workers(process, alone, 2)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-    stdout, _ = process.communicate(timeout=30)
+    stdout, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "interrupted" in stdout
     assert records(alone, "end")[0]["ok"] is False
@@ -141,7 +141,7 @@ def test_what_a_worker_starts_counts_with_it_and_ends_with_it(alone):
     while '"record":"sample"' not in (alone / "records.jsonl").read_text() and time.monotonic() < deadline:
         time.sleep(0.02)
     grandchildren = [pid for child in children(process.pid) for pid in children(child)]
-    _, stderr = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=600)
     assert process.returncode == 0, stderr
     assert len(grandchildren) == 1
     assert gone(int(grandchildren[0]))

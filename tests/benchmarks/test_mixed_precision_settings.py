@@ -125,7 +125,7 @@ def test_an_absent_gpu_ends_the_program_in_one_line(capsys, monkeypatch, tmp_pat
 
 def test_without_pytorch_one_line_names_the_requirements(alone):
     command = [sys.executable, "-m", "benchmarks.mixed_precision", "--network", "tiny", "--device", "cpu"]
-    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("torch is not installed: pip install -r ")

@@ -21,7 +21,7 @@ def run(alone, training_python):
     def start(*arguments):
         command = [training_python, "-m", "benchmarks.mixed_precision", "--device", "cpu", *QUICK, *arguments]
         done = subprocess.run(
-            [*command, "--output", "records.jsonl"], cwd=alone, capture_output=True, text=True, timeout=280,
+            [*command, "--output", "records.jsonl"], cwd=alone, capture_output=True, text=True, timeout=600,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -75,7 +75,7 @@ for name in ("fp32", "bf16"):
 
 def script(python, folder, text, **environment):
     done = subprocess.run(
-        [python, "-c", text], cwd=folder, capture_output=True, text=True, timeout=280, check=False,
+        [python, "-c", text], cwd=folder, capture_output=True, text=True, timeout=600, check=False,
         env={**os.environ, **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

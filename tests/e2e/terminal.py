@@ -15,7 +15,7 @@ import boto3
 from dlcloud.local.site import LocalEndpoint, LocalSite
 
 DLCLOUD = Path(sys.executable).with_name("dlcloud")
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 
 QUICK = """
 name: quick

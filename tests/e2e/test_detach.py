@@ -94,7 +94,6 @@ def elsewhere(left: User, tmp_path_factory: pytest.TempPathFactory) -> User:
     return User(tmp_path_factory.mktemp("elsewhere"), variables=variables)
 
 
-@pytest.mark.timeout(600)
 def test_a_launcher_that_is_killed_leaves_one_controller_and_no_process(left: User):
     home = left.home / ".dlcloud"
     (controller,) = processes_of(home, word="recipe.yaml --name left", inside=True)
@@ -105,7 +104,6 @@ def test_a_launcher_that_is_killed_leaves_one_controller_and_no_process(left: Us
     assert "is controlled by its own instance" in refused.stderr
 
 
-@pytest.mark.timeout(600)
 def test_another_machine_watches_resizes_and_brings_the_results_home(left: User, elsewhere: User):
     for path in (left.home / ".dlcloud").iterdir():
         if path.name != "local":

@@ -87,7 +87,7 @@ def test_a_wheel_carries_recipes_and_templates(user, tmp_path):
         str(tmp_path / "site"),
         str(ROOT),
     ]
-    subprocess.run(command, check=True, capture_output=True, timeout=180)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
     assert (tmp_path / "site" / "dlcloud" / "py.typed").exists()
     program = (
         "import dlcloud, sys; from dlcloud.cli.main import main; assert 'site' in dlcloud.__file__; main()"

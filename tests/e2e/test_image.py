@@ -46,7 +46,6 @@ def interrupted(user: User, recipe: str, line: str) -> None:
     command.wait()
 
 
-@pytest.mark.timeout(300)
 def test_instances_of_an_image_are_set_up_and_have_no_secret_of_another(user: User, recipe):
     made = user.json("image", recipe())["result"]["records"][0]
     assert (made["name"], made["state"], made["size_gib"]) == ("dlcloud-prepared", "available", 75)
@@ -73,7 +72,6 @@ def test_instances_of_an_image_are_set_up_and_have_no_secret_of_another(user: Us
     assert images(user) == [made]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("line", ["removing keys", "creating image"])
 def test_a_command_that_was_killed_is_continued_and_makes_one_image(user: User, recipe, line):
     before = {image["image_id"] for image in images(user)}
@@ -87,7 +85,6 @@ def test_a_command_that_was_killed_is_continued_and_makes_one_image(user: User, 
     store.close()
 
 
-@pytest.mark.timeout(300)
 def test_gc_removes_what_is_superseded_and_finds_what_a_kill_left(user: User, recipe):
     user.run("image", recipe())
     user.run("image", recipe())

@@ -53,13 +53,12 @@ LOST = (
 
 
 @pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute or two: set DLCLOUD_FAULTS=1")
-@pytest.mark.timeout(600)
 def test_a_training_outlives_the_end_of_its_coordinator(user: User):
     recipe = user.home / "lost.yaml"
     recipe.write_text(LOST)
     python_with(PACKAGE / "requirements" / "elastic.txt")
     up = user.begin("up", str(recipe), "--output", "json")
-    output, progress = up.communicate(timeout=550)
+    output, progress = up.communicate(timeout=600)
     assert up.returncode == 0, progress
     result = json.loads(output)["result"]
     (training,) = result["records"]
@@ -82,7 +81,6 @@ workload:
 """
 
 
-@pytest.mark.timeout(400)
 def test_a_training_goes_on_below_the_count_of_its_recipe(user: User):
     """Resized to one worker, it ends with its last step; the two of its recipe are not waited for."""
     recipe = user.home / "smaller.yaml"
@@ -95,14 +93,13 @@ def test_a_training_goes_on_below_the_count_of_its_recipe(user: User):
     preview = user.run("resize", name, "1", "--dry-run").stdout
     assert "the training goes on with 1 or more workers" in preview
     user.run("resize", name, "1")
-    _, progress = up.communicate(timeout=200)
+    _, progress = up.communicate(timeout=600)
     assert up.returncode == 0, progress
     assert sorted(steps_of(user, "smaller")) == list(range(1, 181))
     assert "Timeout expired" not in progress
     assert user.alive() == []
 
 
-@pytest.mark.timeout(600)
 def test_a_training_outlives_an_interruption_and_the_end_of_its_launcher(user: User):
     recipe = user.home / "elastic.yaml"
     recipe.write_text(RECIPE)

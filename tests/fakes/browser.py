@@ -70,7 +70,7 @@ class Browser:
     def close(self):
         """End it, with all that it kept."""
         self._process.terminate()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=600)
         self._to.close()
         self._from.close()
         self._folder.cleanup()

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "run-1"
 FAST = {"quorum_s": 20.0, "heal_s": 20.0, "stall_s": 3.0, "stall_factor": 5.0}
-LIMIT_S = 180.0
+LIMIT_S = 600.0
 
 
 def free_port():

@@ -29,7 +29,7 @@ def alone(tmp_path):
 def run_program(trainer_python, alone):
     """Run Python with the pinned packages, and behind them those of the tests."""
 
-    def run(*arguments, timeout_s=280):
+    def run(*arguments, timeout_s=600):
         packages = Path(pytest.__file__).parents[1]
         environment = {
             **os.environ,

@@ -21,13 +21,13 @@ from dlcloud.trainer.processes import make_workers
 from dlcloud.trainer.records import Event, Records
 from tests.fakes.training import read_records, write_control_file
 
-DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(60)"
+DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(3600)"
 STUBBORN = (
-    "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready','w'); time.sleep(90)"
+    "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready','w'); time.sleep(3600)"
 )
 DONE = "pass"
 FAILS = "raise SystemExit(3)"
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 SOME_TICKS = 10
 
 
@@ -108,7 +108,7 @@ def test_a_worker_that_fails_is_started_again_and_then_given_up(tmp_path):
 
 
 def test_a_worker_that_is_asked_to_leave_before_it_listens_has_left(tmp_path):
-    desk = Desk(tmp_path, "import time; time.sleep(90)")
+    desk = Desk(tmp_path, "import time; time.sleep(3600)")
     desk.once("worker_started", desk.leave)
     assert desk.run() == DRAINED
     assert desk.events("worker_ended")[0]["cause"] == "ended by SIGTERM"
@@ -145,7 +145,7 @@ def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_p
 def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     desk = Desk(tmp_path, STUBBORN, "--margin", "90", "--last-seconds", "60")
-    deadline = in_seconds(65)
+    deadline = in_seconds(61.5)
     desk.when(
         (tmp_path / "ready").exists,
         lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=deadline)),
@@ -223,8 +223,8 @@ def test_a_notice_is_followed_where_the_rebalance_path_fails(tmp_path):
 
 
 def test_a_notice_whose_time_slides_is_followed_and_recorded_once(tmp_path):
-    desk = Desk(tmp_path, DRAINS, "--margin", "3", "--last-seconds", "1")
-    desk.fetch = lambda: SpotStatus(action="terminate", at=in_seconds(6))
+    desk = Desk(tmp_path, DRAINS, "--margin", "60", "--last-seconds", "1")
+    desk.fetch = lambda: SpotStatus(action="terminate", at=in_seconds(61))
     assert desk.run() == DRAINED
     (event,) = desk.events("notice")
     (drain,) = desk.events("drain")

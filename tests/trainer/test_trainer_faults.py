@@ -30,7 +30,6 @@ def some_steps(cluster, name, count=5):
     cluster.wait_for_step(name, newest(cluster, name) + count)
 
 
-@pytest.mark.timeout(200)
 def test_workers_turn_to_a_new_coordinator_with_their_state(trainer_python, alone):
     """The instance with lighthouse, ledger and a worker is gone at once; a newcomer has none of it."""
     script, all_three = [*DIGITS, "--epochs", "8", "--shards", "2"], ["--minimum", "3"]
@@ -61,7 +60,6 @@ def test_workers_turn_to_a_new_coordinator_with_their_state(trainer_python, alon
         assert cluster.steps("d")[0]["step"] > reached
 
 
-@pytest.mark.timeout(200)
 def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer_python, alone):
     """The hung one holds a sum up until the others break it off; the one cut off knows that it is."""
     with Cluster(trainer_python, alone, FOREVER) as cluster, Proxy(cluster.port) as proxy:
@@ -89,7 +87,6 @@ def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer
     assert all(record["quorum"] for record in steps[2])
 
 
-@pytest.mark.timeout(200)
 def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_python, alone):
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "abc":
@@ -115,7 +112,6 @@ def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_pyth
         check_exactly_once([cluster.steps(name) for name in "abc"], samples)
 
 
-@pytest.mark.timeout(200)
 def test_a_run_that_waits_goes_on_alone_once_its_minimum_is_lowered(trainer_python, alone):
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "ab":
@@ -131,7 +127,6 @@ def test_a_run_that_waits_goes_on_alone_once_its_minimum_is_lowered(trainer_pyth
         check_exactly_once([cluster.steps(name) for name in "ab"], samples)
 
 
-@pytest.mark.timeout(200)
 def test_an_agent_takes_lighthouse_and_ledger_over_from_one_that_is_lost(trainer_python, alone):
     """Agents start everything: the lighthouse of the first, then, once promoted, that of the second."""
     agents = Agents(trainer_python, alone, [*DIGITS, "--epochs", "6"])
@@ -154,7 +149,6 @@ def test_an_agent_takes_lighthouse_and_ledger_over_from_one_that_is_lost(trainer
 
 
 @pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute: set DLCLOUD_FAULTS=1")
-@pytest.mark.timeout(400)
 def test_a_worker_that_is_slow_takes_part_when_it_can(trainer_python, alone):
     """It is late at every step, by more than a step waits, and no sample is lost or taken twice."""
     with Cluster(trainer_python, alone, FOREVER) as cluster:
@@ -171,7 +165,6 @@ def test_a_worker_that_is_slow_takes_part_when_it_can(trainer_python, alone):
 
 
 @pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute: set DLCLOUD_FAULTS=1")
-@pytest.mark.timeout(400)
 def test_workers_hang_again_and_again(trainer_python, alone):
     """The others in turn, also in the middle of a reduction; no worker takes a step that others have."""
     with Cluster(trainer_python, alone, FOREVER) as cluster:

@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def service():
     server = Service()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()

@@ -12,7 +12,7 @@ from dlcloud.trainer.quorum_client import QuorumClient
 from dlcloud.trainer.quorum_server import QuorumServer
 from tests.fakes.training import read_records, wait_until
 
-JOIN_S, SILENT_S, LIMIT_S = 4.0, 5.0, 60.0
+JOIN_S, SILENT_S, LIMIT_S = 4.0, 5.0, 300.0
 
 
 def roster(*names, minimum=1):

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 
-import pytest
-
 from dlcloud.trainer.options import parse
 from dlcloud.trainer.processes import make_lighthouse, make_workers, torchrun_command
 from dlcloud.trainer.records import Records
@@ -35,7 +33,6 @@ def test_one_torchrun_starts_all_workers_and_coordinator_has_the_store():
     assert "store" in make_lighthouse(options, records).command
 
 
-@pytest.mark.timeout(300)
 def test_a_script_under_torchrun_trains_leaves_and_resumes(trainer_python, alone):
     port = free_port()
     base = [
@@ -78,7 +75,7 @@ def test_a_script_under_torchrun_trains_leaves_and_resumes(trainer_python, alone
         first.wait()
     reached = max(steps())
     second = subprocess.run(
-        [*base, "--epochs", str(reached // 15 + 1)], cwd=alone, env=environment, timeout=100, check=False
+        [*base, "--epochs", str(reached // 15 + 1)], cwd=alone, env=environment, timeout=600, check=False
     )
     assert second.returncode == 0
     assert steps()[steps().index(reached) + 1] == reached + 1

@@ -2,8 +2,6 @@
 
 import signal
 
-import pytest
-
 from tests.fakes.training import Cluster, check_exactly_once, read_records, wait_until
 
 EPOCHS = 12
@@ -21,7 +19,6 @@ def held(cluster, name, *, step):
     return any(event["step"] >= step for event in cluster.events(name, "hold"))
 
 
-@pytest.mark.timeout(420)
 def test_a_run_survives_joins_a_drain_a_kill_and_a_lighthouse_restart(trainer_python, alone):
     """Exact mode: the loss of every step is that of one fixed worker, whatever happened.
 
@@ -79,7 +76,6 @@ def check_latecomer(cluster):
     assert "serves run run-1, not another" in cluster.output("stranger")
 
 
-@pytest.mark.timeout(300)
 def test_a_run_that_lost_all_workers_resumes_from_its_checkpoint(trainer_python, alone):
     folder = str(alone / "checkpoints")
     with Cluster(trainer_python, alone, [*DIGITS, "--epochs", "3"]) as cluster:

@@ -31,7 +31,7 @@ LINTERS = [
 def test_clean(command):
     program, *arguments = command
     done = subprocess.run(
-        [BIN / program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+        [BIN / program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

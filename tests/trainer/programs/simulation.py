@@ -20,7 +20,7 @@ from trainer.records import Records
 from trainer.settings import Settings
 
 POINTS = ("before_forward", "in_sum", "torn_sum", "after_sum", "after_commit", "while_serving")
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 
 class KilledError(BaseException):

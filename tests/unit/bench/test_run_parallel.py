@@ -13,7 +13,7 @@ from tests.fakes.clock import FakeClock
 
 
 def test_the_values_come_in_the_order_of_the_items():
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=600)
 
     def work(item):
         together.wait()
@@ -38,7 +38,7 @@ def test_a_bug_in_one_is_raised_after_the_others_have_ended():
 
 def test_on_ctrl_c_everybody_stops_at_its_next_step_and_cleans_up():
     stop, cleaned, silent = threading.Event(), [], threading.Event()
-    at_work = threading.Barrier(3, timeout=10)
+    at_work = threading.Barrier(3, timeout=600)
 
     def work(item):
         try:

@@ -42,7 +42,7 @@ def dlcloud(home):
             cwd=home.parent,
             env=kept | {"PYTHONPATH": str(ROOT), "DLCLOUD_HOME": str(home), **environment},
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=600,
             check=False,
         )
         lines = done.stderr.splitlines()

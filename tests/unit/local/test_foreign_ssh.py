@@ -42,7 +42,7 @@ def host(instance):
 
 
 def run(argv, text=""):
-    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_script_on_standard_input_runs_without_prompts(command, instance):

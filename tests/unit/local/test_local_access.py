@@ -59,7 +59,7 @@ class Signer:
 
     def send(self, headers, body=DESCRIBE, *, path="/", method="POST"):
         """Send a request: (status, text)."""
-        connection = http.client.HTTPConnection(self.address.hostname, self.address.port, timeout=30)
+        connection = http.client.HTTPConnection(self.address.hostname, self.address.port, timeout=600)
         with contextlib.closing(connection):
             connection.request(method, path, body, headers)
             reply = connection.getresponse()
@@ -287,7 +287,7 @@ def test_another_user_reads_no_user_data_and_no_metadata(rig):
     }
 
     def ask(method, path, headers):
-        connection = http.client.HTTPConnection(entry["host"], entry["metadata_port"], timeout=10)
+        connection = http.client.HTTPConnection(entry["host"], entry["metadata_port"], timeout=600)
         connection.request(method, path, headers=headers)
         reply = connection.getresponse()
         return reply.status, reply.read().decode()

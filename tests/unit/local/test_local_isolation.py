@@ -21,7 +21,7 @@ from tests.fakes.local_ec2 import Rig, wait_for
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = Path(pytest.__file__).parents[1]
 ORDINARY = 4242
-FAR_AWAY_S = 60.0
+FAR_AWAY_S = 600.0
 # Root's home lets no other user in: of it, show the folders that Python is in.
 AS_USER = """
 hold=$1 uid=$2

@@ -42,7 +42,7 @@ def site(tmp_path):
 def ask(rig, method, path, headers):
     """Send one bare request: its status."""
     address = urlsplit(rig.endpoint.url)
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=10)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=600)
     connection.request(method, path, headers=headers)
     status = connection.getresponse().status
     connection.close()
@@ -83,7 +83,7 @@ def test_two_commands_at_once_start_one_daemon(site):
         subprocess.Popen([sys.executable, "-c", CODE, folder], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    pids = {process.communicate(timeout=60)[0].strip() for process in begun}
+    pids = {process.communicate(timeout=600)[0].strip() for process in begun}
     assert pids == {str(site.find().pid)}
 
 

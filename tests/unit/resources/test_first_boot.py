@@ -113,7 +113,7 @@ def prove(root, metadata, text):
     # Written whole, as ssh-keygen's own start-up order on an instance does not promise it to be there yet.
     (ssh / "new").write_text(f"ssh-ed25519 {HOST_KEY} root@ip-10-0-0-1\n")
     (ssh / "new").rename(ssh / "ssh_host_ed25519_key.pub")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors.decode()
     return folder / "host-proof"
 

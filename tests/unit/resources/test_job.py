@@ -12,7 +12,7 @@ import pytest
 
 from dlcloud.resources.texts import template
 
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 
 class Job:

@@ -129,7 +129,7 @@ def test_pins_of_many_threads_are_all_kept_and_readers_see_whole_files(tmp_path)
 def test_the_systems_ssh_accepts_the_pinned_host(host, make_dialer, key_path):
     make_dialer(host).dial(host.endpoint)
     command = ssh_command(host.endpoint, key_path, key_path.with_name("known_hosts"), "echo it works; exit 7")
-    done = subprocess.run(command, capture_output=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout, done.stderr) == (7, b"it works\n", b"")
 
 
@@ -139,7 +139,7 @@ def test_the_systems_ssh_finds_files_with_odd_names(host, make_dialer, key_path,
     odd = tmp_path / 'a "b" %h c'
     shutil.copytree(key_path.parent, odd)
     command = ssh_command(host.endpoint, odd / "key", odd / "known_hosts", "echo odd")
-    done = subprocess.run(command, capture_output=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
     assert (done.stdout, done.stderr) == (b"odd\n", b"")
 
 
@@ -148,7 +148,7 @@ def test_the_systems_ssh_refuses_a_changed_key(host, make_host, make_dialer, key
     make_dialer(host).dial(host.endpoint)
     other = make_host(host.instance_id).start()
     command = ssh_command(other.endpoint, key_path, key_path.with_name("known_hosts"), "echo sent")
-    done = subprocess.run(command, capture_output=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
     assert done.returncode == 255
     assert (other.logins, other.commands) == (0, [])
 

@@ -18,7 +18,7 @@ from tests.fakes.samples import cluster
 
 def ended_well(*processes):
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors.decode()
 
 
