@@ -72,14 +72,15 @@ def test_pytorch_runs_the_same_network_and_int8_by_real_int8_kernels(alone, pyto
 
 
 DIGITS_BY_FOLDS = """
-from benchmarks.quantization import models, pytorch_engine
+from benchmarks.quantization import digits, models, pytorch_engine
 
+digits.EPOCHS = 3  # test_benchmark_accuracy trains in full
 shared = {"network": "digits", "seed": 0}
 fp32 = pytorch_engine.build_fp32(**shared, cache="models").facts
 int8 = pytorch_engine.build_int8(**shared, cache="models", calibration_images=4).facts
 eager = pytorch_engine.infer(model=fp32["model"], precision="fp32-eager", **shared, batch=64, threads=2)
 answers = [max(range(10), key=row.__getitem__) for row in eager.outputs()]
-print(len(answers), sum(a == b for a, b in zip(answers, fp32["labels"])) > 0.97 * len(answers))
+print(len(answers), sum(a == b for a, b in zip(answers, fp32["labels"])) > 0.9 * len(answers))
 print(len(models.fold_files(models.Path(int8["model"]))))
 """
 
