@@ -72,8 +72,16 @@ def test_folders_can_be_pools_of_the_same_windows(simulate):
 def test_generated_windows_and_the_worst_ones_need_no_files(simulate):
     common = ("--work", "4", "--deadline", "6", "--policy", "elastic")
     assert "elastic" in simulate("--generate", "1", "--windows", "3", *common)
-    rows = records(simulate("--adversary", "--refuse-first", "3600", *common, "-o", "json"))
+    worst = ("--adversary", "--refuse-first", "3600", "--refusal", "3600")
+    rows = records(simulate(*worst, *common, "-o", "json"))
     assert rows[0]["missed"] == 0
+
+
+def test_the_recipes_on_demand_base_is_never_left(simulate):
+    text = RECIPE.replace("on_demand_base: 0", "on_demand_base: 1")
+    arguments = ("--generate", "1", "--up-hours", "900", "--down-hours", "0.01", "--policy", "elastic")
+    (row, _) = records(simulate(*arguments, "--work", "4", "--deadline", "6", "-o", "json", text=text))
+    assert row["on_demand_share"] == pytest.approx(1 / 4, abs=0.02)
 
 
 def test_work_and_deadline_come_from_the_recipe(simulate):
