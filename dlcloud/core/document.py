@@ -14,6 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+LONGEST_TEXT = 1 << 18
+DEEPEST = 30
+MOST_EVENTS = 10_000
+
 Path = tuple[str | int, ...]
 Value = str | list["Value"] | dict[str, "Value"] | None
 
@@ -66,9 +70,9 @@ def parse(text: str) -> Document:
     """Parse a YAML text; its faults are in `faults`, never raised."""
     document = Document()
     try:
-        alias = _first_alias(text)
-        if alias is not None:
-            document.faults.append(alias)
+        refusal = _first_refusal(text)
+        if refusal is not None:
+            document.faults.append(refusal)
             return document
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -90,11 +94,25 @@ def parse(text: str) -> Document:
     return document
 
 
-def _first_alias(text: str) -> Fault | None:
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+def _first_refusal(text: str) -> Fault | None:
+    """Return the fault of a text that PyYAML would read for long: its time is bounded by these limits."""
+    if len(text) > LONGEST_TEXT:
+        message = f"has {len(text)} characters; at most {LONGEST_TEXT} are read"
+        return Fault(line=1, path=(), message=message)
+    depth = 0
+    for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+        message = ""
         if isinstance(event, yaml.AliasEvent):
-            line = event.start_mark.line + 1 if event.start_mark else 1
             message = f"aliases (*{event.anchor}) are not understood; write the value out"
+        elif isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            message = "nested too deeply" if depth > DEEPEST else ""
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if number > MOST_EVENTS:
+            message = "has too many values"
+        if message:
+            line = event.start_mark.line + 1 if event.start_mark else 1
             return Fault(line=line, path=(), message=message)
     return None
 

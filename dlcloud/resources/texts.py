@@ -10,6 +10,8 @@ from pathlib import Path
 from dlcloud.core.errors import RecipeError
 
 RECIPE_SUFFIX = ".yaml"
+LARGEST_RECIPE = 1 << 20
+LONGEST_NAME = 200
 
 
 def template(name: str) -> str:
@@ -28,16 +30,22 @@ def recipe_text(name: str) -> tuple[str, Path | None]:
         RecipeError: There is neither, or the file is not UTF-8 text.
     """
     path = Path(name)
-    if path.is_file():
+    if _is_file(path):
         try:
-            return path.read_text("utf-8"), path
+            with path.open("rb") as file:
+                content = file.read(LARGEST_RECIPE + 1)
+            if len(content) > LARGEST_RECIPE:
+                message = f"cannot read {name}: a recipe has at most {LARGEST_RECIPE >> 20} MiB"
+                raise RecipeError(message, "dlcloud init writes one to start from")
+            return content.decode("utf-8"), path
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"cannot read {name}: {error}") from error
     if name in recipe_names():
         return _folder("recipes").joinpath(name + RECIPE_SUFFIX).read_text("utf-8"), None
-    near = get_close_matches(name, recipe_names(), n=1)
+    shown = name[:LONGEST_NAME]
+    near = get_close_matches(shown, recipe_names(), n=1)
     raise RecipeError(
-        f"{name} is neither a file nor a bundled recipe{f'; did you mean {near[0]}?' if near else ''}",
+        f"{shown} is neither a file nor a bundled recipe{f'; did you mean {near[0]}?' if near else ''}",
         "dlcloud recipes lists the bundled ones",
     )
 
@@ -80,6 +88,13 @@ def outside_package() -> dict[str, Path]:
     folders = {name: Path(str(_folder(name))) for name in names}
     package = Path(__file__).parent
     return {name: folder for name, folder in folders.items() if not folder.is_relative_to(package)}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than file systems allow
+        return False
 
 
 def _folder(name: str) -> Traversable:

@@ -57,7 +57,7 @@ def send_bytes(shell: Shell, content: bytes, target: str, *, mode: int) -> None:
     """Write a file whole, under another name first; see `core.remote.Connection`."""
     path = not_an_option(target)
     file, part = shlex.quote(path), shlex.quote(f"{path}.{secrets.token_hex(4)}.part")
-    parent = shlex.quote(str(PurePosixPath(path).parent))
+    parent = shlex.quote(not_an_option(str(PurePosixPath(path).parent)))
     # A broken connection looks like the end of the input, so the number of bytes is compared.
     command = (
         f"umask 077 && (umask 022; mkdir -p {parent}) && [ ! -d {file} ] && cat > {part} && "
