@@ -36,7 +36,7 @@ class Loop:
         self.thread.start()
 
     def call(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(600)
 
     def stop(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
