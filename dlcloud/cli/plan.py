@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import collect_options, output_option, verbose_option
-from dlcloud.core.deadline import read_duration
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import FEWEST_SCORED_TYPES, Market
 
@@ -192,6 +191,8 @@ def _hours(recipe: "Recipe", options: PlanOptions, job: "Job") -> list[float]:
 
 
 def _duration(text: str, option: str) -> timedelta:
+    from dlcloud.core.deadline import read_duration
+
     length = read_duration(text)
     if length is None or not timedelta(0) < length <= timedelta(days=365):
         raise RecipeError(f"{option} {text}: not a duration", "write it as 52h, 3d or 2d 12h")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dlcloud.core.errors import RecipeError
-from dlcloud.resources.texts import recipe_names, recipe_text, template, user_data
+from dlcloud.resources.texts import recipe_text, template, user_data
 from dlcloud.ssh.host_keys import is_proof, new_secret
 from dlcloud.ssh.keys import create_key
 from tests.unit.resources.conftest import INSTANCE_ID
@@ -143,12 +143,11 @@ def test_a_recipe_is_a_file_first_and_then_a_bundled_one(tmp_path, monkeypatch):
     assert recipe_text("quickstart") == ("mine", (tmp_path / "quickstart").relative_to(tmp_path))
 
 
-def test_an_unknown_recipe_lists_the_bundled_ones(tmp_path):
+def test_an_unknown_recipe_leads_to_the_list_of_bundled_ones(tmp_path):
     with pytest.raises(RecipeError) as caught:
         recipe_text(str(tmp_path / "missing.yaml"))
     assert "missing.yaml" in caught.value.message
-    for name in recipe_names():
-        assert name in caught.value.hint
+    assert caught.value.hint.startswith("dlcloud recipes ")
 
 
 def test_a_recipe_that_is_not_text_is_an_error(tmp_path):
