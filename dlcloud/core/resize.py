@@ -68,11 +68,14 @@ def decide(
 
 
 def refuse_size(recipe: Recipe, target: int) -> None:
-    """Refuse a size outside of the recipe's range; a plain `count` allows any.
+    """Refuse a size outside of the recipe's range; a plain `count` allows any, a deadline none.
 
     Raises:
-        RecipeError: It is out of bounds.
+        RecipeError: It is out of bounds, or the deadline chooses it.
     """
+    if recipe.deadline is not None:
+        message = f"the deadline of {recipe.name} chooses the number of its instances"
+        raise RecipeError(message, "dlcloud status shows what it expects; instances.count sets the bounds")
     count = recipe.instances.count
     least, most = (count.min, count.max) if isinstance(count, Count) else (1, LARGEST)
     if not least <= target <= most:

@@ -155,6 +155,30 @@ def test_the_newest_spot_price_of_every_zone_is_returned(clients, stub):
     assert sum(each.market is ON_DEMAND for each in prices) == 3
 
 
+def test_the_history_has_every_spot_price_the_oldest_first(clients, stub):
+    clock = FakeClock()
+    since = clock.now() - timedelta(days=14)
+    rows = [
+        {
+            "InstanceType": "c7i.xlarge",
+            "AvailabilityZone": "us-east-1a",
+            "SpotPrice": usd,
+            "Timestamp": since + timedelta(days=days),
+        }
+        for usd, days in (("0.08", 9), ("0.07", 0))
+    ]
+    stub(clients.get("ec2")).add_response(
+        "describe_spot_price_history",
+        {"SpotPriceHistory": rows},
+        {"InstanceTypes": ["c7i.xlarge"], "ProductDescriptions": ["Linux/UNIX"], "StartTime": since},
+    )
+    history = cloud_over(clients, None, clock).spot_history(["c7i.xlarge"], since)
+    assert [(each.hourly_usd, each.as_of) for each in history] == [
+        (Decimal("0.07"), since),
+        (Decimal("0.08"), since + timedelta(days=9)),
+    ]
+
+
 def test_known_rows_of_the_table():
     catalog = Catalog()
     cpu = catalog.hardware("c7i.xlarge")

@@ -7,6 +7,7 @@ import pytest
 from dlcloud.core.deadline import Work, check_deadline, read_duration
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import read_recipe
+from dlcloud.detached.rules import relocate_recipe
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 TEXT = """\
@@ -99,3 +100,8 @@ def test_work_converts_to_steps_once_the_batch_is_known():
 def test_recipes_without_a_deadline_keep_their_hash():
     text = TEXT.partition("deadline:")[0]
     assert read_recipe(text, "r.yaml").hash == "01da2cb0ce36a974"
+
+
+def test_a_detached_coordinator_reads_the_same_deadline():
+    recipe = read_recipe(TEXT, "r.yaml")
+    assert read_recipe(relocate_recipe(recipe), "r.yaml") == recipe

@@ -147,3 +147,13 @@ def test_the_quota_need_only_hold_what_is_missing():
     with pytest.raises(QuotaError, match="16 of 16 vCPUs in use"):
         make_plan(four, limited(16), ExistingCapacity(count=3, on_demand=3))
     assert make_plan(four, limited(16), ExistingCapacity(count=4, on_demand=4)).pools
+
+
+def test_a_training_with_a_deadline_is_not_resized():
+    text = RECIPE.replace(
+        "count: 2", "count: {min: 1, max: 4}\n  market: spot-then-on-demand\n  on_demand_base: 1"
+    ).replace("benchmark: quantization", "command: ./train\n  elastic: {}")
+    text += "deadline:\n  finish: 52h\n  work: {steps: 100}\n"
+    with pytest.raises(RecipeError, match="the deadline of sample chooses") as caught:
+        refuse_size(recipe(text), 3)
+    assert "status" in caught.value.hint

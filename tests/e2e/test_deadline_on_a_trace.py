@@ -1,0 +1,203 @@
+"""`dlcloud up` with a deadline on the local EC2, where spot follows a trace, beside its simulation."""
+
+import json
+import os
+import sqlite3
+import sys
+from datetime import datetime, timedelta
+from statistics import median
+
+import pytest
+from terminal import User
+
+from dlcloud.core.deadline_costs import keep_base
+from dlcloud.core.policies.catalog import POLICIES
+from dlcloud.core.simulation.replay import Job, Outcome, replay
+from dlcloud.core.simulation.trace import PoolTrace, Window
+from dlcloud.elastic.program import PACKAGE
+from dlcloud.elastic.speed import SpeedMeter
+from tests.environments import python_with
+
+# The time of a step is all in its samples: n workers are nearly n times as fast as one.
+PROGRAM = """
+import time
+import torch
+from torch.utils.data import Dataset
+from trainer.training import train
+
+class Slow(Dataset):
+    def __len__(self):
+        return 480
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.tensor([float(index % 7)]), torch.tensor([float(index % 2)])
+
+torch.manual_seed(0)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+loss = lambda model, batch: ((model(batch[0]) - batch[1]) ** 2).mean()
+train(model, optimizer, Slow(), loss, batch=48, epochs=EPOCHS)
+"""
+
+RECIPE = """\
+name: friday
+cloud: local
+instances:
+  types: [c7i.large]
+  count: {min: 1, max: 3}
+  market: spot-then-on-demand
+  on_demand_base: 1
+  zones: [us-east-1a, us-east-1b]
+workload:
+  command: python3 train.py
+  files: ./train.py
+  elastic: {checkpoint_seconds: 30, leave_seconds: 1}
+budget: {max_hours: 1}
+deadline:
+  finish: FINISH
+  work: {epochs: EPOCHS, per_hour: 700}
+"""
+SPEED, GAP_S = 60.0, 600.0
+FINISH = timedelta(minutes=7)
+USD = {"us-east-1a": 0.02, "us-east-1b": 0.03}
+ON_DEMAND_USD = 0.08925
+
+
+def write(user: User, *, epochs: int, finish: str, counts: dict[str, list[int]], speed: float = SPEED) -> str:
+    """Write program, recipe and traces, and begin the traces; return the recipe's path."""
+    (user.home / "train.py").write_text(PROGRAM.replace("EPOCHS", str(epochs)))
+    recipe = user.home / "friday.yaml"
+    recipe.write_text(RECIPE.replace("EPOCHS", str(epochs)).replace("FINISH", finish))
+    traces = []
+    for zone, data in counts.items():
+        path = user.home / f"{zone}.json"
+        values = {"metadata": {"gap_seconds": GAP_S}, "data": data, "prices": [USD[zone]] * len(data)}
+        path.write_text(json.dumps(values))
+        traces += ["--trace", f"{zone}={path}"]
+    user.run("local", "capacity", "c7i.large", *traces, "--speed", str(speed), "--grace", "2")
+    return str(recipe)
+
+
+class Record:
+    """What the store of a home has of the run."""
+
+    def __init__(self, user: User) -> None:
+        store = sqlite3.connect(user.home / ".dlcloud" / "store.sqlite")
+        (cluster_id, created_at) = store.execute(
+            "SELECT cluster_id, created_at FROM clusters ORDER BY created_at DESC LIMIT 1"
+        ).fetchone()
+        self.began_at = datetime.fromisoformat(created_at)
+        select = "SELECT instance_id, market, zone, launched_at, ended_at FROM members WHERE cluster_id = ?"
+        self.members = store.execute(select, (cluster_id,)).fetchall()
+        select = (
+            "SELECT action, detail, outcome FROM intents WHERE cluster_id = ? AND action LIKE 'deadline%'"
+        )
+        self.intents = store.execute(select, (cluster_id,)).fetchall()
+        select = "SELECT line FROM records JOIN runs USING (run_id) WHERE cluster_id = ?"
+        self.records = [json.loads(line) for (line,) in store.execute(select, (cluster_id,))]
+        store.close()
+        steps = {r["step"]: r for r in self.records if r["record"] == "step"}
+        self.steps = [steps[number] for number in sorted(steps)]
+        self.finished_at = datetime.fromisoformat(self.steps[-1]["time"])
+        # What comes before the first step depends on this machine: both lives begin a usual boot before it.
+        self.origin = datetime.fromisoformat(self.steps[0]["time"]) - timedelta(seconds=self.boot_s())
+
+    def usd(self) -> float:
+        """The cost until the last step, by the second: the local EC2 ends instances seconds later."""
+        total = 0.0
+        for _, market, zone, launched_at, ended_at in self.members:
+            end = min(datetime.fromisoformat(ended_at), self.finished_at)
+            begin = max(datetime.fromisoformat(launched_at), self.origin)
+            seconds = max(0.0, (end - begin).total_seconds())
+            total += seconds / 3600 * (ON_DEMAND_USD if market == "on-demand" else USD[zone])
+        return total
+
+    def boot_s(self) -> float:
+        """The median time from a launch to the first step of its worker."""
+        launched = {row[0]: datetime.fromisoformat(row[3]) for row in self.members}
+        boots = {}
+        for record in self.records:
+            name = str(record.get("worker", "")).partition(".")[0]
+            if record.get("event") == "joined" and name in launched and name not in boots:
+                boots[name] = (datetime.fromisoformat(record["time"]) - launched[name]).total_seconds()
+        return median(boots.values())
+
+
+def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetime) -> Outcome:
+    """Replay the same traces, with the speed, the scaling, the boots and the pauses of this run."""
+    meter = SpeedMeter()
+    for step in record.steps:
+        meter.observe(step)
+    assert meter.steps_per_second is not None
+    shift_s = (record.origin - traced_at).total_seconds()
+    finish_s = (record.began_at + FINISH - record.origin).total_seconds()
+    pools = []
+    for zone, data in counts.items():
+        starts = [max(0.0, place * GAP_S / SPEED - shift_s) for place in range(len(data))]
+        kept = [place for place in range(len(data)) if place + 1 == len(data) or starts[place + 1] > 0]
+        pools.append(
+            PoolTrace(
+                name=zone,
+                starts_s=tuple(starts[place] for place in kept),
+                counts=tuple(data[place] for place in kept),
+                prices=(USD[zone],) * len(kept),
+                end_s=10_000.0,  # the last tick stays
+            )
+        )
+    job = Job(
+        work_s=len(record.steps) / meter.steps_per_second,
+        allowed_s=finish_s,
+        on_demand_usd=ON_DEMAND_USD,
+        spot_usd=0.02,
+        maximum=3,
+        boot_s=record.boot_s(),
+        changeover_s=meter.changeover_s,
+        scaling=meter.scaling,
+        refusal_s=FINISH.total_seconds() / 10,
+    )
+    policy = keep_base(POLICIES["elastic"], 1)
+    return replay(job, Window(name="trace", pools=tuple(pools)), policy, keep_moments=True)
+
+
+@pytest.mark.timeout(900)
+def test_a_short_training_meets_its_deadline(user: User):
+    counts = {"us-east-1a": [1], "us-east-1b": [0]}
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    recipe = write(user, epochs=2, finish="30m", counts=counts)
+    up = user.begin("up", recipe, "--output", "json")
+    output, progress = up.communicate(timeout=850)
+    assert up.returncode == 0, progress
+    assert "before the deadline" in progress
+    decisions = json.loads(output)["result"]["decisions"]
+    assert all(decision["reason"] and 0 < decision["probability"] <= 1 for decision in decisions)
+    record = Record(user)
+    assert [row[2] for row in record.intents if row[0] == "deadline"] == ["met"]
+    # One instance on-demand, one on spot, and requests for a third that the trace refuses.
+    assert sorted(row[1] for row in record.members) == ["on-demand", "spot"]
+    assert {name for decision in decisions for name in decision["launch"]} >= {"spot us-east-1b c7i.large"}
+
+
+@pytest.mark.skipif("DLCLOUD_DEADLINE" not in os.environ, reason="five minutes: set DLCLOUD_DEADLINE=1")
+@pytest.mark.timeout(900)
+def test_cost_and_finish_agree_with_the_simulation(user: User):
+    counts = {
+        "us-east-1a": [2] * 7 + [0] * 4 + [1] * 7 + [0] * 3 + [2] * 40,
+        "us-east-1b": [0] * 9 + [1] * 9 + [0] * 40,
+    }
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    recipe = write(user, epochs=90, finish="7m", counts=counts)
+    trace = user.json("local", "status")["result"]["status"]["trace"]
+    traced_at = datetime.now().astimezone() - timedelta(seconds=trace["position_s"] / SPEED)
+    up = user.begin("up", recipe, "--output", "json")
+    _, progress = up.communicate(timeout=850)
+    assert up.returncode == 0, progress
+    record = Record(user)
+    expected = simulate(record, counts, traced_at=traced_at)
+    finished_s = (record.finished_at - record.origin).total_seconds()
+    figures = f"cost {record.usd():.5f} USD, simulated {expected.usd:.5f}; finish {finished_s:.1f} s"
+    sys.stdout.write(f"{figures}, simulated {expected.finished_s:.1f}\n")
+    assert record.finished_at <= record.began_at + FINISH
+    assert expected.late_s == 0
+    assert record.usd() == pytest.approx(expected.usd, rel=0.05)
+    assert finished_s == pytest.approx(expected.finished_s, rel=0.05)
