@@ -16,6 +16,7 @@ from dlcloud.core.policies.catalog import POLICIES
 from dlcloud.core.protocols import Refusal
 from dlcloud.core.simulation.generate import Rates, generate_window
 from dlcloud.core.simulation.replay import Job, replay
+from dlcloud.core.simulation.trace import Window, from_ticks
 from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.launch.launcher import LaunchedMembers
@@ -178,3 +179,29 @@ def test_cost_and_finish_agree_with_the_simulation(hours, seed):
     assert life.clock.monotonic() <= hours * 3600
     assert life.usd == pytest.approx(expected.usd, rel=0.05)
     assert life.clock.monotonic() == pytest.approx(expected.finished_s, rel=0.05)
+
+
+class RefusedLife(Life):
+    """The first request for more on-demand instances, and all for an hour after it, are refused."""
+
+    refused_at_s = None
+
+    def launch(self, decision):
+        now_s = self.clock.monotonic()
+        if decision.market is Market.ON_DEMAND and self.workers:
+            self.refused_at_s = now_s if self.refused_at_s is None else self.refused_at_s
+            if now_s < self.refused_at_s + 3600:
+                nothing = LaunchedMembers(members=[], connections={})
+                self.scaler.handle_launch(decision, nothing, new=0, is_final=False)
+                return
+        super().launch(decision)
+
+
+def test_the_deadline_holds_without_spot_and_with_on_demand_refused():
+    empty = from_ticks("none", 3600, [0] * 20)
+    window = Window(name="none", pools=tuple(replace(empty, name=zone) for zone in ZONES))
+    steps = int(8 * 8 * 3600 / STEP_S)
+    life = RefusedLife(window, size=8, steps=steps, allowed_s=10 * 3600).run()
+    assert life.refused_at_s is not None
+    assert life.done >= steps
+    assert life.clock.monotonic() <= 10 * 3600
