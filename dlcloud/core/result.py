@@ -213,4 +213,14 @@ def _items(value: object) -> list[object]:
 
 
 def _is_fact(value: object) -> bool:
+    """True for a scalar, and for a list or mapping of them, such as the environment of a setting."""
+    match value:
+        case dict():
+            return all(map(_is_scalar, value.values()))
+        case list():
+            return all(map(_is_scalar, value))
+    return _is_scalar(value)
+
+
+def _is_scalar(value: object) -> bool:
     return value is None or isinstance(value, str | int | float | bool)

@@ -153,11 +153,18 @@ class Host(asyncssh.SSHServer):
             pass  # the client is gone
         finally:
             feeding.cancel()
-            if shell.returncode is None:
-                os.killpg(shell.pid, signal.SIGKILL)
-            shell._transport.close()  # wait() would wait until the pipes are read
-            await shell.wait()
-            self.shells.discard(shell)
+            try:
+                await _end(shell)
+            finally:
+                self.shells.discard(shell)
+
+
+async def _end(shell) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+        if shell.returncode is None:
+            os.killpg(shell.pid, signal.SIGKILL)
+    shell._transport.close()  # wait() would wait until the pipes are read
+    await shell.wait()
 
 
 async def _pump(source, sink) -> None:
