@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
+_SIGNAL_S = 0.5
+"""Python acts on Ctrl-C when the main thread wakes; a signal that reached another thread does not wake it."""
+
 _GRACE_S = 2.0
 _MOST_NAMED = 5
 
@@ -72,7 +75,7 @@ def fan_out(
         for worker in workers:
             worker.thread.start()
         for worker in workers:
-            worker.ended.wait()
+            worker.wait()
     except BaseException:
         stop.set()
         if on_interrupt is not None:
@@ -123,6 +126,11 @@ class _Worker:
         self._serve = serve
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"dlcloud-fan-out-{number}", daemon=True)
+
+    def wait(self) -> None:
+        """Wait until the thread has ended, open to Ctrl-C."""
+        while not self.ended.wait(_SIGNAL_S):
+            pass
 
     def _run(self) -> None:
         try:
