@@ -57,7 +57,7 @@ def make_scaler(
 
 
 def end_deadline(launcher: Launcher, deadline: datetime) -> None:
-    """Record and tell whether the deadline was met, once the last step is committed."""
+    """Record and emit by how much the deadline was met or missed, once the last step is committed."""
     clusters, now = launcher.store.clusters, launcher.clock.now()
     stored = clusters.intents(launcher.cluster_id, DEADLINE)
     clusters.end_intent(stored[-1].intent_id, _MET if now <= deadline else _MISSED, now)
