@@ -1,0 +1,127 @@
+"""`setup` and `workload`: what an instance needs, and what it runs."""
+
+import re
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from dlcloud.core.recipe.part import Environment, Lines, Part
+from dlcloud.trainer.drain import LEAVE_S
+from dlcloud.trainer.settings import CHECKPOINT_S
+
+
+class Setup(Part):
+    """What an instance needs before the workload: commands, then pinned packages of its own environment."""
+
+    commands: str = Field(default="", description="Shell commands, run once per instance, before anything.")
+    requirements: Lines = Field(
+        default_factory=list,
+        description="Pinned Python packages (name==version) for the user's command; a list, or one a line.",
+    )
+
+    @model_validator(mode="after")
+    def _pinned(self) -> Self:
+        for requirement in self.requirements:
+            if not re.match(r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[^\s]+$", requirement):
+                raise ValueError(f"{requirement!r} is not pinned; write name==version")
+        return self
+
+
+class Setting(Part):
+    """One way to run the user's command; the first of a list is the baseline."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=40)]
+    environment: Environment = Field(default_factory=dict)
+    arguments: list[str] = Field(default_factory=list, description="Appended to the command.")
+
+
+class Elastic(Part):
+    """A command that trains with one worker per instance; workers join and leave at any step."""
+
+    checkpoint_seconds: float = Field(
+        default=CHECKPOINT_S, gt=0, le=86400, description="Seconds between checkpoints."
+    )
+    leave_seconds: float = Field(
+        default=LEAVE_S,
+        gt=0,
+        le=110,
+        description="Seconds before the end of its instance at which a worker leaves; it trains until then.",
+    )
+    exact_hash_every: int = Field(
+        default=0, ge=0, description="Steps between digests of the whole state in the records; 0: none."
+    )
+
+
+class Workload(Part):
+    """A bundled benchmark with its parameters, or the user's own command."""
+
+    benchmark: str | None = Field(default=None, description="The name of a bundled benchmark.")
+    parameters: dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="The benchmark's options, without dashes; a list has several values.",
+    )
+    command: str | None = Field(default=None, description="A shell command.")
+    files: str | None = Field(
+        default=None,
+        description="A file or folder, relative to the recipe, copied to where it runs: a command's program, "
+        "or a model that a benchmark is given.",
+    )
+    throughput: str | None = Field(
+        default=None,
+        description="A regular expression whose one group is the throughput in a line.",
+    )
+    json_field: str | None = Field(
+        default=None,
+        description="The field that holds the throughput in lines that are JSON objects; a.b for nested.",
+    )
+    reported: bool = Field(
+        default=False,
+        description="The command reports its throughput: import dlcloud_report; dlcloud_report.step(images).",
+    )
+    final: bool = Field(default=False, description="Take only the last throughput of each run.")
+    unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
+    repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
+    settings: list[Setting] = Field(default_factory=list)
+    elastic: Elastic | None = Field(
+        default=None,
+        description="The command is one training job over all instances; `{}` takes every default.",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.benchmark is None) == (self.command is None):
+            raise ValueError("name either a benchmark or a command")
+        if self.benchmark is None and self.parameters:
+            raise ValueError("parameters belong to a benchmark; a command has settings")
+        if self.command is None:
+            keys = ("throughput", "json_field", "reported", "final", "settings", "elastic")
+            own = [key for key in keys if getattr(self, key)]
+            if own:
+                raise ValueError(f"{own[0]} belongs to a command, not to a bundled benchmark")
+        self._one_reading()
+        measured = [key for key in ("throughput", "json_field", "reported", "settings") if getattr(self, key)]
+        if self.elastic and measured:
+            raise ValueError(f"{measured[0]} is for a command that is measured, elastic for one that trains")
+        names = [setting.name for setting in self.settings]
+        if len(set(names)) != len(names):
+            raise ValueError("two settings have the same name")
+        return self
+
+    def _one_reading(self) -> None:
+        """Refuse two ways of reading the throughput, and a last value of none."""
+        readings = [key for key in ("throughput", "json_field", "reported") if getattr(self, key)]
+        if len(readings) > 1:
+            raise ValueError(f"{' and '.join(readings)} exclude each other")
+        if self.final and not readings:
+            raise ValueError("final needs throughput, json_field or reported")
+        if self.throughput is not None:
+            _one_group(self.throughput)
+
+
+def _one_group(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"throughput is not a regular expression: {error}") from error
+    if groups != 1:
+        raise ValueError(f"throughput must have one group, the number; it has {groups}")
