@@ -1,7 +1,8 @@
 """Output in quantity: 60 MB in 4.3 million lines, followed by dlcloud and by OpenSSH's client into a file.
 
-Both follow the same command on the same instance of the local EC2, in turn. The last line is the command of a
-recipe, measured by `dlcloud up`: one run of it, beside `ssh`.
+Both follow the same command on the same instance of the local EC2, in turn: whole commands, then without what
+each needs for `true`, which is the speed of following. The last line is the command of a recipe, measured by
+`dlcloud up`: one run of it, beside `ssh`.
 """
 
 import json
@@ -21,7 +22,7 @@ from dlcloud.store.paths import Paths
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
 LINES = 4_300_000
-FLOOD = f"seq 10000000 {10000000 + LINES}"
+FLOOD = f"seq 1000000000000 {1000000000000 + LINES}"
 RECIPE = """
 name: {name}
 cloud: local
@@ -52,8 +53,15 @@ def measure(home: Path) -> None:
         return follow([*host, FLOOD], target)
 
     heading()
-    exec_command = [DLCLOUD, "exec", "flood", "--", FLOOD]
-    compare("dlcloud exec", lambda: follow(exec_command, target), by_ssh, goal=2.0, pairs=7)
+    by_exec = [DLCLOUD, "exec", "flood", "--"]
+    compare("dlcloud exec", lambda: follow([*by_exec, FLOOD], target), by_ssh, goal=2.0, pairs=7)
+    compare(
+        "  without its start",
+        lambda: following(by_exec, target),
+        lambda: following(host, target),
+        goal=2.0,
+        pairs=7,
+    )
     peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(f"memory of any process of dlcloud: {peak_kib / 1024:.0f} MiB at most")
     compare("a run of dlcloud up", lambda: measured_run(home), by_ssh, goal=2.0, pairs=1)
@@ -79,6 +87,11 @@ def follow(command: Sequence[str], target: Path) -> float:
     with target.open("wb") as output:
         subprocess.run(command, check=True, stdout=output)
     return time.perf_counter() - started
+
+
+def following(prefix: Sequence[str], target: Path) -> float:
+    """Return the seconds that following the output took, without those of the command's start."""
+    return follow([*prefix, FLOOD], target) - follow([*prefix, "true"], target)
 
 
 def capture(arguments: Sequence[str]) -> str:
