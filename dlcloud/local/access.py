@@ -19,6 +19,7 @@ from dlcloud.core.instance import Market
 from dlcloud.local.call import Call
 from dlcloud.local.policy import AccessRequest
 from dlcloud.local.record import template_version
+from dlcloud.local.s3.calls import S3Call
 
 PARTITION = "aws"
 SPOT_SERVICE = "spot.amazonaws.com"
@@ -147,10 +148,16 @@ def _passed(roles: Iterable[Any]) -> Iterator[AccessRequest]:
         yield AccessRequest(action="iam:PassRole", resource=role.arn, context=context)
 
 
+def _s3_requests(call: Call, _: str) -> Iterator[AccessRequest]:
+    if isinstance(call, S3Call):
+        yield from call.access_requests()
+
+
 _BY_SERVICE: Mapping[str, Callable[[Call, str], Iterator[AccessRequest]]] = {
     "ec2": _ec2_requests,
     "ec2-instance-connect": _connect_requests,
     "iam": _iam_requests,
+    "s3": _s3_requests,
     "ssm": _parameter_requests,
 }
 

@@ -107,6 +107,11 @@ def call_refusal(call: Call, caller: Caller) -> Refusal | None:
     return _spot_role_refusal(call, caller)
 
 
+def may_call(caller: Caller, request: AccessRequest) -> bool:
+    """True if a caller's policies allow a request."""
+    return _denial(caller, request) is None
+
+
 def fleet_refusals(call: Call, caller: Caller) -> dict[Market, Refusal]:
     """Return the denials of the launches of an instant fleet by market; EC2 puts them into its reply.
 

@@ -89,6 +89,8 @@ class Refusal:
         if call.service == "ec2":
             request_id = f"<RequestID>{uuid.uuid4()}</RequestID>"
             text = f"<Response><Errors><Error>{detail}</Error></Errors>{request_id}</Response>"
+        elif call.service == "s3":
+            text = f"<Error>{detail}<RequestId>{uuid.uuid4()}</RequestId></Error>"
         else:
             text = f"<ErrorResponse><Error><Type>Sender</Type>{detail}</Error></ErrorResponse>"
         headers = (("Content-Type", "text/xml;charset=UTF-8"),)

@@ -4,7 +4,9 @@ import gc
 import json
 import logging
 import os
+import resource
 import sys
+import tempfile
 from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -15,6 +17,8 @@ from dlcloud.system.files import FileLock
 
 _LOG_BYTES = 2_000_000
 _OLD_LOGS = 1
+_FILES = 10_240
+_BUFFERED_OBJECT = 64 * 1024
 
 log = logging.getLogger("dlcloud.local.daemon")
 
@@ -72,13 +76,26 @@ def _prepare_moto(paths: SitePaths) -> None:
     """Give moto our images and let it refuse unknown types, images and key pairs."""
     images = paths.folder / "images.json"
     images.write_text(json.dumps([image.as_moto() for image in IMAGES]), encoding="utf-8")
+    # Objects of S3 that are larger are open files without a name: they go with the daemon.
+    objects = paths.folder / "objects"
+    objects.mkdir(exist_ok=True)
+    tempfile.tempdir = str(objects)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     os.environ.update(
+        MOTO_S3_DEFAULT_KEY_BUFFER_SIZE=str(_BUFFERED_OBJECT),
         MOTO_AMIS_PATH=str(images),
         MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION="true",
         MOTO_ENABLE_AMI_VALIDATION="true",
         MOTO_ENABLE_KEYPAIR_VALIDATION="true",
         MOTO_DISABLE_GLOBAL_CORS="true",
     )
+
+
+def _most_files() -> int:
+    """Return how many files the daemon may have open; macOS refuses more than it has, whatever the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    return max(soft, most) if soft != resource.RLIM_INFINITY else soft
 
 
 if __name__ == "__main__":

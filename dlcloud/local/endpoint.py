@@ -14,7 +14,14 @@ from xml.sax.saxutils import escape
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.instance import Market
-from dlcloud.local.authorization import Caller, call_refusal, decode_message, find_caller, fleet_refusals
+from dlcloud.local.authorization import (
+    Caller,
+    call_refusal,
+    decode_message,
+    find_caller,
+    fleet_refusals,
+    may_call,
+)
 from dlcloud.local.call import Call, Refusal, Reply, json_reply, read_call
 from dlcloud.local.capacity import VcpuQuotas
 from dlcloud.local.control import CONTROL_PREFIX
@@ -23,6 +30,8 @@ from dlcloud.local.faults import FaultInjector
 from dlcloud.local.fleets import POOL_ERROR_HEADER, is_pool_error
 from dlcloud.local.instances import Instances
 from dlcloud.local.moto_app import Wsgi
+from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
+from dlcloud.local.s3.front import S3Front, error_reply
 from dlcloud.local.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
 from dlcloud.local.signature import SignatureVerifier
 from dlcloud.local.site_files import AccessKey
@@ -53,6 +62,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         self._signatures = SignatureVerifier()
+        self._s3 = S3Front()
         self._tokens = _ClientTokens()
 
     def answer(self, environ: dict[str, Any]) -> Reply:
@@ -62,12 +72,15 @@ class Endpoint:
             return json_reply(HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"})
         if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
             return json_reply(*self.pages.answer(environ))
+        if is_s3(environ):
+            return self._answer_s3(environ)
+        return self._answer_query(environ)
+
+    def _answer_query(self, environ: dict[str, Any]) -> Reply:
+        """Answer a request to any service but S3."""
         environ.pop(_POOL_ERROR_KEY, None)
         call = read_call(environ)
-        owner = self.access_key
-        is_owner = call.access_key == owner.key_id
-        caller = None if is_owner else find_caller(call.access_key)
-        secret = owner.secret if is_owner else caller.secret if caller else None
+        caller, secret = self._find_caller(call.access_key)
         refusal = self._signatures.refusal(call, environ, secret)
         if refusal is not None:
             return refusal.reply_to(call)
@@ -80,6 +93,25 @@ class Endpoint:
                 call
             )
         return self._answer_call(call, caller, environ)
+
+    def _find_caller(self, access_key: str) -> tuple[Caller | None, str | None]:
+        """Return the caller and the secret of an access key; no caller for the owner, neither for others."""
+        if access_key == self.access_key.key_id:
+            return None, self.access_key.secret
+        caller = find_caller(access_key)
+        return caller, caller.secret if caller else None
+
+    def _answer_s3(self, environ: dict[str, Any]) -> Reply:
+        call = read_s3_call(environ, environ["wsgi.input"].read())
+        caller, secret = self._find_caller(call.access_key)
+        refused = self._s3.refusal(call, environ, secret)
+        if refused is not None:
+            return refused
+        reply = self._answer_call(call, caller, environ)
+        is_missing = reply.status == HTTPStatus.NOT_FOUND and bool(call.key) and call.is_reading
+        if is_missing and caller is not None and not may_call(caller, call.list_request()):
+            return error_reply(call, "AccessDenied", "Access Denied", HTTPStatus.FORBIDDEN)
+        return reply
 
     def _answer_call(self, call: Call, caller: Caller | None, environ: dict[str, Any]) -> Reply:
         """Answer a call; without a caller it is the owner's."""
@@ -142,6 +174,8 @@ class Endpoint:
             started.append((status, headers))
 
         try:
+            if isinstance(call, S3Call):
+                return self._s3.answer(environ)
             body = b"".join(self.moto(environ, start_response))
         except NotImplementedError as error:
             message = f"The local EC2 does not implement {call.service}:{call.action} as asked: {error}"
@@ -174,7 +208,7 @@ def _decoded(call: Call) -> Reply:
 def _names_loopback(host: str) -> bool:
     """True if a Host header names this machine; that of a page whose name was rebound to it does not."""
     name = host.rpartition(":")[0] if ":" in host else host
-    return name in _LOOPBACK_NAMES
+    return name in _LOOPBACK_NAMES or name.endswith(".localhost")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Usual development servers (wsgiref, werkzeug) close every connection after one r
 
 import io
 import logging
+import re
 import socketserver
 import sys
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from dlcloud.local.peers import belongs_to_other_user
 _BACKLOG = 512
 _IDLE_S = 75.0
 _MAX_BODY = 16 * 1024 * 1024
+_MAX_S3_BODY = 256 * 1024 * 1024  # a part of s5cmd has 50 MiB, of the AWS CLI 8
+
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +73,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.send_error(HTTPStatus.FORBIDDEN, "the local EC2 belongs to another user of this machine")
             return
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > _MAX_BODY or "chunked" in self.headers.get("Transfer-Encoding", ""):
+        body = self._read_body()
+        if body is None:
             self.close_connection = True
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        reply = self.server.answer(self._environ(self.rfile.read(length)))
+        reply = self.server.answer(self._environ(body))
         if reply.status == NO_ANSWER:
             self.close_connection = True
             return
@@ -82,7 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in reply.headers:
             if name.lower() not in ("content-length", "connection", "date", "server"):
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(reply.body)))
+        lengths = [value for name, value in reply.headers if name.lower() == "content-length"]
+        is_head = self.command == "HEAD" and bool(lengths)
+        self.send_header("Content-Length", lengths[0] if is_head else str(len(reply.body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(reply.body)
@@ -95,6 +101,33 @@ class _Handler(BaseHTTPRequestHandler):
         self._is_other_user = belongs_to_other_user(*ends, self.server.instance_users)
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
+
+    def _read_body(self) -> bytes | None:
+        """Return the body of the request; None if it is larger than such a request may be."""
+        is_signed = "/s3/aws4_request" in self.headers.get("Authorization", "")
+        is_s3 = is_signed or "X-Amz-Credential=" in self.path
+        limit = _MAX_S3_BODY if is_s3 else _MAX_BODY
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            return self._read_chunks(limit) if is_s3 else None
+        length = int(self.headers.get("Content-Length") or 0)
+        return None if length > limit else self.rfile.read(length)
+
+    def _read_chunks(self, limit: int) -> bytes | None:
+        """Return a body in HTTP's chunks; None if it is larger than the limit, or broken."""
+        body = bytearray()
+        while len(body) <= limit:
+            size = self.rfile.readline().partition(b";")[0].strip()
+            if not _HEXADECIMAL.fullmatch(size):
+                return None
+            if int(size, 16) == 0:
+                while self.rfile.readline().strip():
+                    pass
+                return bytes(body)
+            if len(body) + int(size, 16) > limit:
+                return None
+            body += self.rfile.read(int(size, 16))
+            self.rfile.readline()
+        return None
 
     def address_string(self) -> str:
         """Return the client's address without asking for its name."""

@@ -44,6 +44,19 @@ def aws(rig, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def aws_s3(rig, aws):
+    """The AWS CLI's `s3` commands, whose output is text."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(aws.home), **rig.endpoint.environment()}
+
+    def run(*words):
+        done = subprocess.run([AWS, "s3", *words], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
 def ec2(rig):
     variables = rig.endpoint.environment()
     session = boto3.Session(
@@ -212,21 +225,55 @@ print(json.dumps({name: getattr(metadata, name) for name in names} | {"tags": li
 """
 
 
-def test_an_instance_asks_ec2_with_its_role(rig):
+def make_profile(rig, name, *statements):
+    """Make an instance profile whose role has these statements; return its name."""
     iam = rig.client("iam")
     trust = {"Version": "2012-10-17", "Statement": []}
+    document = json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(trust))
+    iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=document)
+    iam.create_instance_profile(InstanceProfileName=name)
+    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+    return name
+
+
+def test_an_instance_asks_ec2_with_its_role(rig):
     allow = {"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}
-    iam.create_role(RoleName="reader", AssumeRolePolicyDocument=json.dumps(trust))
-    iam.put_role_policy(
-        RoleName="reader",
-        PolicyName="reads",
-        PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [allow]}),
-    )
-    iam.create_instance_profile(InstanceProfileName="reader")
-    iam.add_role_to_instance_profile(InstanceProfileName="reader", RoleName="reader")
-    instance = rig.up(IamInstanceProfile={"Name": "reader"})
+    instance = rig.up(IamInstanceProfile={"Name": make_profile(rig, "reader", allow)})
     # Credentials and region come from the metadata service, as on EC2.
     describe = f"{AWS} --endpoint-url {rig.endpoint.url} --region us-east-1 ec2 describe-instances"
     status, out, err = rig.on(instance, f"{describe} --instance-ids {instance['InstanceId']} --output json")
     assert status == 0, err
     assert ids_of(json.loads(out)) == [instance["InstanceId"]]
+
+
+def test_the_aws_command_copies_and_syncs_a_bucket(aws_s3, tmp_path):
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "small").write_bytes(b"small")
+    (folder / "large").write_bytes(os.urandom(9 * 1024 * 1024))  # above 8 MB, it goes in parts
+    aws_s3("mb", "s3://cli-data")
+    assert "cli-data" in aws_s3("ls")
+    aws_s3("sync", str(folder), "s3://cli-data/set")
+    assert "deep/small" in aws_s3("ls", "--recursive", "s3://cli-data/set/")
+    aws_s3("sync", "s3://cli-data/set", str(copy))
+    assert (copy / "large").read_bytes() == (folder / "large").read_bytes()
+    assert aws_s3("sync", "s3://cli-data/set", str(copy)) == ""
+    assert aws_s3("cp", "s3://cli-data/set/deep/small", "-") == "small"
+    aws_s3("mv", "s3://cli-data/set/deep/small", "s3://cli-data/other")
+    aws_s3("rb", "--force", "s3://cli-data")
+    assert "cli-data" not in aws_s3("ls")
+
+
+def test_an_instance_reads_a_bucket_with_its_role(rig):
+    s3 = rig.client("s3")
+    s3.create_bucket(Bucket="for-role")
+    s3.put_object(Bucket="for-role", Key="in/a", Body=b"from the bucket")
+    allow = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::for-role/in/*"}
+    instance = rig.up(IamInstanceProfile={"Name": make_profile(rig, "bucket", allow)})
+    command = f"{AWS} --endpoint-url {rig.endpoint.url} --region us-east-1 s3 cp"
+    status, out, err = rig.on(instance, f"{command} s3://for-role/in/a -")
+    assert (status, out) == (0, "from the bucket"), err
+    status, _, err = rig.on(instance, f"echo x | {command} - s3://for-role/in/b")
+    assert status != 0
+    assert "s3:PutObject" in err

@@ -1,0 +1,132 @@
+"""The layer before moto's S3: signatures, bodies in chunks, regions, and errors in S3's words."""
+
+import io
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+from xml.sax.saxutils import escape
+
+from dlcloud.local.call import Reply
+from dlcloud.local.s3.bodies import CHECKSUMS, BodyError, decode_body, verify_digests
+from dlcloud.local.s3.calls import S3Call
+from dlcloud.local.s3.signatures import verify
+from dlcloud.local.signature import SignatureError
+
+_ANY_REGION = frozenset({"CreateBucket", "GetBucketLocation", "ListBuckets"})
+_HEADERS = ("HTTP_CONTENT_MD5", "HTTP_X_AMZ_CHECKSUM_")
+
+log = logging.getLogger(__name__)
+
+
+class S3Front:
+    """Answers requests to S3. moto's S3 is loaded at the first one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._app: Callable[..., Iterable[bytes]] | None = None
+
+    def refusal(self, call: S3Call, environ: dict[str, Any], secret: str | None) -> Reply | None:
+        """Verify a request and make it one that moto reads; return the reply if it is refused."""
+        try:
+            signed = verify(call, environ, secret)
+            body, trailers = decode_body(call.body, environ, signed)
+            _rewrite(call, environ, body, trailers)
+            if call.iam_action:
+                verify_digests(body, _checksums(environ))
+        except SignatureError as error:
+            refused = error.error.refuse(call, str(error))
+            return error_reply(call, refused.code, refused.message, refused.status)
+        except BodyError as error:
+            return error_reply(call, error.code, str(error), error.status)
+        if not call.iam_action:
+            message = f"The local EC2 does not implement {call.action!r} of S3."
+            return error_reply(call, "NotImplemented", message, HTTPStatus.NOT_IMPLEMENTED)
+        return self._wrong_region(call)
+
+    def answer(self, environ: dict[str, Any]) -> Reply:
+        """Let moto answer a request that is allowed."""
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
+            log.debug("moto answers %s%s", status, " after an exception" if exc_info else "")
+            started.append((status, headers))
+
+        body = b"".join(self._loaded()(environ, start_response))
+        status, headers = started[-1]
+        return Reply(status=int(status.split(" ", 1)[0]), headers=tuple(headers), body=body)
+
+    def _loaded(self) -> Callable[..., Iterable[bytes]]:
+        from dlcloud.local.s3.moto_s3 import create_s3_app  # noqa: PLC0415 - at the first request
+
+        with self._lock:
+            if self._app is None:
+                self._app = create_s3_app()
+            return self._app
+
+    def _wrong_region(self, call: S3Call) -> Reply | None:
+        """Return S3's answer to a signature for another region than the bucket's.
+
+        Source: S3 API reference, "Error responses": AuthorizationHeaderMalformed.
+        """
+        from dlcloud.local.s3.moto_s3 import bucket_region  # noqa: PLC0415 - at the first request
+
+        region = bucket_region(call.bucket)
+        if region in (None, call.region) or call.action in _ANY_REGION:
+            return None
+        wrong = f"the region '{call.region}' is wrong; expecting '{region}'"
+        message = f"The authorization header is malformed; {wrong}"
+        code, element = "AuthorizationHeaderMalformed", f"<Region>{region}</Region>"
+        reply = error_reply(call, code, message, HTTPStatus.BAD_REQUEST, element)
+        headers = (*reply.headers, ("x-amz-bucket-region", str(region)))
+        return Reply(status=reply.status, headers=headers, body=reply.body)
+
+
+def error_reply(call: S3Call, code: str, message: str, status: int, more: str = "") -> Reply:
+    """Return an error in the form that clients of S3 read."""
+    resource = f"<Resource>{escape(call.path)}</Resource><RequestId>{uuid.uuid4()}</RequestId>"
+    text = f"<Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message>{more}{resource}</Error>"
+    body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
+    return Reply(status=int(status), headers=(("Content-Type", "application/xml"),), body=body)
+
+
+def _rewrite(call: S3Call, environ: dict[str, Any], body: bytes, trailers: dict[str, str]) -> None:
+    """Make the request one in path style, signed in its header, whose body is whole."""
+    query = "&".join(part for part in environ["QUERY_STRING"].split("&") if not part.startswith("X-Amz-"))
+    for name, value in trailers.items():
+        environ["HTTP_" + name.upper().replace("-", "_")] = value
+    encodings = [name.strip() for name in environ.pop("HTTP_CONTENT_ENCODING", "").split(",")]
+    if kept := [name for name in encodings if name not in ("", "aws-chunked")]:
+        environ["HTTP_CONTENT_ENCODING"] = ",".join(kept)
+    # moto would keep it as metadata.
+    environ.pop("HTTP_X_AMZ_CONTENT_SHA256", None)
+    environ.pop("HTTP_TRANSFER_ENCODING", None)
+    scope = f"{call.access_key}/20000101/{call.region}/s3/aws4_request"
+    for name in CHECKSUMS:
+        if f"HTTP_X_AMZ_CHECKSUM_{name}" in environ:
+            # moto keeps a checksum only if this header names its algorithm.
+            environ.setdefault("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", name)
+    environ.update(
+        {
+            "HTTP_AUTHORIZATION": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0",
+            "HTTP_HOST": f"127.0.0.1:{environ['SERVER_PORT']}",
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_LENGTH": str(len(body)),
+            "PATH_INFO": f"/{call.bucket}/{call.key}".encode().decode("latin-1"),
+            "QUERY_STRING": query,
+            "RAW_URI": f"{call.path}?{query}",
+            "wsgi.input": io.BytesIO(body),
+        }
+    )
+    if not call.bucket:
+        environ["PATH_INFO"] = "/"
+
+
+def _checksums(environ: dict[str, Any]) -> dict[str, str]:
+    return {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): value
+        for name, value in environ.items()
+        if name.startswith(_HEADERS)
+    }

@@ -1,0 +1,278 @@
+"""S3 on the local EC2: signatures, bodies, regions, policies, and what is refused."""
+
+import base64
+import http.client
+import io
+import json
+import os
+import secrets
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime, timedelta
+
+import boto3
+import pytest
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from dlcloud.local.s3.bodies import BodyError, decode_body, verify_digests
+from dlcloud.local.s3.signatures import Signed
+
+MIB = 1024 * 1024
+V4 = {"signature_version": "s3v4"}
+
+
+@pytest.fixture(scope="module")
+def s3(rig):
+    client = rig.client("s3", **V4)
+    client.create_bucket(Bucket="data")
+    return client
+
+
+def code_of(call, **arguments):
+    with pytest.raises(ClientError) as refusal:
+        call(**arguments)
+    return refusal.value.response["Error"]["Code"]
+
+
+def test_an_object_is_stored_and_read(s3):
+    put = s3.put_object(Bucket="data", Key="a/b c+ü?", Body=b"hello", Metadata={"x": "y"})
+    got = s3.get_object(Bucket="data", Key="a/b c+ü?")
+    assert (got["Body"].read(), got["Metadata"], got["ETag"]) == (b"hello", {"x": "y"}, put["ETag"])
+    assert [item["Key"] for item in s3.list_objects_v2(Bucket="data", Prefix="a/")["Contents"]] == [
+        "a/b c+ü?"
+    ]
+    assert s3.head_object(Bucket="data", Key="a/b c+ü?")["ContentLength"] == 5
+    s3.delete_objects(Bucket="data", Delete={"Objects": [{"Key": "a/b c+ü?"}]})
+    assert code_of(s3.get_object, Bucket="data", Key="a/b c+ü?") == "NoSuchKey"
+
+
+def test_parts_become_one_object_that_is_read_in_ranges(rig, s3):
+    content = os.urandom(9 * MIB)
+    s3.upload_fileobj(io.BytesIO(content), "data", "large")
+    head = s3.head_object(Bucket="data", Key="large", ChecksumMode="ENABLED")
+    assert (head["ContentLength"], head["ETag"][-3:]) == (len(content), '-2"')
+    copy = io.BytesIO()
+    s3.download_fileobj("data", "large", copy)
+    assert copy.getvalue() == content
+    part = s3.get_object(Bucket="data", Key="large", Range="bytes=9000000-9000003")
+    assert (part["Body"].read(), part["ContentLength"]) == (content[9000000:9000004], 4)
+    assert s3.get_object(Bucket="data", Key="large", Range="bytes=-4")["Body"].read() == content[-4:]
+    assert code_of(s3.get_object, Bucket="data", Key="large", Range="bytes=99999999-") == "InvalidRange"
+    assert not list((rig.folder / "objects").iterdir())  # its file has no name
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"])
+def test_checksums_of_every_kind_are_verified_and_kept(s3, algorithm):
+    known = {"CRC32": "y/Q5Jg==", "CRC32C": "4waSgw==", "CRC64NVME": "rosUhgp5mIg="}
+    s3.put_object(Bucket="data", Key=algorithm, Body=b"123456789", ChecksumAlgorithm=algorithm)
+    head = s3.head_object(Bucket="data", Key=algorithm, ChecksumMode="ENABLED")
+    assert head[f"Checksum{algorithm}"] == known.get(algorithm, head[f"Checksum{algorithm}"])
+    wrong = {f"Checksum{algorithm}": base64.b64encode(b"\0" * 8).decode()}
+    assert code_of(s3.put_object, Bucket="data", Key="bad", Body=b"1", **wrong) == "BadDigest"
+
+
+def test_a_bucket_has_a_region_that_clients_are_told(rig, s3):
+    there = rig.client("s3", "eu-west-1", **V4)
+    there.create_bucket(Bucket="far", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    there.put_object(Bucket="far", Key="k", Body=b"1")
+    assert s3.get_bucket_location(Bucket="far")["LocationConstraint"] == "eu-west-1"
+    # boto3 reads the region of the refusal and signs for it.
+    assert s3.get_object(Bucket="far", Key="k")["Body"].read() == b"1"
+    status, text = send(rig, "GET", "/far/k")
+    assert status == 400
+    assert "AuthorizationHeaderMalformed" in text
+    assert "<Region>eu-west-1</Region>" in text
+    assert code_of(there.create_bucket, Bucket="none") == "IllegalLocationConstraintException"
+
+
+def send(rig, method, path, *, body=b"", host="", headers=None, secret=None, auth=S3SigV4Auth):
+    """Send a request signed by botocore: (status, text)."""
+    address = rig.endpoint.url.removeprefix("http://")
+    headers = {"Host": host or address, **(headers or {})}
+    request = AWSRequest(method, rig.endpoint.url + path, headers, body)
+    key = rig.endpoint.access_key
+    auth(Credentials(key.key_id, secret or key.secret), "s3", "us-east-1").add_auth(request)
+    connection = http.client.HTTPConnection(address, timeout=600)
+    connection.request(method, path, body, dict(request.headers))
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, text
+
+
+@pytest.mark.parametrize("host", ["data.localhost", "data.s3.localhost:8000"])
+def test_a_bucket_is_found_by_the_host_too(rig, s3, host):
+    s3.put_object(Bucket="data", Key="by/host", Body=b"found")
+    assert send(rig, "GET", "/by/host", host=host) == (200, "found")
+    assert "<Name>data</Name>" in send(rig, "GET", "/?list-type=2", host=host)[1]
+
+
+def test_a_wrong_or_missing_signature_is_refused(rig):
+    assert "SignatureDoesNotMatch" in send(rig, "GET", "/data", secret="wrong")[1]
+    # Every service but S3 signs a path that is encoded twice, and not the body's hash.
+    assert "x-amz-content-sha256" in send(rig, "GET", "/data", auth=SigV4Auth)[1]
+    stranger = boto3.client(
+        "s3",
+        endpoint_url=rig.endpoint.url,
+        region_name="us-east-1",
+        aws_access_key_id="AKIAIOSFODNN7EXAMPLE",
+        aws_secret_access_key="x",
+    )
+    assert code_of(stranger.list_buckets) == "InvalidAccessKeyId"
+
+
+def test_a_presigned_url_reads_its_object_alone(s3):
+    s3.put_object(Bucket="data", Key="sign ed", Body=b"x")
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": "data", "Key": "sign ed"})
+    with urllib.request.urlopen(url) as reply:
+        assert reply.read() == b"x"
+    for wrong in (url.replace("sign%20ed", "large"), url.replace("Expires=3600", "Expires=3601")):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(wrong)
+
+
+def test_a_presigned_url_expires(rig, monkeypatch):
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: hour_ago)
+    key = rig.endpoint.access_key
+    for expires, status in ((3540, 403), (7200, 404)):
+        request = AWSRequest("GET", f"{rig.endpoint.url}/data/expiring")
+        signer = S3SigV4QueryAuth(Credentials(key.key_id, key.secret), "s3", "us-east-1", expires=expires)
+        signer.add_auth(request)
+        with pytest.raises(urllib.error.HTTPError, match=str(status)):
+            urllib.request.urlopen(request.url)
+
+
+def test_a_body_of_unknown_length_comes_with_its_checksum_behind_it(rig, s3):
+    frames = b"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n"
+    headers = {
+        "Content-Encoding": "aws-chunked",
+        "X-Amz-Content-SHA256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        "X-Amz-Decoded-Content-Length": "5",
+        "X-Amz-Trailer": "x-amz-checksum-crc32",
+    }
+    assert send(rig, "PUT", "/data/streamed", body=frames, headers=headers, auth=_Streaming) == (200, "")
+    got = s3.get_object(Bucket="data", Key="streamed", ChecksumMode="ENABLED")
+    assert (got["Body"].read(), got["ChecksumCRC32"]) == (b"hello", "NhCmhg==")
+    assert "ContentEncoding" not in got
+    broken = frames.replace(b"hello", b"hallo")
+    assert "BadDigest" in send(rig, "PUT", "/data/bad", body=broken, headers=headers, auth=_Streaming)[1]
+    cut = frames[:7]
+    assert "IncompleteBody" in send(rig, "PUT", "/data/bad", body=cut, headers=headers, auth=_Streaming)[1]
+
+
+class _Streaming(S3SigV4Auth):
+    def payload(self, request):
+        return request.headers["X-Amz-Content-SHA256"]
+
+    def _modify_request_before_signing(self, request):
+        kept = request.headers["X-Amz-Content-SHA256"]
+        super()._modify_request_before_signing(request)
+        request.headers.replace_header("X-Amz-Content-SHA256", kept)
+
+
+EXAMPLE = Signed(
+    time="20130524T000000Z",
+    scope="20130524/us-east-1/s3/aws4_request",
+    signature="4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9",
+    secret="wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+)
+"""Source: S3 API reference, "Signature calculations: multiple chunks", its example."""
+CHUNKS = (
+    (65536, "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648"),
+    (1024, "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497"),
+    (0, "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9"),
+)
+
+
+def test_signatures_of_chunks_are_those_of_the_reference():
+    body = b"".join(
+        f"{size:x};chunk-signature={signature}\r\n".encode() + b"a" * size + b"\r\n"
+        for size, signature in CHUNKS
+    )
+    environ = {
+        "HTTP_X_AMZ_CONTENT_SHA256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+        "HTTP_X_AMZ_DECODED_CONTENT_LENGTH": "66560",
+    }
+    assert decode_body(body, environ, EXAMPLE) == (b"a" * 66560, {})
+    with pytest.raises(BodyError) as refusal:
+        decode_body(body.replace(b"aaa", b"aba", 1), environ, EXAMPLE)
+    assert refusal.value.code == "SignatureDoesNotMatch"
+    other = environ | {"HTTP_X_AMZ_CONTENT_SHA256": "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD"}
+    with pytest.raises(BodyError, match="does not read"):
+        decode_body(body, other, EXAMPLE)
+
+
+def test_a_checksum_that_is_none_is_an_invalid_request():
+    with pytest.raises(BodyError) as refusal:
+        verify_digests(b"", {"content-md5": "?"})
+    assert refusal.value.code == "InvalidRequest"
+
+
+def test_operations_that_are_not_there_are_refused_by_name(s3):
+    assert code_of(s3.get_bucket_policy, Bucket="data") == "NotImplemented"
+    assert code_of(s3.put_bucket_policy, Bucket="data", Policy="{}") == "NotImplemented"
+
+
+@pytest.fixture
+def user(rig):
+    """Return a function that makes a user with these statements, and returns its client of S3."""
+    iam = rig.client("iam")
+
+    def make(*statements):
+        name = f"user-{secrets.token_hex(4)}"
+        iam.create_user(UserName=name)
+        document = json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
+        iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=document)
+        key = iam.create_access_key(UserName=name)["AccessKey"]
+        return boto3.client(
+            "s3",
+            region_name="us-east-1",
+            endpoint_url=rig.endpoint.url,
+            aws_access_key_id=key["AccessKeyId"],
+            aws_secret_access_key=key["SecretAccessKey"],
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+
+    return make
+
+
+def allow(action, resource, **other):
+    return {"Effect": "Allow", "Action": action, "Resource": f"arn:aws:s3:::{resource}", **other}
+
+
+def test_a_policy_limits_a_user_to_a_prefix(s3, user):
+    s3.put_object(Bucket="data", Key="mine/a", Body=b"1")
+    s3.put_object(Bucket="data", Key="other/a", Body=b"1")
+    prefix = {"StringLike": {"s3:prefix": "mine/*"}}
+    client = user(allow("s3:GetObject", "data/mine/*"), allow("s3:ListBucket", "data", Condition=prefix))
+    assert client.get_object(Bucket="data", Key="mine/a")["Body"].read() == b"1"
+    assert client.list_objects_v2(Bucket="data", Prefix="mine/")["KeyCount"] == 1
+    for call, arguments in (
+        (client.get_object, {"Key": "other/a"}),
+        (client.put_object, {"Key": "mine/b", "Body": b""}),
+        (client.list_objects_v2, {}),
+        (client.list_objects_v2, {"Prefix": "other/"}),
+        (client.delete_objects, {"Delete": {"Objects": [{"Key": "mine/a"}]}}),
+        (client.copy_object, {"Key": "mine/b", "CopySource": "data/other/a"}),
+        # S3 does not show who may not list that an object is missing.
+        (client.get_object, {"Key": "mine/none"}),
+    ):
+        assert code_of(call, Bucket="data", **arguments) == "AccessDenied"
+
+
+def test_who_may_list_is_told_that_an_object_is_missing(s3, user):
+    s3.delete_object(Bucket="data", Key="none")
+    client = user(allow("s3:GetObject", "data/*"), allow("s3:ListBucket", "data"))
+    assert code_of(client.get_object, Bucket="data", Key="none") == "NoSuchKey"
+
+
+def test_a_call_of_s3_can_be_refused_on_demand(rig, s3):
+    rig.control.add_fault("GetObject", "SlowDown", times=1)
+    s3.put_object(Bucket="data", Key="slow", Body=b"1")
+    assert code_of(s3.get_object, Bucket="data", Key="slow") == "SlowDown"
+    assert s3.get_object(Bucket="data", Key="slow")["Body"].read() == b"1"
