@@ -1,0 +1,116 @@
+"""The command on one node, and all its child processes."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL."""
+
+TAIL_BYTES = 4096
+"""Of the output, kept for the message of a failure."""
+
+HOST_FILE = "hosts"
+"""The file of all nodes, beside the folder in which the command runs: `DLCLOUD_HOST_FILE`."""
+
+Ended = Callable[[int, str], None]
+"""Receives the exit status, 128 + N for signal N, and the end of the output."""
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeProcess:
+    """A shell command; `ended` is called once, from a thread, when it has ended and its output is written.
+
+    Args:
+        line: For the shell.
+        folder: In which it runs.
+        environment: All its variables.
+        prefix: Begins each line of its output, which is copied to this process's own.
+        is_apart: True for a session of its own; otherwise what ends this process's group ends it, too.
+    """
+
+    line: str
+    folder: Path
+    environment: Mapping[str, str]
+    prefix: bytes
+    is_apart: bool
+    ended: Ended
+    _tail: bytes = field(default=b"", init=False)
+    _process: subprocess.Popen[bytes] = field(init=False)
+    _done: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self._process = subprocess.Popen(
+            [shutil.which("bash") or "/bin/sh", "-c", self.line],
+            cwd=self.folder,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=self.is_apart,
+        )
+        threading.Thread(target=self._follow, name="output", daemon=True).start()
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """End it and its child processes: SIGTERM, then SIGKILL."""
+        self._signal(signal.SIGTERM)
+        self._done.wait(grace_s)
+        self._signal(signal.SIGKILL)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return True once `ended` was called."""
+        return self._done.wait(timeout_s)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            if self.is_apart:
+                os.killpg(self._process.pid, number)
+            else:
+                self._process.send_signal(number)
+
+    def _follow(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101 - requested as a pipe
+        for line in self._process.stdout:
+            self._tail = (self._tail + line)[-TAIL_BYTES:]
+            sys.stdout.buffer.write(self.prefix + line)
+            sys.stdout.buffer.flush()
+        status = self._process.wait()
+        self.ended(status if status >= 0 else 128 - status, self._tail.decode("utf-8", "replace"))
+        self._done.set()
+
+
+def start_node(order: Mapping[str, Any], folder: Path, *, rank: int, ended: Ended) -> NodeProcess:
+    """Start the command on this node.
+
+    `order` is what the head sends to every node: `line`, `hosts` (the text of the host file) and
+    `environment`, in which null removes a variable of this process's.
+    """
+    host_file = folder.absolute().with_name(HOST_FILE)
+    host_file.write_text(order["hosts"], encoding="utf-8")
+    variables = {**os.environ, **order["environment"], "DLCLOUD_HOST_FILE": str(host_file)}
+    return NodeProcess(
+        line=order["line"],
+        folder=folder,
+        environment={name: value for name, value in variables.items() if value is not None},
+        prefix=f"[{rank}] ".encode() if rank else b"",  # the harness reads the throughput of rank 0
+        is_apart=rank > 0,  # the harness ends the group of rank 0
+        ended=ended,
+    )
+
+
+def free_ports(number: int) -> list[int]:
+    """Return TCP ports that are free on every address of this node; others may take one meanwhile."""
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(number)]
+        for probe in sockets:
+            probe.bind(("", 0))
+        return [probe.getsockname()[1] for probe in sockets]
