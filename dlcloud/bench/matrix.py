@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dlcloud.benchmarks.catalog import BENCHMARKS
@@ -69,6 +70,18 @@ def matrix_of_recipe(
     job = Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark)
     document = recipe.model_copy(update={"workload": workload}).model_dump(mode="json", exclude_none=True)
     return _matrix(types, (job,), _merge(document, options))
+
+
+def repeat_matrix(matrix: BenchmarkMatrix, samples: int, *, types: Sequence[str] = ()) -> BenchmarkMatrix:
+    """Return the matrix with at least so many samples of each setting; on `types` only, if there are any."""
+    jobs = tuple(replace(job, workload=_repeat(job.workload, samples)) for job in matrix.jobs)
+    return replace(matrix, jobs=jobs, types=tuple(types) or matrix.types)
+
+
+def _repeat(workload: Workload, samples: int) -> Workload:
+    if workload.command is not None:
+        return workload.model_copy(update={"repeats": samples})
+    return workload.model_copy(update={"parameters": {**workload.parameters, "rounds": str(samples)}})
 
 
 def _job(benchmark: Benchmark, *, tiny: bool) -> Job:

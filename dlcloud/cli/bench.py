@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlcloud.cli.options import cidr_option, collect_options, output_option, verbose_option
+from dlcloud.cli.bench_options import command_again, read_matrix, recipe_keys, result_view
+from dlcloud.cli.options import cidr_option, collect_options, job_options, output_option, verbose_option
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
 from dlcloud.core.events import PREFLIGHT, Notice, stage
 
@@ -21,19 +22,9 @@ if TYPE_CHECKING:
     from dlcloud.cli.context import Context
     from dlcloud.core.bench import BenchmarkMatrix, TypeResult
     from dlcloud.core.protocols import Cloud
+    from dlcloud.core.result_row import ResultRow
     from dlcloud.report.bench import TypePlan
-
-
-def _recipe_keys(
-    cloud: str | None, region: str | None, max_hours: str | None, max_usd: str | None, *, spot: bool
-) -> dict[str, Any]:
-    """Return the options that replace keys of the recipe; None leaves a key as it is."""
-    return {
-        "cloud": cloud,
-        "region": region,
-        "instances": {"market": "spot" if spot else None},
-        "budget": {"max_hours": max_hours, "max_usd": max_usd},
-    }
+    from dlcloud.report.cost import View
 
 
 @click.command("bench")
@@ -62,19 +53,29 @@ def _recipe_keys(
 @click.option("--max-hours", default=None, metavar="H", help="Each instance ends itself then; default: 4.")
 @click.option("--max-usd", default=None, metavar="USD", help="The most that each type may cost.")
 @click.option("--tiny", is_flag=True, help="The tiny form of each benchmark: real engines, seconds.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1, 1000),
+    default=None,
+    help="Samples of each setting, at least; default: the recipe's, or the benchmark's.",
+)
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted bench had measured.")
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
 @cidr_option("the instances")
+@job_options
 @output_option
 @verbose_option
-@collect_options("keys", _recipe_keys, ("cloud", "region", "spot", "max_hours", "max_usd"))
+@collect_options("keys", recipe_keys, ("cloud", "region", "spot", "max_hours", "max_usd"))
+@collect_options("view", result_view, ("job", "summary"))
 def command(
     *,
     types: tuple[str, ...],
     benchmarks: tuple[str, ...],
     recipe: str,
     keys: dict[str, Any],
+    repeats: int | None,
+    view: "View",
     tiny: bool,
     fresh: bool,
     dry_run: bool,
@@ -88,39 +89,37 @@ def command(
     A benchmark that does not fit a type (no GPU, no AVX512_BF16) is left out, with its reason. Each instance
     is terminated as soon as it is done. A refused type does not stop the others. The same command resumes an
     interrupted or incomplete bench: what is measured is not repeated.
+
+    It ends with the answer: the cheapest and the fastest, with --job for your own work. Where no winner can
+    be named, it says what would settle it, and on a terminal offers to measure again.
     """
+    from dlcloud.bench.matrix import repeat_matrix
+    from dlcloud.cli.bench_results import offer_again
     from dlcloud.cli.context import Context
 
-    matrix, folder = _read_matrix(types, benchmarks, recipe, keys, tiny=tiny)
+    matrix, folder = read_matrix(types, benchmarks, recipe, keys, tiny=tiny)
+    if repeats is not None:
+        matrix = repeat_matrix(matrix, repeats)
     with Context("bench", verbose=verbose) as context:
-        bench = Bench(context=context, matrix=matrix, folder=folder, cidrs=cidrs, output=output, fresh=fresh)
+        bench = Bench(
+            context=context,
+            matrix=matrix,
+            folder=folder,
+            cidrs=cidrs,
+            output=output,
+            fresh=fresh,
+            view=view,
+            again=command_again(benchmarks, recipe, keys),
+        )
         plans = bench.plan()
         if dry_run:
             bench.show(plans)
-        else:
-            bench.run(plans, yes=yes)
-
-
-def _read_matrix(
-    types: Sequence[str], benchmarks: Sequence[str], recipe: str, keys: dict[str, Any], *, tiny: bool
-) -> "tuple[BenchmarkMatrix, Path]":
-    """Return the matrix, and the folder that the files of a recipe's workload are relative to."""
-    from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe
-    from dlcloud.core.recipe import read_recipe
-    from dlcloud.resources.texts import recipe_text
-
-    if recipe and benchmarks:
-        raise RecipeError("--recipe brings its own workload", "leave --benchmark out")
-    if not recipe and not types:
-        raise RecipeError(
-            "no instance type given", "dlcloud bench --instance c7i.xlarge --instance g4dn.xlarge"
-        )
-    keys = {key: value for key, value in keys.items() if value is not None}
-    if not recipe:
-        return matrix_of_benchmarks(types, benchmarks, keys, tiny=tiny), Path()
-    text, path = recipe_text(recipe)
-    matrix = matrix_of_recipe(types, read_recipe(text, str(path or recipe)), keys, tiny=tiny)
-    return matrix, path.absolute().parent if path else Path()
+            return
+        bench.run(plans, yes=yes)
+        again = offer_again(bench.rows, matrix, view) if output == "table" and not yes else None
+        if again is not None:
+            bench = replace(bench, matrix=again, rows=())
+            bench.run(bench.plan(), yes=True)
 
 
 @dataclass(kw_only=True)
@@ -134,6 +133,9 @@ class Bench:
         cidrs: The networks that may reach the instances; none for the caller's own address.
         output: The format of the result.
         fresh: Measure again what an interrupted bench had measured.
+        view: What of the results is shown.
+        again: The beginning of the command that measures the same again.
+        rows: The results, once they are printed.
     """
 
     context: "Context"
@@ -142,6 +144,9 @@ class Bench:
     cidrs: tuple[str, ...]
     output: str
     fresh: bool = False
+    view: "View | None" = None
+    again: str = ""
+    rows: "Sequence[ResultRow]" = ()
 
     @cached_property
     def programs(self) -> "dict[str, Program]":
@@ -299,23 +304,17 @@ class Bench:
 
     def _print_results(self, bench_id: str, results: "Sequence[TypeResult]", *, complete: bool) -> bool:
         """Print the results of this bench, earlier attempts included; True if there were any."""
-        from dlcloud.report.bench import left_out_records, left_out_sections
-        from dlcloud.report.cost import cost_report
+        from dlcloud.cli.bench_results import results_report
         from dlcloud.report.rows import rows_of_runs
         from dlcloud.report.table import Format, render
 
         context = self.context
         run_ids = [run.run_id for run in context.benches.runs(bench_id)]
-        rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
-        if not rows and not complete:
+        self.rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
+        if not self.rows and not complete:
             return False
         left_out = context.benches.left_out(bench_id)
-        report = cost_report(rows, command="bench", empty="nothing was measured")
-        extra = {
-            "left_out": left_out_records(left_out),
-            "not_had": {result.instance_type: result.refused.message for result in results if result.refused},
-            "failed": {result.instance_type: dict(result.failed) for result in results if result.failed},
-        }
-        sections = [*report.sections, *left_out_sections(left_out)]
-        click.echo(render(replace(report, sections=sections, extra=extra), Format(self.output)))
+        commands = {row.run.run_id: self.again for row in self.rows}
+        report = results_report(self.rows, results, left_out, view=self.view, commands=commands)
+        click.echo(render(report, Format(self.output)))
         return True

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlcloud.cli.options import collect_options, output_option, selection_options, verbose_option
+from dlcloud.cli.options import (
+    collect_options,
+    job_options,
+    output_option,
+    selection_options,
+    verbose_option,
+)
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
+    from dlcloud.core.job import UserJob
     from dlcloud.core.result_row import ResultRow
     from dlcloud.report.cost import View
     from dlcloud.report.table import Report
@@ -28,12 +35,12 @@ class Drawings:
     timeline: tuple[str, ...]
 
 
-def _view(by: str, market: str, group: str | None, **switches: bool) -> "View":
+def _view(by: str, market: str, group: str | None, job: "UserJob | None", **switches: bool) -> "View":
     from dlcloud.core.instance import Market
     from dlcloud.core.ranking import By, Group
     from dlcloud.report.cost import View
 
-    return View(by=By(by), market=Market(market), group=Group(group) if group else None, **switches)
+    return View(by=By(by), market=Market(market), group=Group(group) if group else None, job=job, **switches)
 
 
 @click.command("cost-report")
@@ -59,6 +66,7 @@ def _view(by: str, market: str, group: str | None, **switches: bool) -> "View":
     help="What the rows of a table share; by default what suits them.",
 )
 @selection_options
+@job_options
 @click.option("--latest/--all", "newest", default=True, help="The newest result of each kind, or all.")
 @click.option("--details", is_flag=True, help="Latency, size, memory, agreement, every price and bill, too.")
 @click.option("--wide", is_flag=True, help="Everything in one table, wider than a terminal.")
@@ -68,7 +76,7 @@ def _view(by: str, market: str, group: str | None, **switches: bool) -> "View":
 @click.option("--timeline", multiple=True, help="Draw a trainer's records (JSON lines) of this file, too.")
 @output_option
 @verbose_option
-@collect_options("view", _view, ("by", "market", "group", "newest", "details", "wide"))
+@collect_options("view", _view, ("by", "market", "group", "job", "summary", "newest", "details", "wide"))
 @collect_options("drawings", Drawings, ("html", "plot", "timeline"))
 def command(
     *, selection: "Selection", view: "View", drawings: Drawings, billed: bool, output: str, verbose: bool
@@ -77,9 +85,12 @@ def command(
 
     The newest result of each instance type, benchmark, case and setting is shown, the cheapest first; --all
     shows all. Intervals are of 95 %: the best is named only where its interval overlaps with no other's.
-    What was only rehearsed is marked with *, what did not settle with ~.
+    What was only rehearsed is marked with *, what did not settle with ~. The answer comes last: the cheapest
+    and the fastest of each case, with --job what they take for your own work, and where no winner can be
+    named, the command that would settle it.
     """
     from dlcloud.cli.context import Context
+    from dlcloud.cli.measure_again import commands_again
     from dlcloud.report.cost import cost_report
     from dlcloud.report.rows import load_rows, refuse_unknown
     from dlcloud.report.table import Format, render
@@ -93,7 +104,8 @@ def command(
         rows = load_rows(store, selection, context.clock.now(), newest=newest)
         # A training without results still has a timeline, where it is named.
         named = store.run_ids(selection) if selection.names_runs else []
-        report = cost_report(rows, view, empty="" if rows else _empty(context, named))
+        empty = "" if rows else _empty(context, named)
+        report = cost_report(rows, view, empty=empty, commands=commands_again(context, rows))
         if billed:
             report = _with_bills(context, report, rows)
         if drawings.html or drawings.plot:

@@ -94,6 +94,33 @@ def collect_options(
     return decorate
 
 
+def _user_job(*, job: str, epoch: str) -> object:
+    from dlcloud.core.errors import RecipeError
+    from dlcloud.core.job import read_job
+
+    if epoch and not job:
+        raise RecipeError("--epoch belongs to a --job in epochs", '--job "90 epochs" --epoch "1.28M images"')
+    return read_job(job, epoch) if job else None
+
+
+def job_options(command: Command) -> Command:
+    """Add --job and --epoch, which the command takes as `job`: a UserJob, or None; and --summary."""
+    options = (
+        click.option(
+            "--job",
+            default="",
+            metavar="WORK",
+            help='Your job, for hours and USD: "1.2M images", "90 epochs", "8 h at 500 images/s".',
+        ),
+        click.option("--epoch", default="", metavar="ITEMS", help='Of an epoch of --job: "1.28M images".'),
+        click.option("--summary", is_flag=True, help="The answer alone, a line for each case."),
+    )
+    command = collect_options("job", _user_job, ("job", "epoch"))(command)
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def _selection(**fields: object) -> object:
     from dlcloud.store.selection import Selection
 

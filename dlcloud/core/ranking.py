@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from dlcloud.core.instance import Market
-from dlcloud.core.result import UNDECIDED
+from dlcloud.core.result import UNDECIDED, Metric
 from dlcloud.core.result_row import ResultRow
 
 
@@ -31,11 +31,15 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The winner of a case with the reason; `row` is None where no winner can be named."""
+    """The winner of a case with the reason; `row` is None where no winner can be named.
+
+    `tied`: then the rows between which none can be, the best first.
+    """
 
     case: str
     row: ResultRow | None
     reason: str
+    tied: tuple[ResultRow, ...] = ()
 
 
 def rank(rows: Iterable[ResultRow], by: By, market: Market) -> list[ResultRow]:
@@ -76,12 +80,17 @@ def best_of(rows: Iterable[ResultRow], by: By, market: Market) -> list[Best]:
     Rows of one case compete, whatever their type and setting, each by its newest run. All types rehearsed on
     one machine have the same speed, so several rehearsed types do not compete.
     """
+    return [best_of_case(case, by, market) for case in newest_of_cases(rows) if len(case) > 1]
+
+
+def newest_of_cases(rows: Iterable[ResultRow]) -> list[list[ResultRow]]:
+    """Return the rows of each case: of each type and setting the newest; a rehearsal is a case of its own."""
     cases: dict[tuple[bool, str, str, str], dict[tuple[str, str], ResultRow]] = {}
     for row in sorted(rows, key=lambda row: row.run.started_at):
         if row.throughput is not None:
             key = (row.rehearsal, row.run.workload, row.result.case, row.throughput.unit)
             cases.setdefault(key, {})[row.run.instance_type, row.result.setting] = row
-    return [_best([*newest.values()], by, market) for newest in cases.values() if len(newest) > 1]
+    return [[*newest.values()] for newest in cases.values()]
 
 
 def pareto_front(rows: Sequence[ResultRow], market: Market) -> list[ResultRow]:
@@ -109,18 +118,19 @@ def _are_several_rehearsed(rows: Sequence[ResultRow]) -> bool:
     return any(row.rehearsal for row in rows) and len({row.run.instance_type for row in rows}) > 1
 
 
-def _best(rows: Sequence[ResultRow], by: By, market: Market) -> Best:
+def best_of_case(rows: Sequence[ResultRow], by: By, market: Market) -> Best:
+    """Name the best row of a case, only where its interval overlaps with no other's."""
     case = rows[0].result.case
     if _are_several_rehearsed(rows):
         return Best(case=case, row=None, reason="all types were rehearsed on this one machine")
     first, *others = rank(rows, by, market)
     if _figure(first, by, market) is None:
         return Best(case=case, row=None, reason=f"no {by} is known")
-    for other in others:
-        reason = _tie(first, other, rows, by, market)
-        if reason:
-            return Best(case=case, row=None, reason=reason)
-    return Best(case=case, row=first, reason="its interval overlaps with no other")
+    ties = [(other, reason) for other in others if (reason := _tie(first, other, rows, by, market))]
+    if ties:
+        return Best(case=case, row=None, reason=ties[0][1], tied=(first, *(other for other, _ in ties)))
+    reason = "its interval overlaps with no other" if others else "nothing else was measured"
+    return Best(case=case, row=first, reason=reason)
 
 
 def _tie(first: ResultRow, other: ResultRow, rows: Sequence[ResultRow], by: By, market: Market) -> str:
@@ -171,15 +181,18 @@ def _shared(row: ResultRow, group: Group) -> tuple[str, ...]:
             return (row.run.run_id,)
 
 
+def metric_of(row: ResultRow, by: By) -> Metric | None:
+    """Return the metric that a ranking rests on; that of the cost is the throughput."""
+    return row.result.metrics.get("latency_p50") if by is By.LATENCY else row.throughput
+
+
 def _figure(row: ResultRow, by: By, market: Market) -> Decimal | float | None:
     match by:
         case By.COST:
             return row.usd_per_million(market)
-        case By.THROUGHPUT:
-            return row.throughput.value if row.throughput else None
-        case By.LATENCY:
-            latency = row.result.metrics.get("latency_p50")
-            return latency.value if latency else None
+        case By.THROUGHPUT | By.LATENCY:
+            metric = metric_of(row, by)
+            return metric.value if metric else None
 
 
 def _interval(row: ResultRow, by: By, market: Market) -> tuple[float, float] | None:
@@ -187,5 +200,5 @@ def _interval(row: ResultRow, by: By, market: Market) -> tuple[float, float] | N
     if by is By.COST:
         usd = row.usd_interval(market)
         return None if usd is None else (float(usd[0]), float(usd[1]))
-    metric = row.throughput if by is By.THROUGHPUT else row.result.metrics.get("latency_p50")
+    metric = metric_of(row, by)
     return None if metric is None else metric.interval

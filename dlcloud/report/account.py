@@ -38,7 +38,6 @@ def findings_report(
                 heading=f"would {target} start?",
                 titles=("check", "verdict", "detail"),
                 rows=[(check.name, check.verdict, check.detail) for check in checks],
-                wrapped={2: 52},
             )
         ],
         empty="",
@@ -64,7 +63,6 @@ def selftest_report(findings: Sequence[Finding], *, errors: Sequence[str]) -> Re
                 titles=("#", "claim", "verdict", "evidence"),
                 rows=[(f.number, f.claim, str(f.verdict), f.evidence) for f in findings],
                 notes=errors,
-                wrapped={1: 28, 3: 34},
             )
         ],
         empty="",

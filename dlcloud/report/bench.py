@@ -45,7 +45,7 @@ def left_out_sections(left_out: Iterable[tuple[str, LeftOut]]) -> list[Section]:
     """Return the table of settings that do not run on a type; no section if all do."""
     rows = [(name, part.benchmark, part.setting or "all", part.reason) for name, part in left_out]
     titles = ("type", "benchmark", "setting", "why")
-    return [Section(heading="left out", titles=titles, rows=rows, wrapped={3: 36})] if rows else []
+    return [Section(heading="left out", titles=titles, rows=rows)] if rows else []
 
 
 def left_out_records(left_out: Iterable[tuple[str, LeftOut]]) -> list[Mapping[str, Any]]:
@@ -81,7 +81,6 @@ def _plan_section(types: Sequence[TypePlan], name: str) -> Section:
         rows=[_row(planned) for planned in types],
         notes=notes,
         numeric=frozenset({2}),
-        wrapped={3: 40},
     )
 
 

@@ -7,7 +7,7 @@ from dlcloud.core.compare import Difference, Pair
 from dlcloud.core.cost import rounded
 from dlcloud.core.result_row import ResultRow
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, ratio
-from dlcloud.report.table import Cell, Report, Section, fitted
+from dlcloud.report.table import Cell, Report, Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def _ratio_section(sides: Sides, pairs: Sequence[Pair]) -> Section:
     # The setting is always shown, of the others those in which the rows differ.
     titles = [title for title in names[0] if title == "setting" or len({of[title] for of in names}) > 1]
     count = len(titles)
-    section = Section(
+    return Section(
         heading=f"A: {sides.first}\nB: {sides.second}",
         titles=(*titles, "A", "B", f"ratio{mark}", "verdict", "cost"),
         rows=[
@@ -57,7 +57,6 @@ def _ratio_section(sides: Sides, pairs: Sequence[Pair]) -> Section:
         notes=notes,
         numeric=frozenset({count, count + 1, count + 4}),
     )
-    return fitted(section, {**dict.fromkeys(range(count), 8), count + 2: 13, count + 3: 10})
 
 
 def _is_stable(pair: Pair) -> bool:
@@ -104,13 +103,12 @@ def _ratio(pair: Pair) -> str:
 
 
 def _difference_section(sides: Sides, differing: Sequence[Difference]) -> Section:
-    section = Section(
+    return Section(
         heading="what else differs",
         titles=("what", "A", "B"),
         rows=[(difference.name, difference.first, difference.second) for difference in differing],
         notes=[f"A: {sides.first}; B: {sides.second}"],
     )
-    return fitted(section, {0: 20, 1: 12, 2: 12})
 
 
 def _record(sides: Sides, pair: Pair) -> dict[str, Cell]:

@@ -1,20 +1,24 @@
 """The cost report: what each type and setting measured, what that costs, and which is best."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from dlcloud.core.instance import Market
-from dlcloud.core.ranking import Best, By, Group, best_of, group_rows, natural_group, rank
+from dlcloud.core.job import UserJob
+from dlcloud.core.ranking import By, Group, group_rows, natural_group, rank
 from dlcloud.core.result import NO_DIFFERENCE
 from dlcloud.core.result_row import ResultRow
-from dlcloud.report import cells
 from dlcloud.report import cost_columns as columns
+from dlcloud.report.answer import Question, answer_records, answer_sections
 from dlcloud.report.cost_columns import Column, record_of, table_of, wide_table_of
 from dlcloud.report.cost_details import metric_sections, price_section, run_cost_section
+from dlcloud.report.job import job_records, job_sections
 from dlcloud.report.table import Report, Section
 
+MOST_NAMES = 4
+"""Results that are named beside a warning."""
 EMPTY = "nothing has been measured yet: dlcloud up quickstart"
-_SUPERLATIVE = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shortest latency"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ class View:
         newest: Only the newest result of each kind.
         details: Tables of latency, size and agreement, and every price and cost, too.
         wide: Everything in one table, as wide as that needs.
+        summary: The answer alone, a line for each case.
+        job: The user's own, for which hours and USD are shown.
     """
 
     by: By | None = None
@@ -36,19 +42,52 @@ class View:
     newest: bool = False
     details: bool = False
     wide: bool = False
+    summary: bool = False
+    job: UserJob | None = None
 
 
 PLAIN = View()
 
 
 def cost_report(
-    rows: Sequence[ResultRow], view: View = PLAIN, *, command: str = "cost-report", empty: str = EMPTY
+    rows: Sequence[ResultRow],
+    view: View = PLAIN,
+    *,
+    command: str = "cost-report",
+    empty: str = EMPTY,
+    commands: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
-    """Return the cost report; `empty` is its text if there are no rows."""
+    """Return the cost report, which ends with the answer.
+
+    Args:
+        rows: The results.
+        view: What of them is shown.
+        command: The command that prints it.
+        empty: Its text if there are no rows.
+        commands: The beginning of the command that measures a run's workload again, by run id.
+    """
     ordered = list(rows) if view.by is None else rank(rows, view.by, view.market)
+    question = Question(by=view.by, market=view.market, job=view.job, summary=view.summary, commands=commands)
+    sections = [] if view.summary else _tables(ordered, view)
+    if ordered and view.job and not view.summary:
+        sections += job_sections(ordered, view.job, view.market)
+    return Report(
+        command=command,
+        records=[record_of(row) for row in ordered],
+        sections=[*sections, *answer_sections(ordered, question)],
+        empty=empty,
+        extra={
+            "answer": answer_records(ordered, question),
+            **({"job": job_records(ordered, view.job, view.market)} if view.job else {}),
+        },
+    )
+
+
+def _tables(ordered: Sequence[ResultRow], view: View) -> list[Section]:
+    """Return the tables of results, then prices and costs."""
     sections: list[Section] = []
     for group in group_rows(ordered, view.group or natural_group(ordered)):
-        notes = _notes(group, view)
+        notes = _notes(group)
         if view.wide:
             sections.append(wide_table_of(group, heading(group), notes))
             continue
@@ -57,8 +96,7 @@ def cost_report(
             sections += metric_sections(group)
     if ordered and not view.wide:
         sections += [price_section(ordered), *run_cost_section(ordered, whole=view.details)]
-    records = [record_of(row) for row in ordered]
-    return Report(command=command, records=records, sections=sections, empty=empty)
+    return sections
 
 
 def _columns(rows: Sequence[ResultRow]) -> list[Column]:
@@ -112,7 +150,7 @@ def _shared(names: Iterable[str]) -> str:
     return distinct.pop() if len(distinct) == 1 else ""
 
 
-def _notes(rows: Sequence[ResultRow], view: View) -> list[str]:
+def _notes(rows: Sequence[ResultRow]) -> list[str]:
     notes = []
     if rows[0].rehearsal:
         types = ", ".join(dict.fromkeys(row.run.instance_type for row in rows))
@@ -124,7 +162,7 @@ def _notes(rows: Sequence[ResultRow], view: View) -> list[str]:
     if baselines:
         names = " or ".join(baselines)
         notes.append(f"over best: beside {names}, the best baseline of the case; intervals: --wide")
-    return [*notes, *_undecided_note(rows), *_verdicts(rows, view), *_warnings(rows)]
+    return [*notes, *_undecided_note(rows), *_warnings(rows)]
 
 
 def _undecided_note(rows: Sequence[ResultRow]) -> list[str]:
@@ -140,27 +178,23 @@ def _undecided_note(rows: Sequence[ResultRow]) -> list[str]:
     return ["≈: undecided, with too few runs to see a difference"]
 
 
-def _verdicts(rows: Sequence[ResultRow], view: View) -> list[str]:
-    by = view.by or By.COST
-    superlative = _SUPERLATIVE[by] + (" (spot)" if (by, view.market) == (By.COST, Market.SPOT) else "")
-    several = len({row.result.case for row in rows}) > 1
-    return [
-        (f"{best.case}: " if several else "") + _verdict(best, superlative)
-        for best in best_of(rows, by, view.market)
-    ]
-
-
-def _verdict(best: Best, superlative: str) -> str:
-    """Name the best, or say why none is named."""
-    if best.row is None:
-        return f"no {superlative} is named: {best.reason}"
-    return f"{superlative}: {best.row.run.instance_type} {cells.setting(best.row)}; {best.reason}"
-
-
 def _warnings(rows: Sequence[ResultRow]) -> list[str]:
-    warnings = [
-        f"~ {row.result.case} {row.result.setting}: {text}" for row in rows for text in row.result.warnings
-    ]
-    if any(not row.result.stable and not row.result.warnings for row in rows):
-        warnings.append("~: not stable")
-    return list(dict.fromkeys(warnings))
+    """Return each warning once, with the results that it is of."""
+    names: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for text in row.result.warnings or (() if row.result.stable else ("not stable",)):
+            names.setdefault(text, {})[_identify(row, rows)] = None
+    return [f"~ {_shorten(list(of_text))}: {text}" for text, of_text in names.items()]
+
+
+def _identify(row: ResultRow, rows: Sequence[ResultRow]) -> str:
+    """Name a row by type, case and setting, as far as the rows differ in them."""
+    types = {other.run.instance_type for other in rows}
+    cases = {other.result.case for other in rows}
+    parts = [row.run.instance_type if len(types) > 1 else "", row.result.case if len(cases) > 1 else ""]
+    return " ".join(part for part in (*parts, row.result.setting) if part)
+
+
+def _shorten(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

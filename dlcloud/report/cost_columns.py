@@ -10,7 +10,7 @@ from dlcloud.core.cost import rounded
 from dlcloud.core.instance import Market
 from dlcloud.core.result_row import ResultRow
 from dlcloud.report import cells
-from dlcloud.report.table import Cell, Section, fitted
+from dlcloud.report.table import Cell, Section
 
 _DIGITS = 6
 """Amounts are rounded to a millionth of a dollar for programs."""
@@ -26,7 +26,7 @@ class Column:
         value: Reads the exact value from a row.
         kind: The type of the values that are not None.
         text: Formats a row's cell in a table; by default the value.
-        least: The width to which it may be wrapped where 80 columns are too few.
+        optional: It is shown where the terminal has room.
         marked: A rehearsal measured it on another machine, or it follows from such a figure.
     """
 
@@ -35,7 +35,7 @@ class Column:
     value: Callable[[ResultRow], Cell] = lambda _: None
     kind: type = float
     text: Callable[[ResultRow], str] | None = None
-    least: int | None = None
+    optional: bool = False
     marked: bool = False
 
     @property
@@ -59,11 +59,9 @@ def record_of(row: ResultRow) -> dict[str, Cell]:
 def table_of(
     rows: Sequence[ResultRow], columns: Sequence[Column], heading: str, notes: Sequence[str]
 ) -> Section:
-    """Return a table of some columns, wrapped to the width of a terminal where they allow it."""
+    """Return a table of some columns."""
     section = _section(rows, columns, heading, notes)
-    return fitted(
-        section, {place: column.least for place, column in enumerate(columns) if column.least is not None}
-    )
+    return replace(section, optional=[place for place, column in enumerate(columns) if column.optional])
 
 
 def wide_table_of(rows: Sequence[ResultRow], heading: str, notes: Sequence[str]) -> Section:
@@ -165,16 +163,14 @@ def _price(prefix: str, market: Market, title: str) -> tuple[Column, ...]:
     )
 
 
-RUN = Column(key="run", title="run", value=_path("run.run_id"), kind=str, least=9)
-BENCHMARK = Column(key="workload", title="benchmark", value=_path("run.workload"), kind=str, least=9)
-TYPE = Column(key="instance_type", title="type", value=_path("run.instance_type"), kind=str, least=8)
-CASE = Column(key="case", title="case", value=_path("result.case"), kind=str, least=9)
-SETTING = Column(
-    key="setting", title="setting", value=_path("result.setting"), kind=str, text=cells.setting, least=8
-)
+RUN = Column(key="run", title="run", value=_path("run.run_id"), kind=str)
+BENCHMARK = Column(key="workload", title="benchmark", value=_path("run.workload"), kind=str)
+TYPE = Column(key="instance_type", title="type", value=_path("run.instance_type"), kind=str)
+CASE = Column(key="case", title="case", value=_path("result.case"), kind=str)
+SETTING = Column(key="setting", title="setting", value=_path("result.setting"), kind=str, text=cells.setting)
 THROUGHPUT = Column(key="throughput", title="throughput", value=_path("throughput.value"), marked=True)
 INTERVAL = Column(title="interval", text=lambda row: cells.interval(row.throughput))
-SPEED_UP = Column(title="speed-up", kind=str, text=cells.speed_up, least=13)
+SPEED_UP = Column(title="speed-up", kind=str, text=cells.speed_up)
 OVER_BEST = Column(title="over best", text=cells.over_best)
 USD_PER_MILLION = Column(
     key="usd_per_million",
@@ -195,7 +191,6 @@ TFLOPS_PER_USD = Column(
     title="TFLOPS/USD",
     value=_rounded("tflops_per_usd", 3),
     text=cells.tflops_per_usd,
-    least=6,
 )
 RUN_USD = Column(key="run_usd", title="run USD", value=_rounded("cost.usd"), text=cells.run_usd, marked=True)
 LATENCY = (

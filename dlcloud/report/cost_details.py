@@ -11,7 +11,7 @@ from dlcloud.core.result_row import ResultRow
 from dlcloud.report import cells
 from dlcloud.report import cost_columns as columns
 from dlcloud.report.cost_columns import Column, table_of
-from dlcloud.report.table import Cell, Section, fitted
+from dlcloud.report.table import Cell, Section
 
 MOST_ROWS = 10
 """More runs than this are shown with the details only."""
@@ -30,7 +30,7 @@ def price_section(rows: Iterable[ResultRow]) -> Section:
         newest[row.run.instance_type, _place(row), row.rehearsal] = row
     shown = (
         columns.TYPE,
-        Column(title="zone", kind=str, text=_place, least=10),
+        Column(title="zone", kind=str, text=_place),
         *columns.ON_DEMAND_PRICE[:2],
         replace(columns.SPOT_PRICE[0], title="spot"),
         columns.SPOT_PRICE[1],
@@ -72,7 +72,7 @@ def run_cost_section(rows: Iterable[ResultRow], *, whole: bool) -> list[Section]
     if len(shown) < len(billed):
         notes.append(f"and {len(billed) - len(shown)} more runs: --details")
     shown_columns = (
-        replace(columns.RUN, least=12),
+        columns.RUN,
         replace(columns.TYPE, text=_type_and_market),
         *columns.SECONDS,
         Column(title="USD", text=cells.run_usd),
@@ -94,7 +94,7 @@ def metric_sections(rows: Sequence[ResultRow]) -> list[Section]:
     notes = []
     if any(row.result.facts.get("weights") == "random" for row in rows):
         notes.append("weights are random: speed and size are real, agreement says nothing of accuracy")
-    return [table_of(rows, [*(replace(name, least=9) for name in names), *figures], "", notes)]
+    return [table_of(rows, [*names, *figures], "", notes)]
 
 
 def _has(row: ResultRow, column: Column) -> bool:
@@ -122,14 +122,13 @@ def billed_section(clusters: Sequence[Reconciliation], unanswered: str) -> Secti
         notes.append("~: AWS has not closed the month yet")
     if clusters:
         notes.append("estimate: instances, volumes and addresses; AWS's bill has taxes and traffic, too")
-    section = Section(
+    return Section(
         heading="what AWS billed",
         titles=("cluster", "region", "estimate USD", "billed USD", "difference"),
         rows=[_billed_row(cluster) for cluster in clusters],
         notes=notes,
         numeric=frozenset({2, 3, 4}),
     )
-    return fitted(section, {0: 12, 1: 9})
 
 
 def _billed_row(reconciled: Reconciliation) -> tuple[str, ...]:

@@ -46,7 +46,6 @@ def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
         rows=[_row(offer, spot=any(other.spot for other in offers)) for offer in offers],
         notes=_notes(offers, region),
         numeric=frozenset({1, 2, 5, 6, 7, 8, 9}),
-        wrapped={3: 6, 4: 11},
     )
     return Report(
         command="instances",

@@ -14,7 +14,7 @@ from typing import Any
 
 from dlcloud.core.errors import RecipeError
 from dlcloud.report.charts import TEXT, Chart, Spec
-from dlcloud.report.table import Report, Section
+from dlcloud.report.table import Report, Section, without_optional
 from dlcloud.system.files import write_file
 
 PLACE = re.compile(r"@([A-Z]+)@")
@@ -39,11 +39,13 @@ def page(
         title: The heading.
         subtitle: The number of results, and the date.
     """
-    body = [_section(section) for section in report.sections] or [f"<p>{escape(report.empty)}</p>"]
+    answer = [_section(section) for section in report.sections if section.leads]
+    body = [_section(section) for section in report.sections if not section.leads]
+    body = body if body or answer else [f"<p>{escape(report.empty)}</p>"]
     parts = {
         "TITLE": escape(title),
         "SUBTITLE": escape(subtitle),
-        "BODY": "\n".join([*map(_figure, charts), *body]),
+        "BODY": "\n".join([*answer, *map(_figure, charts), *body]),
         "CHARTS": _json({chart.name: themed(chart.spec) for chart in charts}),
         "BUNDLE": bundle.replace("</script", "<\\/script"),
     }
@@ -133,7 +135,8 @@ def _section(section: Section) -> str:
     heading = f"<h2>{escape(first)}</h2>\n" if first else ""
     heading += "".join(f"<p>{escape(line)}</p>\n" for line in others)
     notes = "".join(f"<li>{escape(note)}</li>" for note in section.notes)
-    table = _table(section.titles, section.rows, section.numeric)
+    section = without_optional(section)
+    table = _table(section.titles, section.rows, section.numeric) if section.titles else ""
     return f"<section>{heading}{table}{f'<ul>{notes}</ul>' if notes else ''}</section>"
 
 

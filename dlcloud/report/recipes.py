@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dlcloud.core.recipe import Recipe
 from dlcloud.report.table import Report, Section
 
-SUMMARY_WIDTH = 48
-
 
 def recipes_report(recipes: Mapping[str, tuple[Recipe, str]]) -> Report:
     """Return the recipes, by name, each with its text, whose first comment says what it is for."""
@@ -25,7 +23,6 @@ def recipes_report(recipes: Mapping[str, tuple[Recipe, str]]) -> Report:
         titles=("recipe", "cloud", "what it does"),
         rows=[(row["recipe"], row["cloud"], row["about"]) for row in records],
         notes=["dlcloud recipes NAME prints one; dlcloud up NAME --dry-run plans it"],
-        wrapped={2: SUMMARY_WIDTH},
     )
     return Report(command="recipes", records=list(records), sections=[section], empty="")
 

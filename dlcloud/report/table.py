@@ -15,6 +15,7 @@ import tabulate as tabulate_module
 from tabulate import tabulate
 
 from dlcloud.core.untrusted import printable
+from dlcloud.report.layout import columns_that_fit, fit, terminal_width
 
 SCHEMA = 1
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -41,10 +42,17 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A table for people: `rows` of text under `titles`, below a `heading`, above `notes`.
+    """A table for people.
 
-    `wrapped` gives, by column, the width beyond which cells go on in the next line. A `wide` one may be wider
-    than a terminal.
+    Attributes:
+        heading: Above the table.
+        titles: Of the columns; without any there is no table, only heading and notes.
+        rows: A text for each column.
+        notes: Below the table, a line each.
+        numeric: Columns that are aligned to the right.
+        optional: Columns that are shown where the terminal has room, the most important first.
+        wide: It may be wider than a terminal.
+        leads: It comes first on a page, and last on a terminal.
     """
 
     heading: str
@@ -52,8 +60,9 @@ class Section:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     numeric: frozenset[int] = frozenset()
-    wrapped: Mapping[int, int] = field(default_factory=dict)
+    optional: Sequence[int] = ()
     wide: bool = False
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,37 +79,19 @@ class Report:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def render(report: Report, form: Format) -> str:
-    """Return the report as text that ends without a newline."""
+def render(report: Report, form: Format, width: int | None = None) -> str:
+    """Return the report as text that ends without a newline; `width` is by default that of the terminal."""
     match form:
         case Format.JSON:
             return envelope(report.command, {"result": {"records": [*report.records], **report.extra}})
         case Format.CSV:
             return _csv(report.records)
-        case _:
-            style = MARKDOWN_STYLE if form is Format.MARKDOWN else "simple"
-            text = "\n\n".join(_section(section, style) for section in report.sections) or report.empty
-            return printable(text)
-
-
-def fitted(section: Section, least: Mapping[int, int]) -> Section:
-    """Wrap the widest columns of a section until it is no wider than a terminal.
-
-    Args:
-        section: A table.
-        least: The columns that may be wrapped, with their least widths.
-    """
-    columns = zip(section.titles, *section.rows, strict=True)
-    widths = [max(map(len, column)) for column in columns]
-    wrapped: dict[int, int] = {}
-    while sum(widths) + GAP * (len(widths) - 1) > WIDTH:
-        narrower = [place for place in least if widths[place] > max(least[place], len(section.titles[place]))]
-        if not narrower:
-            break
-        widest = max(narrower, key=lambda place: widths[place])
-        widths[widest] -= 1
-        wrapped[widest] = widths[widest]
-    return replace(section, wrapped={**section.wrapped, **wrapped})
+        case Format.MARKDOWN:
+            texts = [_markdown(section) for section in report.sections]
+        case Format.TABLE:
+            columns = terminal_width() if width is None else width
+            texts = [_text(section, columns) for section in report.sections]
+    return printable("\n\n".join(texts) or report.empty)
 
 
 def envelope(command: str, content: Mapping[str, Any]) -> str:
@@ -108,31 +99,58 @@ def envelope(command: str, content: Mapping[str, Any]) -> str:
     return json.dumps({"schema": SCHEMA, "command": command, **content}, default=_plain, indent=2)
 
 
-def _section(section: Section, style: str) -> str:
-    aligned = ["right" if index in section.numeric else "left" for index in range(len(section.titles))]
-    rows = section.rows
-    widths: list[int | None] | None = [section.wrapped.get(index) for index in range(len(section.titles))]
-    if style == MARKDOWN_STYLE:
-        rows, widths = [[cell.replace("|", r"\|") for cell in row] for row in rows], None
-    table = tabulate(
-        rows,
+def without_optional(section: Section) -> Section:
+    """Return a section without its optional columns."""
+    return _with_columns(section, [n for n in range(len(section.titles)) if n not in section.optional])
+
+
+def _text(section: Section, width: int) -> str:
+    if not section.wide:
+        table = [section.titles, *section.rows]
+        section = _with_columns(section, columns_that_fit(table, section.optional, width))
+        titles, *rows = fit([section.titles, *section.rows], width)
+        section = replace(section, titles=titles, rows=rows)
+    return _joined(
+        _wrapped(section.heading, width), _table(section, "simple"), _wrapped("\n".join(section.notes), width)
+    )
+
+
+def _markdown(section: Section) -> str:
+    section = without_optional(section)
+    rows = [[cell.replace("|", r"\|") for cell in row] for row in section.rows]
+    return _joined(
+        section.heading, _table(replace(section, rows=rows), MARKDOWN_STYLE), "\n".join(section.notes)
+    )
+
+
+def _joined(heading: str, table: str, notes: str) -> str:
+    return "\n\n".join(part for part in (heading, table, notes) if part)
+
+
+def _table(section: Section, style: str) -> str:
+    return tabulate(
+        section.rows,
         headers=list(section.titles),
         tablefmt=style,
-        colalign=aligned,
+        colalign=["right" if n in section.numeric else "left" for n in range(len(section.titles))],
         disable_numparse=True,
-        maxcolwidths=widths if rows else None,
     )
-    notes = _wrapped("\n".join(section.notes), style)
-    heading = f"{_wrapped(section.heading, style)}\n" if section.heading else ""
-    return "\n".join(part for part in (heading, table, f"\n{notes}" if notes else "") if part)
 
 
-def _wrapped(text: str, style: str) -> str:
-    """Break lines that are wider than a terminal; Markdown is broken where it is shown."""
-    if style == MARKDOWN_STYLE:
-        return text
+def _with_columns(section: Section, shown: Sequence[int]) -> Section:
+    return replace(
+        section,
+        titles=[section.titles[place] for place in shown],
+        rows=[[row[place] for place in shown] for row in section.rows],
+        numeric=frozenset(new for new, old in enumerate(shown) if old in section.numeric),
+        optional=(),
+    )
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Break lines that are wider than the terminal between words."""
     lines = (
-        textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         for line in text.splitlines()
     )
     return "\n".join("\n".join(line) for line in lines)

@@ -1,0 +1,62 @@
+"""The options of `dlcloud bench`: what they make of a recipe, and the command that repeats it."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlcloud.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from dlcloud.core.bench import BenchmarkMatrix
+    from dlcloud.core.job import UserJob
+    from dlcloud.report.cost import View
+
+
+def recipe_keys(
+    cloud: str | None, region: str | None, max_hours: str | None, max_usd: str | None, *, spot: bool
+) -> dict[str, Any]:
+    """Return the options that replace keys of the recipe; None leaves a key as it is."""
+    return {
+        "cloud": cloud,
+        "region": region,
+        "instances": {"market": "spot" if spot else None},
+        "budget": {"max_hours": max_hours, "max_usd": max_usd},
+    }
+
+
+def result_view(job: "UserJob | None", *, summary: bool) -> "View":
+    from dlcloud.report.cost import View
+
+    return View(job=job, summary=summary)
+
+
+def command_again(benchmarks: Sequence[str], recipe: str, keys: Mapping[str, Any]) -> str:
+    """Return the command that measures the same again, but for its types and the number of samples."""
+    words = ["dlcloud", "bench", *(["--recipe", recipe] if recipe else [])]
+    words += [word for name in benchmarks for word in ("-b", name)]
+    words += ["--cloud", "aws"] if keys["cloud"] == "local" else []
+    words += ["--region", keys["region"]] if keys["region"] else []
+    return shlex.join([*words, *(["--spot"] if keys["instances"]["market"] else [])])
+
+
+def read_matrix(
+    types: Sequence[str], benchmarks: Sequence[str], recipe: str, keys: dict[str, Any], *, tiny: bool
+) -> "tuple[BenchmarkMatrix, Path]":
+    """Return the matrix, and the folder that the files of a recipe's workload are relative to."""
+    from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe
+    from dlcloud.core.recipe import read_recipe
+    from dlcloud.resources.texts import recipe_text
+
+    if recipe and benchmarks:
+        raise RecipeError("--recipe brings its own workload", "leave --benchmark out")
+    if not recipe and not types:
+        raise RecipeError(
+            "no instance type given", "dlcloud bench --instance c7i.xlarge --instance g4dn.xlarge"
+        )
+    keys = {key: value for key, value in keys.items() if value is not None}
+    if not recipe:
+        return matrix_of_benchmarks(types, benchmarks, keys, tiny=tiny), Path()
+    text, path = recipe_text(recipe)
+    matrix = matrix_of_recipe(types, read_recipe(text, str(path or recipe)), keys, tiny=tiny)
+    return matrix, path.absolute().parent if path else Path()

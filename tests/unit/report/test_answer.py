@@ -1,0 +1,119 @@
+"""The answer at the end of a report: winners, the user's job, ties and rehearsals."""
+
+import json
+
+import pytest
+
+from dlcloud.core.job import read_job
+from dlcloud.core.ranking import By
+from dlcloud.report.cost import View, cost_report
+from dlcloud.report.job import duration
+from dlcloud.report.table import Format, render
+from tests.fakes.samples import run
+from tests.unit.report.conftest import BILL, lines, metric, quote, result
+
+JOB = read_job("1.2M images")
+
+
+def text(rows, width=80, **view):
+    report = cost_report(rows, View(**view), commands={row.run.run_id: "dlcloud bench" for row in rows})
+    return render(report, Format.TABLE, width)
+
+
+def of_type(name, *results, **other):
+    of = run(f"{name}-0001", instance_type=name, **other)
+    return lines(*results, of=of, quoted=quote(), bill=BILL)
+
+
+def test_the_answer_is_last_and_names_figures_prices_and_the_job():
+    answer = text(lines(quoted=quote()), job=JOB).partition("the answer: quantization, vgg16 batch 1\n\n")[2]
+    cells = [" ".join(line.split()) for line in answer.splitlines()]
+    assert cells[0] == "cheapest and fastest"
+    assert "type, setting c7i.xlarge int8" in cells
+    assert "images/s 34.56 (34.1–35)" in cells
+    assert "USD per million images 1.43 (1.42–1.45)" in cells
+    assert "1.2M images: time 9.65 h (9.52–9.78)" in cells
+    assert "1.2M images: spot USD 0.689 (0.680–0.698)" in cells
+
+
+def test_the_job_has_hours_and_dollars_for_each_type():
+    rows = of_type("c7i.xlarge") + of_type("g6.xlarge", result(throughput=metric(800.0, 790.0, 810.0)))
+    job = text(rows, job=JOB).partition("your job: 1.2M images")[2].partition("the answer")[0]
+    assert [line.split()[0] for line in job.splitlines() if line.startswith(("g6", "c7i"))] == [
+        "g6.xlarge",
+        "c7i.xlarge",
+    ]
+    assert "25 min (24.7–25.3)" in job
+    assert "no result counts tokens; they count images" in text(rows, job=read_job("5 tokens"))
+
+
+def test_a_tie_names_the_command_that_would_settle_it():
+    rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
+    rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
+    shown = " ".join(text(rows).split())
+    assert "no cheapest is named: the intervals of" in shown
+    assert "would settle m7i.xlarge fp32 and c7i.xlarge fp32, about" in shown
+    assert "dlcloud bench -i m7i.xlarge -i c7i.xlarge --repeats" in shown
+
+
+def test_settings_that_differ_by_nothing_are_left_to_the_user():
+    rows = lines(result(), result("nhwc", throughput=metric(10.01, 9.8, 10.26)))
+    assert "nhwc and fp32 differ by 0.1 %: more runs would hardly tell; take either" in " ".join(
+        text(rows).split()
+    )
+
+
+def test_a_rehearsal_is_no_figure_of_a_type():
+    alone = text(of_type("c7i.xlarge", cloud="local"), job=JOB)
+    answer = alone.partition("your job")[2]
+    assert "setting" in answer
+    assert "c7i.xlarge int8" not in answer
+    both = text(of_type("c7i.xlarge", cloud="local") + of_type("c5.large", cloud="local"), job=JOB)
+    answer = both.partition("your job")[2]
+    assert "USD" not in answer.partition("the answer")[0]
+    assert "no cheapest is named: all types were rehearsed on this one machine" in answer
+    assert "dlcloud bench -i c7i.xlarge -i c5.large" in answer
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_summary_has_one_line_for_each_case(width):
+    rows = []
+    for case in ("vgg16 batch 1", "vgg16 batch 8", "resnet50 batch 1"):
+        rows += lines(result(case=case), result("int8", case=case, throughput=metric(30.0, 29.0, 31.0)))
+    summary = text(rows, width, summary=True, job=JOB)
+    assert summary.startswith("the answer, case by case: quantization\n")
+    assert sum("c7i.xlarge int8" in line for line in summary.splitlines()) == 3
+    assert max(map(len, summary.splitlines())) <= width
+
+
+def test_programs_read_the_answer_and_the_job():
+    document = json.loads(render(cost_report(lines(), View(job=JOB, by=By.LATENCY)), Format.JSON))["result"]
+    named = {record["superlative"]: record["setting"] for record in document["answer"]}
+    assert named == {"cheapest": "int8", "fastest": "int8", "shortest latency": None}
+    assert document["job"][0]["hours"] == pytest.approx(1.2e6 / 34.56 / 3600)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.5, "0.5 s"),
+        (119, "119 s"),
+        (600, "10 min"),
+        (36000, "10 h"),
+        (864000, "10 days"),
+        (9e8, "10,417 days"),
+    ],
+)
+def test_a_duration_has_three_digits(seconds, shown):
+    assert duration(seconds) == shown
+
+
+def test_a_warning_of_several_types_is_printed_once_with_its_types():
+    rows = [
+        row
+        for name in ("c5.large", "c6i.large", "c7i.large", "m7i.large", "r7i.large")
+        for row in of_type(name, result(warnings=("time was up",), stable=False))
+    ]
+    shown = " ".join(text(rows).split())
+    assert "~ c5.large fp32, c6i.large fp32, c7i.large fp32, m7i.large fp32 and 1 more: time was up" in shown
+    assert shown.count("time was up") == 1
