@@ -1,11 +1,13 @@
 """Run a program on an instance independently of connections: python3 -I -S job.py VERB FOLDER ...
 
-start FOLDER                run `sh FOLDER/command` detached in FOLDER/work; a second start does nothing
+start FOLDER [-]            run `sh FOLDER/command` detached in FOLDER/work; a second start does nothing.
+                            With `-`, stdin is JSON: {"variables": {NAME: TEXT}, "secrets": {NAME: TEXT}}
 follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte offset, as it grows, until the program has ended
 state FOLDER                print JSON: {"state": new, running, ended or lost, "exit_status": int or null}
 stop FOLDER                 end the program and its child processes
 
-The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written atomically.
+The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written atomically. Secrets go
+from memory to memory: no file, no command line has them, and the log has *** in their place.
 """
 
 import contextlib
@@ -13,18 +15,26 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+import typing
 
 POLL_S = 0.1
+DRAIN_S = 1.0
 GRACE_S = 5.0
 CHUNK = 1 << 16
+MASK = b"***"
+MASKED_LENGTH = 8
+NAMES = "DLCLOUD_SECRETS"
 
 
-def start(folder: pathlib.Path) -> None:
+def start(folder: pathlib.Path, source: str = "") -> None:
     """Start the supervisor, unless the job was started before."""
+    given = sys.stdin.buffer.read() if source else b""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "pid").exists():
@@ -33,20 +43,62 @@ def start(folder: pathlib.Path) -> None:
         with (folder / "log").open("ab") as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, "supervise", str(folder)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+        supervisor.stdin.write(given)
+        supervisor.stdin.close()
         write(folder / "pid", str(supervisor.pid))
 
 
 def supervise(folder: pathlib.Path) -> None:
     """Run the program and record its exit status."""
-    program = subprocess.Popen(["sh", str(folder / "command")], cwd=folder / "work", stdin=subprocess.DEVNULL)
+    given = json.loads(sys.stdin.buffer.read() or b"{}")
+    secrets = given.get("secrets", {})
+    names = {NAMES: " ".join(secrets)} if secrets else {}
+    program = subprocess.Popen(
+        ["sh", str(folder / "command")],
+        cwd=folder / "work",
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **given.get("variables", {}), **secrets, **names},
+        stdout=subprocess.PIPE if secrets else None,
+        stderr=subprocess.STDOUT if secrets else None,
+        bufsize=0,
+    )
     signal.signal(signal.SIGTERM, lambda *_: program.terminate())
+    copying = threading.Thread(target=copy_masked, args=(program.stdout, list(secrets.values())))
+    if secrets:
+        copying.start()
     status = program.wait()
+    if secrets:
+        # A process that it left behind may hold its output open: the job has ended all the same.
+        copying.join(DRAIN_S)
     write(folder / "exit_status", str(status if status >= 0 else 128 - status))
+
+
+def copy_masked(output: "typing.BinaryIO", secrets: "list[str]") -> None:
+    """Copy a program's output to the log, without the secrets and their lines."""
+    texts = {text for secret in secrets for text in (secret, *secret.splitlines())}
+    values = sorted((text.encode() for text in texts if len(text) >= MASKED_LENGTH), key=len, reverse=True)
+    pattern = re.compile(b"|".join(map(re.escape, values)) or b"(?!)")
+    kept = b""
+    while chunk := output.read(CHUNK):
+        kept += chunk
+        end = complete(kept, values, pattern)
+        sys.stdout.buffer.write(pattern.sub(MASK, kept[:end]))
+        sys.stdout.buffer.flush()
+        kept = kept[end:]
+    sys.stdout.buffer.write(pattern.sub(MASK, kept))
+    sys.stdout.buffer.flush()
+
+
+def complete(text: bytes, values: "list[bytes]", pattern: "re.Pattern[bytes]") -> int:
+    """Return the length of the beginning of a text that no secret reaches beyond."""
+    starts = (value[:n] for value in values for n in range(1, min(len(value) - 1, len(text)) + 1))
+    end = len(text) - max((len(start) for start in starts if text.endswith(start)), default=0)
+    return next((match.start() for match in pattern.finditer(text) if match.start() < end < match.end()), end)
 
 
 def follow(folder: pathlib.Path, name: str, offset: str) -> None:

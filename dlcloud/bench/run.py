@@ -7,6 +7,7 @@ from typing import Any
 from dlcloud.bench.program import EARLIER, Program, is_sent
 from dlcloud.core.cluster import Member
 from dlcloud.core.events import Notice, Progress, Warned, stage
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
@@ -15,7 +16,7 @@ from dlcloud.core.untrusted import number_or_none
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.preflight import PriceLookup
-from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
+from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
 from dlcloud.system.parallel import all_or_raise, fan_out
 
@@ -30,6 +31,7 @@ class Runner:
         program: The program to run.
         image_id: The image that the instances booted, for the record.
         fresh: Measure everything, even if an interrupted run had measured it already.
+        environment: Of the program.
     """
 
     managed: ManagedCluster
@@ -37,6 +39,7 @@ class Runner:
     program: Program
     image_id: str
     fresh: bool = False
+    environment: JobEnvironment = INHERITED
     _prices: PriceLookup = field(init=False)
     _jobs: RemoteJobs = field(init=False)
 
@@ -62,7 +65,7 @@ class Runner:
         jobs = self._jobs
         connection = jobs.connect(member)
         run = jobs.find_unfinished(member, self.workload) or self._send(connection, member)
-        jobs.start(connection, run)
+        jobs.start(connection, run, self.environment)
         # The program runs meanwhile: nothing waits for prices.
         self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
         with stage(
@@ -103,7 +106,7 @@ class Runner:
 
     def _earlier_records(self, run: Run) -> bytes:
         """Return the records of interrupted runs; the program checks which cases are still valid."""
-        if self.fresh or not self.program.is_resumable:
+        if self.fresh or not self.program.is_resumable or self.environment.variables:
             return b""
         runs = self.managed.store.runs
         interrupted = resumable_runs(runs.all(), run)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dlcloud.cli.bench_type import Shared
     from dlcloud.cli.context import Context
     from dlcloud.core.bench import BenchmarkMatrix, TypeResult
+    from dlcloud.core.job_environment import JobEnvironment
     from dlcloud.core.protocols import Cloud
     from dlcloud.core.result_row import ResultRow
     from dlcloud.report.bench import TypePlan
@@ -158,6 +159,13 @@ class Bench:
         return {name: program_of(recipe, self.folder) for name, recipe in recipes.items()}
 
     @cached_property
+    def environment(self) -> "JobEnvironment":
+        """The environment of the programs, with the values of a recipe's secrets."""
+        from dlcloud.cli.program_environment import environment_of
+
+        return environment_of(self.context, self.matrix.base, self.folder)
+
+    @cached_property
     def cloud(self) -> "Cloud":
         return self.context.cloud(self.matrix.base.cloud, self.matrix.base.region)
 
@@ -180,7 +188,7 @@ class Bench:
         from dlcloud.core.bench import done_before
         from dlcloud.system.parallel import fan_out
 
-        _ = self.programs  # their faults are reported before anything is asked of a cloud
+        _ = self.programs, self.environment  # their faults are reported before anything is asked of a cloud
         done = done_before(self.context.benches.runs(self.earlier_id)) if self.earlier_id else set()
         _ = self.cloud, self.context.benches
         with stage(self.context.emit, self.context.clock, PREFLIGHT):
@@ -276,6 +284,7 @@ class Bench:
             bench_id=bench_id,
             matrix=self.matrix,
             programs=self.programs,
+            environment=self.environment,
             cloud=self.cloud,
             fresh=self.fresh,
             stop=stop,

@@ -15,6 +15,7 @@ from dlcloud.cli.lifecycle import acquire_for_command, destroy_at_end
 from dlcloud.core.bench import BenchmarkMatrix, Job, TypeResult, fits
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Event, Notice, Warned
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.plan import Plan
 from dlcloud.core.protocols import Cloud
 from dlcloud.core.remote import Dial
@@ -31,6 +32,7 @@ class Shared:
         bench_id: The key of the bench in the store.
         matrix: The types and the jobs.
         programs: By the names of the jobs.
+        environment: Of the programs.
         cloud: EC2 in the region of the bench.
         fresh: Measure again what an interrupted run had measured.
         stop: Set when all are to stop.
@@ -41,6 +43,7 @@ class Shared:
     bench_id: str
     matrix: BenchmarkMatrix
     programs: Mapping[str, Program]
+    environment: JobEnvironment
     cloud: Cloud
     fresh: bool
     stop: threading.Event
@@ -147,6 +150,7 @@ class TypeRun:
             program=self.shared.programs[job.name],
             image_id=self.plan.image.image_id,
             fresh=self.shared.fresh,
+            environment=self.shared.environment,
         )
         try:
             runner.run_all(launched.members)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.cloud.billing import Billing
     from dlcloud.cloud.clients import Clients
     from dlcloud.cloud.ec2 import Ec2Cloud
+    from dlcloud.cloud.secret_values import SecretValues
     from dlcloud.core.cluster import Cluster
     from dlcloud.core.events import Emit
     from dlcloud.detached.remote import DetachedClusters
@@ -193,6 +194,11 @@ class Context:
             pause=self.clock.sleep,
             inside=bool(self.controller_instance_id),
         )
+
+    def secret_values(self, name: str, region: str) -> "SecretValues":
+        from dlcloud.cloud.secret_values import SecretValues
+
+        return SecretValues(self._clients(name, region))
 
     def account(self, name: str, region: str) -> "Account":
         """Return the account's limits, usage and subnets in a region."""

@@ -11,6 +11,7 @@ from dlcloud.cli.lifecycle import destroy_on_failure, detached_error
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import DlcloudError, InstanceError
 from dlcloud.core.events import Notice, Warned
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.plan import Plan
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
@@ -21,7 +22,15 @@ from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 from dlcloud.report.table import Format, Report, Section, render
 
 
-def detach(context: Context, launcher: Launcher, acquired: ClusterLock, file: RecipeFile, plan: Plan) -> None:
+def detach(
+    context: Context,
+    launcher: Launcher,
+    acquired: ClusterLock,
+    file: RecipeFile,
+    *,
+    plan: Plan,
+    environment: JobEnvironment,
+) -> None:
     """Launch what is missing and hand the cluster over, or finish a hand-over that was cut off.
 
     Raises:
@@ -40,6 +49,7 @@ def detach(context: Context, launcher: Launcher, acquired: ClusterLock, file: Re
             Path(file.path).parent,
             cidrs=plan.cidrs,
             variables=_local_variables(context, file.recipe),
+            environment=environment,
         )
 
 
@@ -54,7 +64,7 @@ def refuse_detached(context: Context, launcher: Launcher) -> None:
         raise detached_error(launcher.cluster, controller or "")
 
 
-def restart_dead_controller(context: Context, cluster: Cluster) -> None:
+def restart_dead_controller(context: Context, cluster: Cluster, environment: JobEnvironment) -> None:
     """Start the controller of a detached cluster again if it was killed.
 
     Raises:
@@ -68,7 +78,7 @@ def restart_dead_controller(context: Context, cluster: Cluster) -> None:
             context.detached.log_in(detached) as session,
         ):
             hand_over = HandOver(managed=context.launcher(cluster), database=context.database)
-            hand_over.restart_dead(session.connection)
+            hand_over.restart_dead(session.connection, environment)
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 import click
 
+from dlcloud.core.errors import RecipeError
+
 
 @click.command("policy")
 @click.option("--detach", is_flag=True, help="What up --detach needs beside it.")
-def command(*, detach: bool) -> None:
+@click.option("--secrets", is_flag=True, help="What secrets of SSM and Secrets Manager need beside it.")
+def command(*, detach: bool, secrets: bool) -> None:
     """Print the IAM policy that dlcloud needs: every action that it calls, and nothing else.
 
     \b
@@ -14,4 +17,7 @@ def command(*, detach: bool) -> None:
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
     from dlcloud.resources.texts import template
 
-    click.echo(template("iam_policy_detach.json" if detach else "iam_policy.json"), nl=False)
+    if detach and secrets:
+        raise RecipeError("--detach and --secrets are two policies", "print and create one after the other")
+    name = "iam_policy_detach.json" if detach else "iam_policy_secrets.json" if secrets else "iam_policy.json"
+    click.echo(template(name), nl=False)

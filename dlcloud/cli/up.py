@@ -16,6 +16,7 @@ from dlcloud.report.table import Format, render
 if TYPE_CHECKING:
     from dlcloud.bench.program import Program
     from dlcloud.cli.context import Context
+    from dlcloud.core.job_environment import JobEnvironment
     from dlcloud.core.plan import Plan
     from dlcloud.elastic.rehearsal import Rehearsal
     from dlcloud.launch.acquire import RecipeFile
@@ -93,6 +94,13 @@ class Up:
 
         return program_of(self.file.recipe, self._folder)
 
+    @cached_property
+    def environment(self) -> "JobEnvironment":
+        """The environment of the program, with the values of its secrets."""
+        from dlcloud.cli.program_environment import environment_of
+
+        return environment_of(self.context, self.file.recipe, self._folder)
+
     @property
     def _folder(self) -> Path:
         return Path(self.file.path).parent
@@ -122,7 +130,7 @@ class Up:
             return False
         from dlcloud.cli.detach import print_detached, restart_dead_controller
 
-        restart_dead_controller(self.context, cluster)
+        restart_dead_controller(self.context, cluster, self.environment)
         print_detached(self.context, cluster, self.output)
         return True
 
@@ -161,7 +169,7 @@ class Up:
             if self.detach:
                 from dlcloud.cli.detach import detach, print_detached
 
-                detach(context, launcher, acquired, self.file, plan)
+                detach(context, launcher, acquired, self.file, plan=plan, environment=self.environment)
                 print_detached(context, acquired.cluster, self.output)
                 return
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
@@ -200,7 +208,7 @@ class Up:
         )
 
     def _check_program(self) -> None:
-        """Refuse a program at fault before anything is asked of a cloud."""
+        """Refuse a program at fault, or a secret that is missing, before anything is asked of a cloud."""
         if self.detach:
             from dlcloud.detached.rules import check_detachable
 
@@ -211,6 +219,7 @@ class Up:
             training_of(self.file.recipe, self._folder, run="")
         else:
             _ = self.program
+        _ = self.environment
 
     def _run_workload(self, launcher: "Launcher", plan: "Plan", members: list[Member]) -> None:
         recipe, runs = self.file.recipe, self.context.runs
@@ -218,7 +227,13 @@ class Up:
             from dlcloud.elastic.run import train
 
             train(
-                launcher, recipe, members, recipe_folder=self._folder, plan=plan, rehearsal=self._rehearsal()
+                launcher,
+                recipe,
+                members,
+                recipe_folder=self._folder,
+                plan=plan,
+                rehearsal=self._rehearsal(),
+                environment=self.environment,
             )
             return
         from dlcloud.bench.run import Runner
@@ -229,6 +244,7 @@ class Up:
             program=self.program,
             image_id=plan.image.image_id,
             fresh=self.fresh,
+            environment=self.environment,
         )
         earlier = {run.run_id for run in runs.of_cluster(launcher.cluster_id) if run.ended_at}
         try:

@@ -16,6 +16,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 LONGEST_TEXT = 1 << 18
 DEEPEST = 30
+UNQUOTED = "unquoted"
+"""The kind of a fault whose message does not repeat the value."""
 MOST_EVENTS = 10_000
 
 Path = tuple[str | int, ...]
@@ -232,4 +234,6 @@ def _message(kind: str, message: str, value: object) -> str:
     if kind == "missing":
         return "is missing"
     text = message.removeprefix("Value error, ")
-    return f"{text[:1].lower()}{text[1:]} (it is {value!r})" if isinstance(value, str) else text
+    if isinstance(value, str) and kind != UNQUOTED:
+        return f"{text[:1].lower()}{text[1:]} (it is {value!r})"
+    return text

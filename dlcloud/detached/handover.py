@@ -17,6 +17,7 @@ import dlcloud
 from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
 from dlcloud.core.errors import DlcloudError, InstanceError, StoreError
 from dlcloud.core.events import Emit, Notice, stage
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe, Setup
 from dlcloud.core.remote import Connection
@@ -25,7 +26,7 @@ from dlcloud.core.wait import wait_until
 from dlcloud.detached.rules import FILES, relocate_recipe
 from dlcloud.detached.state import copy_cluster
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.remote_jobs import LOG_TAIL_LINES, parse_job_state
+from dlcloud.launch.remote_jobs import INHERITED, LOG_TAIL_LINES, parse_job_state, start_job
 from dlcloud.launch.setup import FOLDER, JOB, prepare
 from dlcloud.resources.texts import outside_package
 from dlcloud.ssh.host_keys import KnownHosts, fingerprint
@@ -72,11 +73,13 @@ class HandOver:
         *,
         cidrs: Sequence[str],
         variables: Mapping[str, str],
+        environment: JobEnvironment = INHERITED,
     ) -> None:
         """Hand over, and return once the instance is in charge.
 
         The paths of the recipe are relative to `recipe_folder`; `cidrs` are the networks that may reach the
-        instances, and `variables` are of the environment of the instance's dlcloud.
+        instances, `variables` are of the environment of the instance's dlcloud, and `environment` of the
+        workers: the controller has its secrets in memory.
 
         Raises:
             InstanceError: The instance could not be prepared, or its controller did not come up.
@@ -97,7 +100,7 @@ class HandOver:
             host_key = self._host_key_fingerprint(instance_id)
             managed.cloud.put_tags([instance_id], {CONTROLLER_TAG: cluster.user, HOST_KEY_TAG: host_key})
         try:
-            connection.check(f"{JOB} start {JOB_FOLDER}")
+            start_job(connection, JOB_FOLDER, environment.of_controller())
             self._wait_until_in_charge(connection)
         except BaseException:
             with suppress(DlcloudError):
@@ -133,8 +136,8 @@ class HandOver:
         clusters.end_intent(begun.intent_id, outcome, clock.now())
         return outcome == IN_CHARGE
 
-    def restart_dead(self, connection: Connection) -> None:
-        """Start the controller again where it was killed: it left no exit status.
+    def restart_dead(self, connection: Connection, environment: JobEnvironment = INHERITED) -> None:
+        """Start the controller again, as `start` does, where it was killed: it left no exit status.
 
         Raises:
             InstanceError: It did not come up.
@@ -142,7 +145,7 @@ class HandOver:
         if job_state(connection) != "lost":
             return
         connection.check(f"rm -f {JOB_FOLDER}/pid {CONTROL}/home/{self._mark}")
-        connection.check(f"{JOB} start {JOB_FOLDER}")
+        start_job(connection, JOB_FOLDER, environment.of_controller())
         self._wait_until_in_charge(connection)
 
     def _give_role(self, instance_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Which recipes can be detached, and how a recipe reads on the instance: only its files lie elsewhere."""
+"""Which recipes can be detached, and how one reads on the instance: its files and secrets are elsewhere."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import yaml
 
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.recipe.secrets import CONTROLLER_PREFIX
 
 FILES = "files"
 """The folder beside the recipe on the instance; its content is that of `workload.files` here."""
@@ -16,6 +17,8 @@ def relocate_recipe(recipe: Recipe) -> str:
     workload = recipe.workload
     if workload.files is not None:
         workload = workload.model_copy(update={"files": FILES})
+    names = {name: f"env:{CONTROLLER_PREFIX}{name}" for name in workload.secrets}
+    workload = workload.model_copy(update={"secrets": names})
     relocated = recipe.model_copy(update={"workload": workload})
     content: dict[str, Any] = relocated.model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from dlcloud.core.cluster import Member
 from dlcloud.core.deadline_scaling import limit_plan
 from dlcloud.core.elastic import ScalingDecision
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.plan import Plan
 from dlcloud.core.recipe import Recipe
 from dlcloud.elastic.controller import Controller, Post
@@ -16,6 +17,7 @@ from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.workers import Workers
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.launch.preflight import PriceLookup
+from dlcloud.launch.remote_jobs import INHERITED
 
 
 def train(
@@ -26,6 +28,7 @@ def train(
     recipe_folder: Path,
     plan: Plan,
     rehearsal: Rehearsal | None = None,
+    environment: JobEnvironment = INHERITED,
 ) -> None:
     """Train on a cluster that is up.
 
@@ -45,6 +48,7 @@ def train(
             image_id=plan.image.image_id,
             prices=PriceLookup(launcher.cloud),
             post=post,
+            environment=environment,
         )
 
     def grow(decision: ScalingDecision, connected: Sequence[str]) -> LaunchedMembers:

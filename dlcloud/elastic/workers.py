@@ -10,6 +10,7 @@ from typing import Any
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import RemoteCommandError
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
@@ -18,7 +19,7 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.peers import Peer
 from dlcloud.launch.preflight import PriceLookup
-from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
+from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import OLDEST_PYTHON, prepare
 
 DRAINED = 10
@@ -56,6 +57,7 @@ class Workers:
         image_id: The image of the instances, for the stored run.
         prices: Of the instances, in both markets.
         post: Receives what happens, from any thread.
+        environment: Of the workers.
     """
 
     launcher: Launcher
@@ -65,6 +67,7 @@ class Workers:
     image_id: str
     prices: PriceLookup
     post: Callable[[RecordsReceived | WorkerExited], None]
+    environment: JobEnvironment = INHERITED
     _peers: dict[str, Member] = field(default_factory=dict, init=False)  # that have the environment
     _drains: dict[str, str] = field(default_factory=dict, init=False)
     _locks: defaultdict[str, threading.Lock] = field(
@@ -126,7 +129,7 @@ class Workers:
             connection = jobs.connect(member)
             run = jobs.find_unfinished(member, self.recipe.name) or self._send(connection, member)
             self._peers[name] = member
-            jobs.start(connection, run)
+            jobs.start(connection, run, self.environment)
             runs.put_prices(run.run_id, self.prices.of(run.instance_type, run.zone))
             ended = jobs.follow(member, run, lambda records: self._receive(name, records))
             if ended.exit_status == DRAINED:

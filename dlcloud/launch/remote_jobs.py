@@ -12,6 +12,7 @@ from typing import Any
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
 from dlcloud.core.events import Warned
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
 from dlcloud.core.untrusted import parse_json, printable
@@ -32,6 +33,9 @@ LONGEST_LINE = 1 << 24
 
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 1 << 14
+
+INHERITED = JobEnvironment()
+"""Nothing beside what a program inherits from the login."""
 
 RecordHandler = Callable[[Sequence[dict[str, Any]]], None]
 
@@ -76,9 +80,9 @@ class RemoteJobs:
             setup_at=setup_at,
         )
 
-    def start(self, connection: Connection, run: Run) -> None:
+    def start(self, connection: Connection, run: Run, environment: JobEnvironment = INHERITED) -> None:
         """Start a run; one that was started before goes on, so that after a crash none runs twice."""
-        connection.check(f"{JOB} start {folder_of(run)}")
+        start_job(connection, folder_of(run), environment)
 
     def follow(self, member: Member, run: Run, handle: RecordHandler) -> Run:
         """Store records until the program has ended, whatever happens to the connection meanwhile.
@@ -183,6 +187,14 @@ class RemoteJobs:
             log.warning("cannot ask whether %s still lives: %s", instance_id, error.message)
             return True
         return instance is not None and instance.alive
+
+
+def start_job(connection: Connection, folder: str, environment: JobEnvironment) -> None:
+    """Start the job of a folder on an instance; its environment goes through the connection to its memory."""
+    if environment:
+        connection.check(f"{JOB} start {folder} -", stdin=environment.encode())
+    else:
+        connection.check(f"{JOB} start {folder}")
 
 
 def whole_lines(chunks: Iterable[bytes], position: int) -> Iterator[tuple[int, bytes]]:

@@ -14,6 +14,7 @@ from moto.core.exceptions import ServiceException
 from moto.ec2.models import ec2_backends
 from moto.ec2.utils import convert_tag_spec
 from moto.iam.models import iam_backends
+from moto.secretsmanager.models import secretsmanager_backends
 
 from dlcloud.core.instance import Market
 from dlcloud.local.call import Call
@@ -110,12 +111,22 @@ def _connect_requests(call: Call, account: str) -> Iterator[AccessRequest]:
     yield AccessRequest(action=f"{call.service}:{call.action}", resource=arn, context=context)
 
 
-def _parameter_requests(call: Call, _: str) -> Iterator[AccessRequest]:
+def _parameter_requests(call: Call, account: str) -> Iterator[AccessRequest]:
     """Yield the parameters that a call of the parameter store names; none if it cannot be read."""
     request = _json(call)
     for name in request.get("Names") or [request.get("Name") or ""]:
-        arn = f"arn:{PARTITION}:ssm:{call.region}::parameter/{str(name).lstrip('/')}"
+        owner = "" if str(name).startswith("/aws/service/") else account
+        arn = f"arn:{PARTITION}:ssm:{call.region}:{owner}:parameter/{str(name).lstrip('/')}"
         yield AccessRequest(action=f"{call.service}:{call.action}", resource=arn)
+
+
+def _secret_requests(call: Call, account: str) -> Iterator[AccessRequest]:
+    """Yield the secret that a call of Secrets Manager names, by its ARN; the API takes names, too."""
+    name = str(_json(call).get("SecretId") or _json(call).get("Name") or "*")
+    secrets = secretsmanager_backends[account][call.region].secrets
+    prefix = f"arn:{PARTITION}:secretsmanager:{call.region}:{account}:secret:"
+    arn = next((s.arn for s in list(secrets.values()) if name in {s.name, s.arn}), prefix + name)
+    yield AccessRequest(action=f"secretsmanager:{call.action}", resource=arn)
 
 
 def _iam_requests(call: Call, account: str) -> Iterator[AccessRequest]:
@@ -158,6 +169,7 @@ _BY_SERVICE: Mapping[str, Callable[[Call, str], Iterator[AccessRequest]]] = {
     "ec2-instance-connect": _connect_requests,
     "iam": _iam_requests,
     "s3": _s3_requests,
+    "secretsmanager": _secret_requests,
     "ssm": _parameter_requests,
 }
 

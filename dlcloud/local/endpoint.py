@@ -38,7 +38,7 @@ from dlcloud.local.site_files import AccessKey
 from dlcloud.local.visibility import Visibility
 
 _OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
-_SERVICES = frozenset({"ec2", "ssm", "sts", "iam"}) | _OWN_SERVICES
+_SERVICES = frozenset({"ec2", "iam", "secretsmanager", "ssm", "sts"}) | _OWN_SERVICES
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 _NO_CAPACITY = b"<Code>InsufficientInstanceCapacity</Code>"
 _POOL_ERROR_KEY = "HTTP_" + POOL_ERROR_HEADER.upper().replace("-", "_")

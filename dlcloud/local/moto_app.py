@@ -28,7 +28,8 @@ from dlcloud.local.spot import SpotRequests
 from dlcloud.local.visibility import Visibility
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-_SERVICES: tuple[Literal["ec2", "iam", "ssm", "sts"], ...] = ("ec2", "iam", "ssm", "sts")
+_Service = Literal["ec2", "iam", "secretsmanager", "ssm", "sts"]
+_SERVICES: tuple[_Service, ...] = ("ec2", "iam", "secretsmanager", "ssm", "sts")
 _LAST_MODIFIED = datetime(2026, 9, 1, tzinfo=UTC)  # the date of the images
 # moto leaves two methods of CloudFormation out of it, which to a type checker makes it abstract.
 _make_parameter = cast("Callable[..., Parameter]", Parameter)

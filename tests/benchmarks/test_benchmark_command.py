@@ -331,3 +331,11 @@ def test_what_looks_secret(name):
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "OMP_NUM_THREADS", "KEYBOARD"])
 def test_what_does_not_look_secret(name):
     assert not redaction.is_secret_name(name)
+
+
+def test_secrets_of_the_launcher_are_masked_wherever_they_stand():
+    environment = {"DLCLOUD_SECRETS": "TOKEN PEM OTHER", "TOKEN": "value-0001", "PEM": "short\nline-0002"}
+    texts = redaction.secret_texts(environment)
+    record = {"cause": "a value-0001 b", "words": ["line-0002", 1.5, None], "value-0001": "short"}
+    assert redaction.mask(record, texts) == {"cause": "a *** b", "words": ["***", 1.5, None], "***": "short"}
+    assert redaction.secret_texts({"TOKEN": "value-0001"}) == []

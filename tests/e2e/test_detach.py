@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from secret_places import places_of
 from terminal import User, wait_until
 
 from dlcloud.elastic.program import PACKAGE
@@ -15,6 +16,7 @@ from dlcloud.local.site import ENDPOINT_VARIABLE, KEY_ID_VARIABLE, SECRET_VARIAB
 from tests.environments import python_with
 
 NAME = "left"
+TOKEN = "hf_value-of-the-training-token"
 RECIPE = """\
 name: detached
 cloud: local
@@ -24,7 +26,9 @@ instances:
   market: spot
   on_demand_base: 1
 workload:
-  command: python3 -m trainer.examples.digits --epochs 7 --delay-ms 150 --save model.pt
+  command: sh -c 'echo token $TOKEN; exec python3 -m trainer.examples.digits --epochs 7 --delay-ms 150
+    --save model.pt'
+  secrets: {TOKEN: env:MY_TOKEN}
   elastic: {checkpoint_seconds: 10, leave_seconds: 4}
 keep:
   files: ['*.pt']
@@ -72,6 +76,7 @@ def left(user: User) -> User:
     recipe = user.home / "elastic.yaml"
     recipe.write_text(RECIPE)
     python_with(PACKAGE / "requirements" / "elastic.txt")  # the instances find it built
+    user.variables["MY_TOKEN"] = TOKEN
     up = ("up", str(recipe), "--detach", "--name", NAME)
     killed_when(user, "sending dlcloud itself ...", *up)
     killed_when(user, "waiting until it is in charge ...", *up)
@@ -79,6 +84,7 @@ def left(user: User) -> User:
     assert "goes on with the hand-over that was cut off" in output
     printed = user.run(*up).stdout
     assert "this machine may be off" in " ".join(printed.split())
+    del user.variables["MY_TOKEN"]
     return user
 
 
@@ -114,6 +120,8 @@ def test_another_machine_watches_resizes_and_brings_the_results_home(left: User,
     wait_until(lambda: sizes(elsewhere) >= {2})
     assert elsewhere.json("resize", NAME, "1")["result"]["records"]
     assert "worker" in elsewhere.run("logs", NAME).stdout
+    assert "token ***" in elsewhere.run("logs", NAME).stdout
+    assert places_of(TOKEN, left.home, elsewhere.home) == []
     wait_until(lambda: state(elsewhere) == "ready")
     ended = [record["state"] for record in elsewhere.json("status", NAME)["result"]["records"]]
     assert sorted(ended) == ["running", "terminated"]
@@ -123,6 +131,9 @@ def test_another_machine_watches_resizes_and_brings_the_results_home(left: User,
     assert {period["world_size"] for period in down["trainings"][0]["world_sizes"]} == {1, 2}
     assert elsewhere.json("training", NAME)["result"]["records"][0]["steps"] == 105
     assert list((elsewhere.home / ".dlcloud" / "runs").glob("*/files/model.pt"))
+    logs = list((elsewhere.home / ".dlcloud" / "runs").glob("*/log"))
+    assert sum("token ***" in log.read_text() for log in logs) == 2
+    assert places_of(TOKEN, left.home, elsewhere.home) == []
     assert elsewhere.json("status")["result"]["records"] == []
     assert left.alive() == []
     assert left.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []

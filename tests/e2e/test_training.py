@@ -8,11 +8,13 @@ import signal
 import sqlite3
 
 import pytest
+from secret_places import places_of
 from terminal import User, wait_until
 
 from dlcloud.elastic.program import PACKAGE
 from tests.environments import python_with
 
+TOKEN = "hf_value-of-the-training-token"
 RECIPE = """\
 name: elastic
 cloud: local
@@ -22,8 +24,9 @@ instances:
   market: spot
   on_demand_base: 1
 workload:
-  command: python3 -m trainer.examples.digits --epochs 12 --delay-ms 20
+  command: sh -c 'echo token $TOKEN; exec python3 -m trainer.examples.digits --epochs 12 --delay-ms 20'
   elastic: {checkpoint_seconds: 10, leave_seconds: 4}
+  secrets: {TOKEN: env:MY_TOKEN}
 rehearsal:
   - {after: 2, interrupt: 0, grace: 8}
 """
@@ -56,6 +59,7 @@ LOST = (
 def test_a_training_outlives_the_end_of_its_coordinator(user: User):
     recipe = user.home / "lost.yaml"
     recipe.write_text(LOST)
+    user.variables["MY_TOKEN"] = TOKEN
     python_with(PACKAGE / "requirements" / "elastic.txt")
     up = user.begin("up", str(recipe), "--output", "json")
     output, progress = up.communicate(timeout=600)
@@ -103,6 +107,7 @@ def test_a_training_goes_on_below_the_count_of_its_recipe(user: User):
 def test_a_training_outlives_an_interruption_and_the_end_of_its_launcher(user: User):
     recipe = user.home / "elastic.yaml"
     recipe.write_text(RECIPE)
+    user.variables["MY_TOKEN"] = TOKEN
     python_with(PACKAGE / "requirements" / "elastic.txt")  # the instances find it built
     first = user.begin("up", str(recipe))
     wait_until(lambda: begun(user, "elastic") or first.poll() is not None)
@@ -122,3 +127,6 @@ def test_a_training_outlives_an_interruption_and_the_end_of_its_launcher(user: U
     assert training["usd"]
     assert user.alive() == []
     assert user.json("training")["result"]["records"][0]["steps"] == training["steps"]
+    logs = [log.read_text() for log in (user.home / ".dlcloud" / "runs").glob("elastic-*/log")]
+    assert sum("token ***" in log for log in logs) >= len(document["result"]["instances"]) - 1
+    assert places_of(TOKEN, user.home) == []

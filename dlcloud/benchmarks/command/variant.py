@@ -155,7 +155,8 @@ class CommandVariant:
         seconds = time.perf_counter() - began
         self.close()
         if status:
-            last = f": {output.last[:LAST_LINE_CHARACTERS]}" if output.last else ""
+            last = redaction.mask(output.last, redaction.secret_texts(self.environment))
+            last = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
             raise VariantError(f"the command {describe_exit(status)}{last}")
         return _Run(seconds=seconds, values=output.values)
 

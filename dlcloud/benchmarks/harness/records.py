@@ -42,6 +42,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
+from . import redaction
+
 SCHEMA = 1
 
 
@@ -159,6 +161,7 @@ class Recorder:
     overall: list[Comparison] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=redaction.secret_texts, repr=False)
 
     def start(
         self, benchmark: str, arguments: Mapping[str, Any], seed: int, machine: Mapping[str, Any]
@@ -220,6 +223,7 @@ class Recorder:
             return
         time = self.now().isoformat(timespec="milliseconds")
         record = {"schema": SCHEMA, "record": kind, "time": time, **values}
+        record = redaction.mask(record, self.secrets) if self.secrets else record
         self.output.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
         self.output.flush()
 

@@ -16,7 +16,8 @@ def listed(value: object) -> object:
 _SomeTypes = Annotated[list[TypeName], Field(min_length=1)]
 TypeNames = Annotated[_SomeTypes, BeforeValidator(listed, json_schema_input_type=_SomeTypes | TypeName)]
 Texts = Annotated[list[str], BeforeValidator(listed, json_schema_input_type=list[str] | str)]
-Environment = dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Environment = dict[VariableName, str]
 
 
 def _lines(value: object) -> object:

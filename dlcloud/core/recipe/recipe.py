@@ -26,7 +26,7 @@ from dlcloud.core.recipe.part import Name, Part, Texts
 from dlcloud.core.recipe.workload import Setup, Workload
 
 # Later keys: unset, they leave the hash as it was, by which stored clusters are found.
-LATER_KEYS = ("deadline",)
+LATER_KEYS = ("deadline", "workload.environment", "workload.secrets")
 
 
 class Budget(Part):

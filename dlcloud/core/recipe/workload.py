@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from dlcloud.core.recipe.part import Environment, Lines, Part
+from dlcloud.core.recipe.secrets import RESERVED, Secrets
 from dlcloud.trainer.drain import LEAVE_S
 from dlcloud.trainer.settings import CHECKPOINT_S
 
@@ -82,6 +83,14 @@ class Workload(Part):
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
     repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
     settings: list[Setting] = Field(default_factory=list)
+    environment: Environment = Field(
+        default_factory=dict, description="Variables of the program, in every setting and on every instance."
+    )
+    secrets: Secrets = Field(
+        default_factory=dict,
+        description="Variables whose values are never stored: names, or names with their sources, env:NAME, "
+        "file:PATH, ssm:/PATH or secretsmanager:NAME#KEY.",
+    )
     elastic: Elastic | None = Field(
         default=None,
         description="The command is one training job over all instances; `{}` takes every default.",
@@ -105,6 +114,18 @@ class Workload(Part):
         names = [setting.name for setting in self.settings]
         if len(set(names)) != len(names):
             raise ValueError("two settings have the same name")
+        return self
+
+    @model_validator(mode="after")
+    def _distinct_variables(self) -> Self:
+        """Refuse names of dlcloud's own, and a secret that would not be the program's."""
+        for name in (*self.environment, *self.secrets):
+            if name.startswith(RESERVED):
+                raise ValueError(f"{name}: names that begin with {RESERVED} are dlcloud's own")
+        for holder in (self.environment, *(setting.environment for setting in self.settings)):
+            twice = sorted(holder.keys() & self.secrets.keys())
+            if twice:
+                raise ValueError(f"{twice[0]} is named in both environment and secrets")
         return self
 
     def _one_reading(self) -> None:

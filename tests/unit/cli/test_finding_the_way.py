@@ -44,7 +44,10 @@ def test_the_bundled_recipes_are_listed_and_printed(dlcloud):
     assert "name: quickstart\n" in dlcloud("recipes", "quickstart").stdout
 
 
-@pytest.mark.parametrize(("words", "name"), [([], "iam_policy"), (["--detach"], "iam_policy_detach")])
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [([], "iam_policy"), (["--detach"], "iam_policy_detach"), (["--secrets"], "iam_policy_secrets")],
+)
 def test_the_policy_is_printed_as_it_is(dlcloud, words, name):
     assert dlcloud("policy", *words).stdout == template(f"{name}.json")
 

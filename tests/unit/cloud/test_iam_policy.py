@@ -14,7 +14,7 @@ from dlcloud.resources.texts import control_policy, template
 SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.glob("*.py"))
 PREFIXES = {"service-quotas": "servicequotas"}
 # What EC2 itself does or asks for on the way; no call of ours bears the name.
-IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole"}
+IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole", "kms:Decrypt"}
 # Source: STS API reference, GetCallerIdentity: no permissions are required.
 FREE = {"sts:GetCallerIdentity"}
 IMPLIED_BY_DETACHING = {"iam:PassRole", "iam:TagInstanceProfile", "iam:TagRole"}
@@ -34,9 +34,10 @@ ONLY_BY_PEOPLE = {
     "put_tags",
     "admit_key",
 }
-MODULES_OF_PEOPLE = {"billing", "control_role", "leftovers", "own_images"}
+MODULES_OF_PEOPLE = {"billing", "control_role", "leftovers", "own_images", "secret_values"}
 CHANGES = ("Create", "Run", "Delete", "Terminate", "Authorize", "Revoke", "Put", "Add", "Remove", "Associate")
 DETACHING = "iam_policy_detach.json"
+SECRETS = "iam_policy_secrets.json"
 
 
 def methods(service):
@@ -107,14 +108,16 @@ def allowed(found):
     return {action for statement in found for action in actions(statement)}
 
 
-ALL = [*statements(), *statements(DETACHING), *own_statements()]
+ALL = [*statements(), *statements(DETACHING), *statements(SECRETS), *own_statements()]
 
 
 def test_the_policies_allow_exactly_the_calls_of_the_code():
     used = actions_of(path.read_text() for path in SOURCES)
     detaching = allowed(statements(DETACHING)) - IMPLIED_BY_DETACHING
     assert len(used) > 20
-    assert (allowed(statements()) - IMPLIED) | detaching == used - FREE
+    secrets = allowed(statements(SECRETS))
+    assert (allowed(statements()) | secrets) - IMPLIED | detaching == used - FREE
+    assert not allowed(statements()) & secrets
     assert allowed(statements()) & detaching <= IMPLIED
 
 

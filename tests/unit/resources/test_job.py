@@ -175,3 +175,42 @@ def test_a_command_that_does_not_exist_is_a_failed_one(job):
     job.command("exec /missing/program\n")("start")
     assert b"/missing/program" in job("follow", "log", "0")
     assert job.state == {"state": "ended", "exit_status": 127}
+
+
+TOKEN = "s3cret-value-of-a-token"
+KEY_FILE = "-----BEGIN-----\nMIIEvQIBADANBgkq\nshort\n-----END-----"
+
+
+def begin_with(job, variables, secrets):
+    given = json.dumps({"variables": variables, "secrets": secrets}).encode()
+    command = [sys.executable, "job.py", "start", "runs/r-1", "-"]
+    subprocess.run(command, cwd=job.folder, input=given, check=True, timeout=LIMIT_S)
+    job.until(lambda: job.state["state"] == "ended", "the end of the job")
+    return (job.job / "log").read_text()
+
+
+def test_a_program_has_its_variables_and_secrets_and_the_log_masks(job):
+    command = 'echo "$BATCH $TOKEN."; echo "$TOKEN" > ../kept; echo "$PEM" >&2; env | grep ^DLCLOUD_SECRETS\n'
+    log = begin_with(job.command(command), {"BATCH": "8"}, {"TOKEN": TOKEN, "PEM": KEY_FILE})
+    assert "8 ***.\n***\nDLCLOUD_SECRETS=TOKEN PEM\n" in log
+    assert (job.job / "kept").read_text() == TOKEN + "\n"
+    assert not [path for path in job.job.iterdir() if path.name != "kept" and TOKEN in path_text(path)]
+
+
+def test_a_secret_in_pieces_and_one_line_of_it_are_masked_too(job):
+    pieces = f"printf a{TOKEN[:5]}; sleep 0.1; printf {TOKEN[5:]}{TOKEN[:3]}; sleep 0.1; printf '%s' x\n"
+    lines = "printf '%s' \"$PEM\" | sed -n 2p; echo short\n"
+    log = begin_with(job.command(pieces + lines), {}, {"TOKEN": TOKEN, "PEM": KEY_FILE})
+    assert log == f"a***{TOKEN[:3]}x***\nshort\n"
+
+
+def test_a_job_with_secrets_ends_while_what_it_left_behind_prints_on(job):
+    job.command("(while [ ! -e go ]; do sleep 0.05; done; echo late) & exit 3\n")
+    begin_with(job, {}, {"TOKEN": TOKEN})
+    assert job.state == {"state": "ended", "exit_status": 3}
+    (job.job / "work" / "go").touch()
+    job.until(lambda: "late" in (job.job / "log").read_text(), "output after the end")
+
+
+def path_text(path):
+    return path.read_bytes().decode(errors="replace") if path.is_file() else ""

@@ -1,0 +1,70 @@
+"""Parameters and secrets of the local EC2: decrypted, for who may read them by the policy that we print."""
+
+import secrets
+
+import pytest
+
+from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.secret_values import SecretValues
+from dlcloud.core.errors import CloudError
+from dlcloud.core.recipe.secrets import read_source
+from dlcloud.resources.texts import template
+
+VALUE = "kept-by-aws-0001"
+
+
+@pytest.fixture(scope="module")
+def stored(rig):
+    """Three values, in the three forms that AWS has of them."""
+    ssm, manager = rig.client("ssm"), rig.client("secretsmanager")
+    ssm.put_parameter(Name="/own/secure", Value=VALUE, Type="SecureString")
+    arn = manager.create_secret(Name="own/text", SecretString=VALUE)["ARN"]
+    manager.create_secret(Name="own/binary", SecretBinary=b"\0\1")
+    return arn
+
+
+@pytest.fixture
+def reader(rig):
+    """Return a function that makes a user with one of our policies, and returns what fetches for it."""
+
+    def make(policy):
+        name, iam = f"user-{secrets.token_hex(4)}", rig.client("iam")
+        iam.create_user(UserName=name)
+        iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=template(policy))
+        key = iam.create_access_key(UserName=name)["AccessKey"]
+        pair = key["AccessKeyId"], key["SecretAccessKey"]
+        clients = Clients(region="us-east-1", endpoint_url=rig.endpoint.url, access_key=pair)
+        return lambda source: SecretValues(clients).fetch(read_source(source))
+
+    return make
+
+
+@pytest.mark.parametrize("source", ["ssm:/own/secure", "secretsmanager:own/text", "secretsmanager:ARN"])
+def test_the_policy_for_secrets_reads_them_decrypted(stored, reader, source):
+    assert reader("iam_policy_secrets.json")(source.replace("ARN", stored)) == VALUE
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("source", "action"),
+    [("ssm:/own/secure", "ssm:GetParameter"), ("secretsmanager:own/text", "secretsmanager:GetSecretValue")],
+)
+def test_without_it_they_are_denied_by_name(reader, source, action):
+    with pytest.raises(CloudError) as refused:
+        reader("iam_policy.json")(source)
+    assert action in refused.value.message
+    assert VALUE not in str(refused.value)
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("ssm:/own/none", "reading the parameter /own/none"),
+        ("secretsmanager:none", "reading the secret none"),
+        ("secretsmanager:own/binary", "it is binary"),
+    ],
+)
+def test_what_cannot_be_read_is_named(reader, source, words):
+    with pytest.raises(CloudError, match=words):
+        reader("iam_policy_secrets.json")(source)
