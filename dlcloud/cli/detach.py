@@ -1,6 +1,6 @@
 """The part of `dlcloud up` for detached clusters: before the hand-over, and on the instance after it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,8 +64,10 @@ def refuse_detached(context: Context, launcher: Launcher) -> None:
         raise detached_error(launcher.cluster, controller or "")
 
 
-def restart_dead_controller(context: Context, cluster: Cluster, environment: JobEnvironment) -> None:
-    """Start the controller of a detached cluster again if it was killed.
+def restart_dead_controller(
+    context: Context, cluster: Cluster, environment: Callable[[], JobEnvironment]
+) -> None:
+    """Start the controller of a detached cluster again if it was killed; only then its secrets are needed.
 
     Raises:
         UnreachableError: The instance is gone, or does not answer.

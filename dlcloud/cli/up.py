@@ -1,5 +1,6 @@
 """`dlcloud up`: plan, launch, run, report, destroy."""
 
+import textwrap
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import cidr_option, output_option, verbose_option
+from dlcloud.cli.overrides import override_options
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import DlcloudError
 from dlcloud.core.events import PREFLIGHT, stage
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
     from dlcloud.cli.context import Context
     from dlcloud.core.job_environment import JobEnvironment
     from dlcloud.core.plan import Plan
+    from dlcloud.core.recipe.overrides import Overrides
     from dlcloud.elastic.rehearsal import Rehearsal
     from dlcloud.launch.acquire import RecipeFile
     from dlcloud.launch.launcher import Launcher
+
+NOTE_WIDTH = 76
 
 
 @click.command("up")
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 @cidr_option("the instances")
 @click.option("--detach", is_flag=True, help="Leave an elastic training to its own coordinator.")
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
+@override_options
 @output_option
 @verbose_option
 def command(
@@ -44,10 +50,14 @@ def command(
     cidrs: tuple[str, ...],
     detach: bool,
     fresh: bool,
+    overrides: "Overrides",
     output: str,
     verbose: bool,
 ) -> None:
     """Run RECIPE (a file, or the name of a bundled recipe) and print what it costs.
+
+    --type, --region, --market, --count, --setting, --env and --secret change the recipe for this `up`; with
+    the same ones, the next `up` finds its cluster again.
 
     Launches the instances, sets them up over SSH, runs the workload, stores what it measures, and terminates
     them. Ctrl-C cleans up. An `up` that was cut off is taken up again by the next one of the same recipe;
@@ -62,7 +72,8 @@ def command(
     with Context("up", verbose=verbose) as context:
         up = Up(
             context=context,
-            file=_read_file(recipe, keep=keep),
+            file=_read_file(recipe, overrides, keep=keep),
+            changes=str(overrides),
             name=name,
             cidrs=cidrs,
             output=output,
@@ -86,6 +97,7 @@ class Up:
     output: str
     fresh: bool = False
     detach: bool = False
+    changes: str = ""
 
     @cached_property
     def program(self) -> "Program":
@@ -130,7 +142,7 @@ class Up:
             return False
         from dlcloud.cli.detach import print_detached, restart_dead_controller
 
-        restart_dead_controller(self.context, cluster, self.environment)
+        restart_dead_controller(self.context, cluster, lambda: self.environment)
         print_detached(self.context, cluster, self.output)
         return True
 
@@ -146,9 +158,14 @@ class Up:
             self._check_deadline()
         if cluster is not None and self._controller_id is not None:
             raise detached_error(cluster, self._controller_id)
+        _ = self.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):
             cluster = cluster or new_cluster(self.file, name=self.name, clock=context.clock)
-            return context.launcher(cluster).plan(self.file.recipe, cidrs=self.cidrs)
+            plan = context.launcher(cluster).plan(self.file.recipe, cidrs=self.cidrs)
+        if not self.changes:
+            return plan
+        note = textwrap.fill(f"the recipe is changed by {self.changes}", NOTE_WIDTH, break_on_hyphens=False)
+        return replace(plan, reasons=(*plan.reasons, note))
 
     def show(self, plan: "Plan") -> None:
         """Print the plan as the result."""
@@ -208,7 +225,7 @@ class Up:
         )
 
     def _check_program(self) -> None:
-        """Refuse a program at fault, or a secret that is missing, before anything is asked of a cloud."""
+        """Refuse a program at fault before anything is asked of a cloud."""
         if self.detach:
             from dlcloud.detached.rules import check_detachable
 
@@ -219,7 +236,6 @@ class Up:
             training_of(self.file.recipe, self._folder, run="")
         else:
             _ = self.program
-        _ = self.environment
 
     def _run_workload(self, launcher: "Launcher", plan: "Plan", members: list[Member]) -> None:
         recipe, runs = self.file.recipe, self.context.runs
@@ -283,14 +299,16 @@ class Up:
         return bool(rows)
 
 
-def _read_file(name: str, *, keep: bool) -> "RecipeFile":
-    """Read and check a recipe; with `keep` its instances are kept, whatever it says."""
+def _read_file(name: str, overrides: "Overrides", *, keep: bool) -> "RecipeFile":
+    """Read, change and check a recipe; with `keep` its instances are kept, whatever it says."""
     from dlcloud.core.recipe import read_recipe
     from dlcloud.launch.acquire import RecipeFile
     from dlcloud.resources.texts import recipe_text
 
     text, path = recipe_text(name)
     recipe = read_recipe(text, str(path or name))
+    if str(overrides):
+        recipe, text = overrides.apply(recipe)
     if keep:
         recipe = recipe.model_copy(update={"keep": recipe.keep.model_copy(update={"instances": True})})
     return RecipeFile(recipe=recipe, text=text, path=str(path.absolute() if path else ""))

@@ -7,7 +7,7 @@ that `up` does, and the next one here finds it so. There are never two.
 
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -136,7 +136,7 @@ class HandOver:
         clusters.end_intent(begun.intent_id, outcome, clock.now())
         return outcome == IN_CHARGE
 
-    def restart_dead(self, connection: Connection, environment: JobEnvironment = INHERITED) -> None:
+    def restart_dead(self, connection: Connection, environment: Callable[[], JobEnvironment]) -> None:
         """Start the controller again, as `start` does, where it was killed: it left no exit status.
 
         Raises:
@@ -145,7 +145,7 @@ class HandOver:
         if job_state(connection) != "lost":
             return
         connection.check(f"rm -f {JOB_FOLDER}/pid {CONTROL}/home/{self._mark}")
-        start_job(connection, JOB_FOLDER, environment.of_controller())
+        start_job(connection, JOB_FOLDER, environment().of_controller())
         self._wait_until_in_charge(connection)
 
     def _give_role(self, instance_id: str) -> None:

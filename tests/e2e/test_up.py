@@ -68,6 +68,20 @@ def test_the_dry_run_creates_nothing_and_shows_the_plan_of_the_real_one(user):
     assert all(len(line) <= 80 for line in plan.splitlines()), plan
 
 
+def test_options_change_the_recipe_and_the_plan_says_so(user):
+    recipe = user.recipe('echo "images/sec: $RATE"')
+    changes = ("--type", "c6i.xlarge", "--count", "2", "--market", "spot", "--env", "RATE=7")
+    plan = user.run("up", recipe, *changes, "--dry-run").stdout
+    assert "changed by --type c6i.xlarge --market spot --count 2 --env RATE=7" in " ".join(plan.split())
+    assert all(len(line) <= 80 for line in plan.splitlines()), plan
+    records = user.json("up", recipe, *changes)["result"]["records"]
+    assert [(row["instance_type"], row["market"]) for row in records] == [("c6i.xlarge", "spot")] * 2
+    assert [row["throughput"] for row in records] == [7, 7]
+    refused = user.run("up", recipe, "--type", "c6i", "--secret", "TOKEN=hf_0123", expect=2).stderr
+    assert "--type" in refused and "--secret TOKEN: this is no source" in refused  # noqa: PT018  one message
+    assert "hf_0123" not in refused
+
+
 def test_two_ups_at_once_make_two_clusters(user):
     recipe = user.recipe(SLOW)
     both = [user.begin("up", recipe), user.begin("up", recipe)]

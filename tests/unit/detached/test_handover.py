@@ -9,6 +9,7 @@ import pytest
 
 from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
 from dlcloud.core.errors import InstanceError, UnreachableError
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.resize import coordinator
 from dlcloud.detached.handover import GIVEN_UP, OLDEST_PYTHON, RUNTIME, HandOver
 from dlcloud.ssh.host_keys import KnownHosts, fingerprint
@@ -183,10 +184,10 @@ def test_one_whose_instance_lives_and_does_not_answer_stays_open(handing):
 def test_a_dead_controller_is_restarted_and_a_live_one_is_left_alone(handing):
     connection = handing.world.dial.dial(handing.member.instance.endpoint("ubuntu"))
     handing.stands("running", in_charge=True)
-    handing.over.restart_dead(connection)
+    handing.over.restart_dead(connection, JobEnvironment)
     assert not handing.ran("job.py start")
     handing.stands("lost", in_charge=True)
-    handing.over.restart_dead(connection)
+    handing.over.restart_dead(connection, JobEnvironment)
     assert handing.ran("rm -f dlcloud/runs/control/pid")
     assert handing.ran("job.py start")
 
