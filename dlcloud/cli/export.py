@@ -1,6 +1,7 @@
-"""`dlcloud export`: results for other homes and for notebooks."""
+"""`dlcloud export`: results for other homes and for notebooks; recipes for other schedulers."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,13 @@ _FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "p
 
 
 @click.command("export")
-@click.argument("file")
+@click.argument("file", metavar="FILE|RECIPE")
+@click.option(
+    "--as",
+    "scheduler",
+    type=click.Choice(["batch"]),
+    help="Instead of results, print RECIPE as a job definition of AWS Batch.",
+)
 @click.option(
     "--format",
     "form",
@@ -32,13 +39,26 @@ _FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "p
 @click.option("--commands", is_flag=True, help="Your own programs' command lines and variables, too.")
 @verbose_option
 def command(
-    *, file: str, form: str | None, selection: "Selection", samples: bool, commands: bool, verbose: bool
+    *,
+    file: str,
+    scheduler: str | None,
+    form: str | None,
+    selection: "Selection",
+    samples: bool,
+    commands: bool,
+    verbose: bool,
 ) -> None:
     """Write what was measured to FILE (.jsonl, .csv, .parquet; - for stdout).
 
     JSON lines hold whole runs, one a line, for `dlcloud import` in another home; `dlcloud schema results`
     documents them. CSV and Parquet hold a row a result, as `dlcloud cost-report --all -o csv` prints it.
+
+    With --as batch, print RECIPE, whose workload is a command, as the input of `aws batch
+    register-job-definition --cli-input-json`; --setting names one of its settings.
     """
+    if scheduler is not None:
+        _print_job_definition(file, selection.settings)
+        return
     from dlcloud.cli.context import Context
     from dlcloud.core.errors import RecipeError
     from dlcloud.report.cost import cost_report
@@ -68,6 +88,27 @@ def command(
         else:
             with report_file(Path(file)) as draft:
                 write_parquet(report.records, draft)
+
+
+def _print_job_definition(name: str, settings: Sequence[str]) -> None:
+    """Print a recipe for AWS Batch, and on stderr what a job definition cannot say."""
+    from dlcloud.cloud.catalog import Catalog
+    from dlcloud.core.batch import batch_job_definition, batch_notes
+    from dlcloud.core.errors import RecipeError
+    from dlcloud.core.recipe import read_recipe
+    from dlcloud.resources.texts import recipe_text
+
+    text, path = recipe_text(name)
+    recipe = read_recipe(text, str(path or name))
+    catalog = Catalog()
+    types = [hardware for name in recipe.instances.types if (hardware := catalog.hardware(name))]
+    if not types:
+        names = ", ".join(recipe.instances.types)
+        raise RecipeError(f"the hardware of {names} is not known", "dlcloud instances lists what is")
+    definition = batch_job_definition(recipe, types, settings[0] if settings else "")
+    click.echo(json.dumps(definition, indent=2))
+    for note in batch_notes(recipe):
+        click.echo(f"# {note}", err=True)
 
 
 def _write_lines(file: str, lines: Iterable[str]) -> None:

@@ -1,0 +1,87 @@
+"""Recipes for AWS Batch, checked against botocore's model of RegisterJobDefinition."""
+
+import json
+import subprocess
+
+import pytest
+from botocore.session import get_session
+from botocore.validate import ParamValidator
+
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.batch import batch_job_definition, batch_notes
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.recipe import Recipe, read_recipe
+
+TRAINING = """
+name: training
+instances: {types: [g4dn.2xlarge, g5.2xlarge], market: spot}
+setup: {commands: "sudo apt-get install -qy jq", requirements: [tqdm==4.67.1]}
+workload:
+  command: python train.py
+  files: .
+  settings:
+  - {name: small, environment: {SIZE: "1"}, arguments: [--batch, "1 2"]}
+  - {name: large}
+keep: {files: "*.pt"}
+budget: {max_hours: 2}
+"""
+
+
+def definition_of(recipe: Recipe, setting: str = "") -> dict:
+    types = [hardware for name in recipe.instances.types if (hardware := Catalog().hardware(name))]
+    definition = batch_job_definition(recipe, types, setting)
+    model = get_session().get_service_model("batch").operation_model("RegisterJobDefinition")
+    report = ParamValidator().validate(definition, model.input_shape)
+    assert not report.has_errors(), report.generate_report()
+    return definition
+
+
+def test_a_recipe_becomes_a_job_on_a_whole_instance():
+    definition = definition_of(read_recipe(TRAINING, "r.yaml"), "small")
+    container = definition["containerProperties"]
+
+    resources = {entry["type"]: int(entry["value"]) for entry in container["resourceRequirements"]}
+    assert resources == {"VCPU": 8, "MEMORY": int(32 * 1024 * 0.9), "GPU": 1}
+    assert container["environment"] == [{"name": "SIZE", "value": "1"}]
+    assert definition["timeout"] == {"attemptDurationSeconds": 7200}
+    assert definition["retryStrategy"]["evaluateOnExit"][0] == {
+        "onStatusReason": "Host EC2*",
+        "action": "RETRY",
+    }
+    script, *parameters = container["command"][2:]
+    assert parameters == ["training", "Ref::files"]
+    assert script.endswith("python train.py --batch '1 2'")
+    assert "pip install -q tqdm==4.67.1\n" in script
+
+
+def test_the_script_runs_set_up_without_sudo_and_then_the_command():
+    text = (
+        "name: a\ninstances: {types: c5.large}\nsetup: {commands: sudo true}\nworkload: {command: echo ran}"
+    )
+    command = definition_of(read_recipe(text, "r.yaml"))["containerProperties"]["command"]
+    ended = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True)
+    assert ended.stdout == "ran\n"
+
+
+def test_what_a_job_definition_cannot_say_is_noted():
+    notes = "\n".join(batch_notes(read_recipe(TRAINING, "r.yaml")))
+    for part in ("type SPOT, instanceTypes g4dn.2xlarge, g5.2xlarge", "aws s3 cp --recursive .", "*.pt"):
+        assert part in notes
+
+
+@pytest.mark.parametrize(("setting", "message"), [("", "has 2 settings"), ("huge", "no setting 'huge'")])
+def test_one_of_several_settings_must_be_named(setting, message):
+    with pytest.raises(RecipeError, match=message):
+        definition_of(read_recipe(TRAINING, "r.yaml"), setting)
+
+
+def test_benchmarks_and_elastic_trainings_are_refused(dlcloud):
+    assert "the bundled benchmark quantization" in dlcloud("export", "--as", "batch", "quickstart").stderr
+    assert "restarted, not resized" in dlcloud("export", "--as", "batch", "dynamic-training").stderr
+
+
+def test_the_command_prints_the_input_of_register_job_definition(dlcloud, tmp_path):
+    (tmp_path / "r.yaml").write_text(TRAINING)
+    ended = dlcloud("export", "--as", "batch", str(tmp_path / "r.yaml"), "--setting", "large")
+    assert json.loads(ended.stdout)["jobDefinitionName"] == "training"
+    assert "# the queue's compute environment" in ended.stderr
