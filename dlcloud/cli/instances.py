@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlcloud.cli.options import collect_options, output_option, verbose_option
+from dlcloud.cli.options import Number, collect_options, output_option, verbose_option
 from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import InstanceType, Market, Price
@@ -71,7 +71,7 @@ class Filter:
 @click.option(
     "--cpu-flag", "cpu_flags", multiple=True, help="With this in its instruction set: avx512_vnni, amx."
 )
-@click.option("--max-usd", type=float, default=None, help="At most so much an hour, on demand.")
+@click.option("--max-usd", type=Number(0), default=None, help="At most so much an hour, on demand.")
 @click.option("--region", default=DEFAULT_REGION, show_default=True, help="Whose prices.")
 @click.option(
     "--live",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.cli.options import Number, output_option, verbose_option
 from dlcloud.report.table import Cell, Format, Report, Section, render
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ def stop(*, output: str, verbose: bool) -> None:
 
 @command.command("interrupt")
 @click.argument("instance")
-@click.option("--grace", default=120.0, show_default=True, help="Seconds from the notice to the end.")
+@click.option(
+    "--grace", type=Number(0), default=120.0, show_default=True, help="Seconds from the notice to the end."
+)
 @click.option("--rebalance", is_flag=True, help="Only recommend to rebalance; end nothing.")
 @output_option
 @verbose_option
@@ -106,10 +108,10 @@ def interrupt(*, instance: str, grace: float, rebalance: bool, output: str, verb
     metavar="[ZONE=]FILE",
     help="Let spot capacity follow this trace, of one zone or of all together.",
 )
-@click.option("--speed", type=click.FloatRange(0), default=1.0, help="Seconds of the trace in a second.")
+@click.option("--speed", type=Number(0), default=1.0, help="Seconds of the trace in a second.")
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=None,
     help="Seconds from an interruption notice to the end; by default 120 of the trace.",
 )

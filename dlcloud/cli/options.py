@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from functools import wraps
 from ipaddress import ip_network
+from math import isfinite
 from typing import Any, TypeVar, cast
 
 import click
@@ -44,6 +45,16 @@ class Network(click.ParamType[str]):
             return str(ip_network(value))
         except ValueError as error:
             self.fail(f"{error}; for example 203.0.113.7/32", param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number within limits; `nan` and `inf`, which no comparison keeps out, are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401  click's own
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return float(number)
 
 
 def cidr_option(instances: str) -> Callable[[Command], Command]:

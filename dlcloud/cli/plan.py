@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlcloud.cli.options import collect_options, output_option, verbose_option
+from dlcloud.cli.options import Number, collect_options, output_option, verbose_option
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import FEWEST_SCORED_TYPES, Market
 
@@ -44,7 +44,7 @@ class PlanOptions:
 @click.option("--deadline", "deadlines", multiple=True, help="As 52h or 3d; may be repeated.")
 @click.option(
     "--worker-hours",
-    type=click.FloatRange(0.001, 1e7),
+    type=Number(0.001, 1e7),
     default=None,
     help="The work, as hours of one worker; default: the recipe's deadline.work with per_hour.",
 )
@@ -58,7 +58,7 @@ class PlanOptions:
 )
 @click.option(
     "--availability",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     default=None,
     help="With the price history: the share of the time in which each pool has capacity.",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlcloud.cli.options import Command
+from dlcloud.cli.options import Command, Number
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Market
 from dlcloud.core.policies.situation import HOUR_S, REFUSAL_S, Scaling
@@ -83,14 +83,14 @@ SOURCE = (
     click.option("--pools", type=click.IntRange(1, 100), default=1, show_default=True, help="Of --generate."),
     click.option(
         "--up-hours",
-        type=click.FloatRange(0.01, 1000),
+        type=Number(0.01, 1000),
         default=1.2,
         show_default=True,
         help="Of --generate: mean spell with capacity; exponentially distributed.",
     ),
     click.option(
         "--down-hours",
-        type=click.FloatRange(0.01, 1000),
+        type=Number(0.01, 1000),
         default=1.5,
         show_default=True,
         help="Of --generate: mean spell without.",
@@ -104,7 +104,7 @@ SOURCE = (
 SETTING = (
     click.option(
         "--work",
-        type=click.FloatRange(0.01, 10000),
+        type=Number(0.01, 10000),
         default=None,
         help="Hours on all workers; default: the recipe's.",
     ),
@@ -112,58 +112,56 @@ SETTING = (
         "--deadline",
         "deadlines",
         multiple=True,
-        type=click.FloatRange(0.01, 10000),
+        type=Number(0.01, 10000),
         help="Hours from the start; may be repeated; default: the recipe's.",
     ),
     click.option(
         "--changeover",
         "changeovers",
         multiple=True,
-        type=click.FloatRange(0, 86400),
+        type=Number(0, 86400),
         default=(CHANGEOVER_S,),
         show_default=True,
         help="Seconds without progress at a change of workers; may be repeated.",
     ),
     click.option(
         "--boot",
-        type=click.FloatRange(0, 86400),
+        type=Number(0, 86400),
         default=0.0,
         show_default=True,
         help="Seconds that a new instance is billed before its worker joins; the others train on.",
     ),
     click.option(
         "--refusal",
-        type=click.FloatRange(0, 86400),
+        type=Number(0, 86400),
         default=None,
         help="Policies keep so many seconds for a refusal of on-demand instances; default: an hour, at most "
         "a tenth of the time.",
     ),
     click.option(
         "--refuse-first",
-        type=click.FloatRange(0, 86400),
+        type=Number(0, 86400),
         default=0.0,
         show_default=True,
         help="The first on-demand request after the start is refused for so many seconds.",
     ),
-    click.option(
-        "--on-demand-usd", type=click.FloatRange(0.0001, 10000), default=None, help="Of an instance-hour."
-    ),
+    click.option("--on-demand-usd", type=Number(0.0001, 10000), default=None, help="Of an instance-hour."),
     click.option(
         "--spot-usd",
-        type=click.FloatRange(0, 10000),
+        type=Number(0, 10000),
         default=None,
         help=f"Where traces have no prices; default: {SPOT_SHARE} of on-demand.",
     ),
     click.option(
         "--scaling-loss",
-        type=click.FloatRange(0, 1),
+        type=Number(0, 1),
         default=0.0,
         show_default=True,
         help="Share of its speed that each further worker costs all; 0: linear.",
     ),
     click.option(
         "--traffic-gb",
-        type=click.FloatRange(0, 1e6),
+        type=Number(0, 1e6),
         default=0.0,
         show_default=True,
         help=f"GB that a worker in another zone exchanges an hour, at {TRAFFIC_USD_PER_GB} USD.",

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dlcloud.core.errors import RecipeError
@@ -20,12 +21,19 @@ _US_PER_S = 1_000_000
 def report_file(path: Path) -> Iterator[Path]:
     """Yield a draft of a file that anyone may read, which takes the place of `path` when the block ends.
 
+    A device or a pipe is written to, never replaced: root could replace /dev/null.
+
     Raises:
         RecipeError: It cannot be written; `path` is as it was.
     """
     try:
-        with replace_file(path, mode=READABLE) as draft:
-            yield draft
+        if not path.exists() or path.is_file() or path.is_dir():
+            with replace_file(path, mode=READABLE) as draft:
+                yield draft
+        else:
+            with TemporaryDirectory(prefix="dlcloud-report-") as folder:
+                yield (draft := Path(folder) / "draft")
+                path.write_bytes(draft.read_bytes())
     except OSError as error:
         raise RecipeError(f"{path}: cannot be written: {error.strerror}", "name another file") from error
 
