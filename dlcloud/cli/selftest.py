@@ -150,21 +150,26 @@ class RoundTrip:
 
     def _look(self, name: str) -> None:
         """Add a cluster's instances, and what each says of itself."""
-        from dlcloud.core.selftest import PROBE
+        from dlcloud.core.selftest import PROBE, read_probe
 
         records = self._ask("status")["records"]
         self.observations.members += [record for record in records if record["cluster"] == name]
         for answer in self._ask("exec", name, f"python3 -I -S -c {shlex.quote(PROBE)}")["records"]:
-            self.observations.probes.append(json.loads(answer["stdout"]))
+            try:
+                self.observations.probes.append(read_probe(answer["stdout"]))
+            except ValueError as error:
+                self.observations.errors.append(f"{answer['instance_id']}: {error}")
 
     def _interrupt(self, name: str) -> None:
         """Send a notice to the spot instance; only the local EC2 does that for nothing."""
+        from dlcloud.core.untrusted import printable
+
         instance_id = next(
             record["instance_id"] for record in self.observations.members if record["cluster"] == name
         )
         self._ask("local", "interrupt", instance_id, "--grace", str(_GRACE_S))
         (answer,) = self._ask("exec", name, _READ_NOTICE)["records"]
-        self.observations.notice = answer["stdout"]
+        self.observations.notice = printable(answer["stdout"])
 
     def _take_down(self, names: Collection[str]) -> None:
         """Terminate what is still up, and look for what is left of it."""
@@ -208,9 +213,17 @@ class RoundTrip:
             # The command was interrupted too, and cleans up.
             process.communicate()
             raise
-        document = json.loads(text) if text else {}
+        document = _read_document(text)
         if process.returncode:
             error = document.get("error", {}).get("message", f"ended with status {process.returncode}")
             self.observations.errors.append(f"dlcloud {arguments[0]}: {error}")
         result: Mapping[str, Any] | None = document.get("result")
         return result
+
+
+def _read_document(text: str) -> Mapping[str, Any]:
+    """Return what a command printed; nothing of one that was cut off."""
+    try:
+        return dict(json.loads(text))
+    except ValueError:
+        return {}

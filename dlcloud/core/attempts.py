@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Any
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.errors import QuotaError
+from dlcloud.core.errors import QuotaError, StoreError
 from dlcloud.core.instance import Image, Market
 from dlcloud.core.plan import Plan, Pool
 from dlcloud.core.protocols import Refusal
@@ -15,6 +16,8 @@ from dlcloud.core.resize import coordinator
 MOST_POOLS = 300  # Source: EC2 user guide, "EC2 Fleet quotas": launch template overrides a fleet
 ANY_ZONE = ""
 """EC2 chooses: one zone for all instances of a request, where the plan asks for one."""
+_MOST = 1_000_000
+"""More than any count of a request."""
 EVERY_ZONE = "*"
 """Each zone is named, and EC2 spreads the instances over them."""
 
@@ -66,17 +69,38 @@ class LaunchAttempt:
 
     @classmethod
     def from_text(cls, text: str) -> "LaunchAttempt":
-        pools, spot, on_demand, image, attempt, limits, *rest = json.loads(text)
-        return cls(
+        """Return the request of a stored text.
+
+        Raises:
+            StoreError: It is the text of none.
+        """
+        try:
+            return cls._read(json.loads(text))
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+            raise StoreError(
+                f"a launch request in the store cannot be read: {text[:80]!r}",
+                "dlcloud down ends the cluster; a new one starts afresh",
+            ) from error
+
+    @classmethod
+    def _read(cls, values: Any) -> "LaunchAttempt":  # noqa: ANN401  any JSON value
+        pools, spot, on_demand, image, attempt, limits, *rest = values
+        image_id, name, root_device = map(str, image)
+        request = cls(
             pools=tuple((str(name), str(zone)) for name, zone in pools),
             spot_count=int(spot),
             on_demand_count=int(on_demand),
-            image=Image(image_id=image[0], name=image[1], root_device=image[2]),
+            image=Image(image_id=image_id, name=name, root_device=root_device),
             attempt=int(attempt),
             max_usd={name: Decimal(usd) for name, usd in limits.items()},
             life_minutes=int(rest[0]) if rest else 0,  # absent in intents of older versions
             single_zone=bool(rest[1:]),
         )
+        limits_are_numbers = all(usd.is_finite() for usd in request.max_usd.values())
+        counts = (request.spot_count, request.on_demand_count, request.attempt, request.life_minutes)
+        if not request.pools or not limits_are_numbers or min(counts) < 0 or max(counts) > _MOST:
+            raise ValueError("no such request is made")
+        return request
 
 
 def next_attempt(

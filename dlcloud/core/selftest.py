@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from dlcloud.core.cost import money
+from dlcloud.core.untrusted import parse_json, printable
 
 MAX_USD = Decimal("0.05")
 """The most that a self-test may cost."""
@@ -54,6 +55,19 @@ print(json.dumps({
 }))
 """
 """Run by an instance's own Python; prints one JSON object."""
+
+
+def read_probe(text: str) -> dict[str, Any]:
+    """Return an instance's answer to `PROBE`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    answer = parse_json(text)
+    kinds = {"python": str, "machine": str, "watchdogs": int, "root_gib": int | float, "nologin": bool}
+    if not isinstance(answer, dict) or not all(isinstance(answer.get(k), kind) for k, kind in kinds.items()):
+        raise ValueError(f"no answer of the probe: {printable(text[:80])!r}")
+    return {name: answer[name] for name in kinds}
 
 
 class Verdict(StrEnum):

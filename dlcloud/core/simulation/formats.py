@@ -21,6 +21,11 @@ LAST_RUN_S = 60.0
 HINT = "docs/deadlines.md lists the formats"
 NO_CHANGE = frozenset({"no-op", "migration"})
 _MOST_INSTANCES = 1_000_000
+_MOST_DIGITS = 100
+_MOST_USD = 1e6
+_LEAST_S, _MOST_S = 1e-3, 1e10
+"""The gap of two ticks and the time of an event; 1e10 s are 317 years."""
+_LARGEST = 1e18
 
 
 class _FaultError(ValueError):
@@ -50,6 +55,8 @@ def _read_json(text: str, file: str, pool: str) -> PoolTrace:
         values = json.loads(text)
     except json.JSONDecodeError as error:
         raise RecipeError(f"{file}:{error.lineno}: not JSON: {error.msg}", HINT) from error
+    except ValueError as error:  # Python converts 4,300 digits at most
+        raise RecipeError(f"{file}:1: not a trace: a number has too many digits", HINT) from error
     except RecursionError as error:
         raise RecipeError(f"{file}:1: not a trace: too deeply nested", HINT) from error
     try:
@@ -65,12 +72,14 @@ def _window(values: object, pool: str) -> PoolTrace:
     tick_s: Any = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
     if not _is_number(tick_s) or tick_s <= 0:
         raise _FaultError("metadata.gap_seconds must be a number above 0")
+    if not _LEAST_S <= tick_s <= _MOST_S:
+        raise _FaultError(f"metadata.gap_seconds is {tick_s!r}, not within {_LEAST_S:g} and {_MOST_S:g}")
     counts, prices = values.get("data"), values.get("prices")
     if not isinstance(counts, list) or not counts:
         raise _FaultError("data must be a list of at least one number")
     for place, count in enumerate(counts):
         if not _is_count(count):
-            raise _FaultError(f"data[{place}] is {count!r}, not a number of instances")
+            raise _FaultError(f"data[{place}] is {_short(count)}, not a number of instances")
     if prices is not None:
         _check_prices(prices, len(counts))
     return from_ticks(pool, float(tick_s), counts, prices)
@@ -80,8 +89,8 @@ def _check_prices(prices: object, ticks: int) -> None:
     if not isinstance(prices, list) or len(prices) != ticks:
         raise _FaultError(f"prices must be a list as long as data, {ticks}")
     for place, price in enumerate(prices):
-        if not _is_number(price) or price < 0:
-            raise _FaultError(f"prices[{place}] is {price!r}, not a price")
+        if not _is_number(price) or not 0 <= price <= _MOST_USD:
+            raise _FaultError(f"prices[{place}] is {_short(price)}, not a price")
 
 
 def _read_csv(text: str, file: str, pool: str) -> PoolTrace:
@@ -103,7 +112,7 @@ def _csv_events() -> Reader:
     def read(line: str) -> Iterator[tuple[float, int]]:
         fields = line.split(",")
         if len(fields) != 3:  # noqa: PLR2004
-            raise _FaultError(f"expected ms,add,node or ms,remove,node: {line[:60]!r}")
+            raise _FaultError(f"expected ms,add,node or ms,remove,node: {_short(line)}")
         yield _milliseconds(fields[0]), _change(fields[1], [fields[2]], nodes)
 
     return read
@@ -117,10 +126,10 @@ def _csv_counts() -> Reader:
         nonlocal last
         fields = line.split(",")
         if len(fields) != 2 or not fields[1].strip().isdecimal():  # noqa: PLR2004
-            raise _FaultError(f"expected ms,number or ms,add,node: {line[:60]!r}")
+            raise _FaultError(f"expected ms,number or ms,add,node: {_short(line)}")
+        if len(fields[1]) > _MOST_DIGITS or int(fields[1]) > _MOST_INSTANCES:
+            raise _FaultError(f"{_short(fields[1])} instances are more than any pool has")
         count, before = int(fields[1]), last
-        if count > _MOST_INSTANCES:
-            raise _FaultError(f"{count} instances are more than any pool has")
         last = count
         yield _milliseconds(fields[0]), count - before
 
@@ -138,20 +147,22 @@ def _read_json_lines(text: str, file: str, pool: str) -> PoolTrace:
         nonlocal end_s
         at_s, event, details = _json_event(line)
         duration = details.get("duration", LAST_RUN_S * MS)
-        if not _is_number(duration) or duration < 0:
+        if not _is_number(duration) or not 0 <= duration <= _MOST_S * MS:
             raise _FaultError("duration must be a number of milliseconds")
         end_s = max(end_s, at_s + duration / MS)
         if event not in NO_CHANGE:
             yield at_s, _change(event, details.get("nodes"), nodes)
 
     changes = _each_line(file, lines, read)
+    if end_s <= 0:
+        raise RecipeError(f"{file}:1: the trace lasts no time", HINT)
     return from_changes(pool, changes, end_s)
 
 
 def _json_event(line: str) -> tuple[float, str, Mapping[str, Any]]:
     try:
         values = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _FaultError("not JSON") from error
     is_event = isinstance(values, list) and len(values) == 3  # noqa: PLR2004  time, event, details
     if not is_event or not isinstance(values[1], str) or not isinstance(values[2], dict):
@@ -175,14 +186,14 @@ def _each_line(file: str, lines: Iterable[tuple[int, str]], read: Reader) -> lis
 def _change(event: str, names: object, nodes: set[str]) -> int:
     """Return by how many an event changes the number of `nodes`, which it updates."""
     if event not in {"add", "remove"}:
-        raise _FaultError(f"{event!r} is not an event; expected add or remove")
+        raise _FaultError(f"{_short(event)} is not an event; expected add or remove")
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise _FaultError("nodes must be a list of names")
     before = len(nodes)
     if event == "add":
         nodes.update(names)
     elif not nodes.issuperset(names):
-        raise _FaultError(f"{min(set(names) - nodes)} is removed but was not there")
+        raise _FaultError(f"{min(set(names) - nodes)[:60]} is removed but was not there")
     else:
         nodes.difference_update(names)
     return len(nodes) - before
@@ -194,13 +205,19 @@ def _milliseconds(value: object) -> float:
         milliseconds = float(value) if isinstance(value, str | int | float) else math.nan
     except (ValueError, OverflowError):
         milliseconds = math.nan
-    if not math.isfinite(milliseconds) or milliseconds < 0:
-        raise _FaultError(f"{value!r} is not a time in milliseconds")
+    if not 0 <= milliseconds <= _MOST_S * MS:
+        raise _FaultError(f"{_short(value)} is not a time in milliseconds")
     return milliseconds / MS
 
 
+def _short(value: object) -> str:
+    """Return a value as Python writes it, shortened for a message."""
+    return f"{value!r:.60}"
+
+
 def _is_number(value: Any) -> bool:  # noqa: ANN401  a value of JSON
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -_LARGEST <= value <= _LARGEST
 
 
 def _is_count(value: object) -> bool:

@@ -1,7 +1,10 @@
 """Which requests a plan means: pools, markets, the on-demand base, limits; and a request as text."""
 
+import json
 from dataclasses import replace
 from decimal import Decimal
+
+import pytest
 
 from dlcloud.core.attempts import (
     ANY_ZONE,
@@ -14,7 +17,7 @@ from dlcloud.core.attempts import (
     next_zone,
 )
 from dlcloud.core.cluster import Member
-from dlcloud.core.errors import CapacityError, CloudError, QuotaError
+from dlcloud.core.errors import CapacityError, CloudError, QuotaError, StoreError
 from dlcloud.core.instance import Market
 from dlcloud.core.plan import make_plan
 from dlcloud.core.protocols import Refusal
@@ -157,3 +160,38 @@ def test_all_zones_are_asked_only_for_what_another_zone_could_give():
     assert next_zone(A, rest, quota, missing=2, home=A) is None
     assert next_zone(A, rest, refused(denied), missing=2, home=A) is None
     assert next_zone(EVERY_ZONE, rest, scarce, missing=2, home=A) is None
+
+
+READABLE = json.loads(ask(SPOT, Market.SPOT, *PRICES).to_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "null",
+        "[" * 100_000,
+        json.dumps(READABLE[:3]),
+        *(
+            json.dumps([*READABLE[:place], wrong, *READABLE[place + 1 :]])
+            for place, wrong in (
+                (0, []),
+                (0, [["c7i.xlarge"]]),
+                (1, "x"),
+                (1, -1),
+                (2, 1e400),
+                (3, None),
+                (3, ["ami-0"]),
+                (4, 10**30),
+                (5, []),
+                (5, {"c7i.xlarge": "x"}),
+                (5, {"c7i.xlarge": "nan"}),
+                (6, [1]),
+            )
+        ),
+    ],
+)
+def test_a_stored_text_that_is_no_request_is_an_error_of_the_store(text):
+    with pytest.raises(StoreError, match="launch request in the store"):
+        LaunchAttempt.from_text(text)

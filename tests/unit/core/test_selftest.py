@@ -1,7 +1,9 @@
+import json
+
 import pytest
 
 from dlcloud.core.recipe import read_recipe
-from dlcloud.core.selftest import Observations, Verdict, judge, recipe_text
+from dlcloud.core.selftest import Observations, Verdict, judge, read_probe, recipe_text
 
 
 def verdicts(seen):
@@ -49,3 +51,26 @@ def test_what_is_wrong_has_failed():
     )
     failed = {number for number, verdict in verdicts(seen).items() if verdict is Verdict.FAILED}
     assert failed == {"a5", "a6", "1", "6", "7", "14", "17"}
+
+
+def test_an_answer_to_the_probe_is_read_without_what_it_adds():
+    assert read_probe(json.dumps(probe(more="x"))) == probe()
+    assert read_probe(json.dumps(probe(python="3.12\x1b[2J")))["python"] == "3.12\ufffd[2J"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        "Traceback",
+        json.dumps(probe(watchdogs="1")),
+        json.dumps(probe(root_gib=float("nan"))),
+        json.dumps(probe(python=None)),
+    ],
+)
+def test_any_other_answer_to_the_probe_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        read_probe(text)
