@@ -45,8 +45,7 @@ def read_matrix(
 ) -> "tuple[BenchmarkMatrix, Path]":
     """Return the matrix, and the folder that the files of a recipe's workload are relative to."""
     from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe
-    from dlcloud.core.recipe import read_recipe
-    from dlcloud.resources.texts import recipe_text
+    from dlcloud.cli.profiles import profile_defaults, read_recipe_file
 
     if recipe and benchmarks:
         raise RecipeError("--recipe brings its own workload", "leave --benchmark out")
@@ -56,7 +55,7 @@ def read_matrix(
         )
     keys = {key: value for key, value in keys.items() if value is not None}
     if not recipe:
-        return matrix_of_benchmarks(types, benchmarks, keys, tiny=tiny), Path()
-    text, path = recipe_text(recipe)
-    matrix = matrix_of_recipe(types, read_recipe(text, str(path or recipe)), keys, tiny=tiny)
-    return matrix, path.absolute().parent if path else Path()
+        return matrix_of_benchmarks(types, benchmarks, profile_defaults(keys), tiny=tiny), Path()
+    file = read_recipe_file(recipe)
+    matrix = matrix_of_recipe(types, file.recipe, keys, tiny=tiny)
+    return matrix, Path(file.path).parent if file.path else Path()

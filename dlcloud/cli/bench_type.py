@@ -12,6 +12,7 @@ from dlcloud.bench.program import Program
 from dlcloud.bench.run import Runner
 from dlcloud.cli.context import Context
 from dlcloud.cli.lifecycle import acquire_for_command, destroy_at_end
+from dlcloud.cli.profiles import profile_of
 from dlcloud.core.bench import BenchmarkMatrix, Job, TypeResult, fits
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Event, Notice, Warned
@@ -60,7 +61,8 @@ def recipe_file(matrix: BenchmarkMatrix, name: str) -> RecipeFile:
     """Return the recipe of one type's cluster, as the store remembers it."""
     recipe = matrix.recipe_of_type(name)
     content = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return RecipeFile(recipe=recipe, text=json.dumps(content, indent=1), path="")
+    text = json.dumps(content, indent=1)
+    return RecipeFile(recipe=recipe, text=text, path="", profile=profile_of(recipe))
 
 
 @dataclass(kw_only=True)

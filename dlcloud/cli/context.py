@@ -1,4 +1,4 @@
-"""The one place that builds collaborators, and the only one that reads the environment."""
+"""The one place that builds collaborators; with `profiles`, the only one that reads the environment."""
 
 import logging
 import os
@@ -14,6 +14,8 @@ from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
+from dlcloud.cli.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
+from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.errors import CredentialsError, LocalCloudError, RecipeError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
@@ -74,7 +76,7 @@ class Context:
     verbose: bool = False
     clock: SystemClock = field(default_factory=SystemClock)
     _open: ExitStack = field(default_factory=ExitStack)
-    _made_clients: "dict[tuple[str, str], Clients]" = field(default_factory=dict)
+    _made_clients: "dict[tuple[str, str, str], Clients]" = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         """Make SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
@@ -90,7 +92,7 @@ class Context:
     @property
     def controller_instance_id(self) -> str:
         """The id of the instance that this process runs on, where it controls its own cluster; else empty."""
-        return os.environ.get("DLCLOUD_CONTROLLER", "")
+        return os.environ.get(CONTROLLER_VARIABLE, "")
 
     @cached_property
     def paths(self) -> Paths:
@@ -166,8 +168,35 @@ class Context:
             raise LocalCloudError("the local EC2 is not running", "dlcloud local start")
         return endpoint
 
-    def cloud(self, name: str, region: str) -> "Ec2Cloud":
-        """Return EC2 in a region: AWS's, or the local one, which is started if it does not run."""
+    @cached_property
+    def profile(self) -> str:
+        """The name of this command's profile for `cloud: aws`; empty without one."""
+        name, profile = chosen_profile()
+        return name if profile is not None and profile.cloud == "aws" else ""
+
+    @cached_property
+    def first_region(self) -> str:
+        """The region that is asked which others the account has."""
+        profile = find_profile(self.profile)
+        named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        return (profile.region if profile is not None else "") or named or DEFAULT_REGION
+
+    def cloud_of(self, cluster: "Cluster") -> "Ec2Cloud":
+        """Return EC2 in a cluster's region, by the credentials that launched it."""
+        return self.cloud(cluster.cloud, cluster.region, cluster.profile)
+
+    def account_of(self, cluster: "Cluster") -> "Account":
+        """Return the account that a cluster was launched in."""
+        return self.account(cluster.cloud, cluster.region, cluster.profile)
+
+    def cloud(self, name: str, region: str, profile: str | None = None) -> "Ec2Cloud":
+        """Return EC2 in a region: AWS's, or the local one, which is started if it does not run.
+
+        Args:
+            name: `aws` or `local`.
+            region: The region.
+            profile: The name of a profile, empty for none; by default this command's.
+        """
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.cloud.ec2 import Ec2Cloud
         from dlcloud.cloud.images import Images
@@ -178,7 +207,7 @@ class Context:
         from dlcloud.store.cache import AnswerCache, PriceCache
 
         local = name == "local"
-        clients = self._clients(name, region)
+        clients = self._clients(name, region, profile)
         catalog = Catalog()
         answers = AnswerCache(self.database)
         cache = None if local else PriceCache(self.database)
@@ -200,23 +229,23 @@ class Context:
 
         return SecretValues(self._clients(name, region))
 
-    def account(self, name: str, region: str) -> "Account":
-        """Return the account's limits, usage and subnets in a region."""
+    def account(self, name: str, region: str, profile: str | None = None) -> "Account":
+        """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
         from dlcloud.cloud.account import Account
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.store.cache import AnswerCache
 
         return Account(
-            clients=self._clients(name, region),
+            clients=self._clients(name, region, profile),
             catalog=Catalog(),
             cache=AnswerCache(self.database),
             clock=self.clock,
         )
 
     def billing(self) -> "Billing":
-        from dlcloud.cloud.billing import BILLING_REGION, Billing
+        from dlcloud.cloud.billing import Billing, billing_region
 
-        return Billing(self._clients("aws", BILLING_REGION))
+        return Billing(self._clients("aws", billing_region(self.first_region)))
 
     def dialer(self, cluster: "Cluster") -> "Dialer":
         """Return the connections to a cluster's instances; they are closed with this context."""
@@ -239,7 +268,7 @@ class Context:
 
         return AdmittingDialer(
             dialer=self.dialer(cluster),
-            cloud=self.cloud(cluster.cloud, cluster.region),
+            cloud=self.cloud_of(cluster),
             cluster_id=cluster.cluster_id,
             emit=self.emit,
         )
@@ -249,8 +278,8 @@ class Context:
 
         return Launcher(
             cluster=cluster,
-            cloud=self.cloud(cluster.cloud, cluster.region),
-            account=self.account(cluster.cloud, cluster.region),
+            cloud=self.cloud_of(cluster),
+            account=self.account_of(cluster),
             store=self.store,
             dialer=self.dialer(cluster),
             clock=self.clock,
@@ -267,6 +296,8 @@ class Context:
             cloud=self.cloud,
             has_local_site=lambda: self.local_site.find() is not None,
             controller_instance_id=self.controller_instance_id,
+            profile=self.profile,
+            first_region=self.first_region,
             clock=self.clock,
             emit=self.emit,
         )
@@ -302,25 +333,31 @@ class Context:
             f"several clusters are up: {names}", f"name one, as in dlcloud status {chosen[0].name}"
         )
 
-    def _clients(self, name: str, region: str) -> "Clients":
-        """Return the clients of a region; one set, so that each is made once."""
+    def _clients(self, name: str, region: str, profile: str | None = None) -> "Clients":
+        """Return the clients of a region and a profile; one set, so that each is made once."""
+        clients = self._made_clients
+        named = profile if profile is not None else self.profile
+        # The local EC2 has keys of its own, and an instance its role.
+        profile = "" if name == "local" or self.controller_instance_id else named
+        key = (name, region, profile)
+        other = next((made for (n, _, p), made in clients.items() if (n, p) == (name, profile)), None)
+        if key not in clients:
+            clients[key] = other.in_region(region) if other else self._make_clients(*key)
+        return clients[key]
+
+    def _make_clients(self, name: str, region: str, profile: str) -> "Clients":
         from dlcloud.cloud.clients import Clients
 
-        clients = self._made_clients
-        other = next((made for (cloud, _), made in clients.items() if cloud == name), None)
-        if (name, region) not in clients and other is not None:
-            clients[name, region] = other.in_region(region)
-        if (name, region) not in clients:
-            made = Clients(
-                region=region, on_instance=bool(self.controller_instance_id), ask=self._ask_for_code
-            )
-            if name == "local":
-                endpoint = self.local_site.start()
-                made.endpoint_url = endpoint.url
-                if not made.on_instance:
-                    made.access_key = endpoint.owner_key()
-            clients[name, region] = made
-        return clients[name, region]
+        made = Clients(region=region, on_instance=bool(self.controller_instance_id), ask=self._ask_for_code)
+        chosen = find_profile(profile, purpose="the profile of its clusters")
+        if chosen is not None:
+            made.login = chosen.login
+        if name == "local":
+            endpoint = self.local_site.start()
+            made.endpoint_url = endpoint.url
+            if not made.on_instance:
+                made.access_key = endpoint.owner_key()
+        return made
 
     def _ask_for_code(self, text: str) -> str:
         """Ask for the MFA code of a profile, beside no other display."""

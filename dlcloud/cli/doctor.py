@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
-from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.cost import exact
 from dlcloud.core.errors import CloudError
 from dlcloud.core.events import stage
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 TYPE_RECIPE = """
 name: doctor
 cloud: {cloud}
-region: {region}
-instances: {{types: [{type}], market: spot-then-on-demand}}
+{region}instances: {{types: [{type}], market: spot-then-on-demand}}
 workload: {{command: "true"}}
 """
 
@@ -67,15 +65,15 @@ def command(
 
 def _read_target(target: str, cloud: str | None, region: str | None) -> "Recipe":
     """Return the recipe of that name, or one for a bare instance type."""
+    from dlcloud.cli.profiles import read_recipe_file, with_profile
     from dlcloud.core.recipe import read_recipe
-    from dlcloud.resources.texts import recipe_text
 
     family, dot, _ = target.partition(".")
     if dot and "/" not in target and not target.endswith((".yaml", ".yml")) and family:
-        text = TYPE_RECIPE.format(cloud=cloud or "aws", region=region or DEFAULT_REGION, type=target)
-        return read_recipe(text, target)
-    text, path = recipe_text(target)
-    recipe = read_recipe(text, str(path or target))
+        place = f"region: {region}\n" if region else ""
+        text = TYPE_RECIPE.format(cloud=cloud or "aws", region=place, type=target)
+        return with_profile(read_recipe(text, target), text, target)[0]
+    recipe = read_recipe_file(target).recipe
     return recipe.model_copy(
         update={key: value for key, value in (("cloud", cloud), ("region", region)) if value}
     )
@@ -228,11 +226,12 @@ def _launch(preflight: "Preflight") -> Verdict:
 
 def _missing_statements(preflight: "Preflight") -> list[dict[str, object]]:
     """Return the policy statements that would allow what was denied, each once."""
+    from dlcloud.cloud.partitions import partition_of
     from dlcloud.core.errors import CredentialsError
     from dlcloud.core.permissions import missing_statements
-    from dlcloud.resources.texts import template
+    from dlcloud.resources.texts import iam_policy
 
-    documented = json.loads(template("iam_policy.json"))["Statement"]
+    documented = json.loads(iam_policy(partition=partition_of(preflight.recipe.region).name))["Statement"]
     launch = preflight.launch.errors if preflight.launch is not None else []
     statements: list[dict[str, object]] = []
     for error in (*preflight.errors.values(), *launch):

@@ -144,7 +144,8 @@ class Down:
         """Remove by tag what belongs to a cluster that this home does not know."""
         from dlcloud.launch.down import gc
 
-        context, cloud = self.context, self.context.cloud(detached.cloud, detached.region)
+        context = self.context
+        cloud = context.cloud(detached.cloud, detached.region, detached.profile)
         leftovers = [item for item in cloud.leftovers() if item.cluster_id == detached.cluster_id]
         gc(leftovers, cloud=cloud, clock=context.clock, emit=context.emit)
 

@@ -88,7 +88,7 @@ class Collector:
     def _find(self) -> tuple[list[Leftover], list[DlcloudError]]:
         """List all regions at once; what the store knows to be up is not left over."""
         context = self.context
-        regions = list(self.regions) or context.cloud(self.cloud, DEFAULT_REGION).regions()
+        regions = list(self.regions) or context.cloud(self.cloud, self._first_region).regions()
         with stage(context.emit, context.clock, f"looking in {len(regions)} region(s)"):
             outcomes = fan_out(
                 lambda region: context.cloud(self.cloud, region).leftovers(), regions, width=REGIONS_AT_ONCE
@@ -106,6 +106,10 @@ class Collector:
             for item in leftovers
             if item.cluster_id not in managed_ids and (not self.clusters or item.cluster_id in self.clusters)
         ], failed
+
+    @property
+    def _first_region(self) -> str:
+        return DEFAULT_REGION if self.cloud == "local" else self.context.first_region
 
     def _without_denied(self, errors: Mapping[str, DlcloudError]) -> list[DlcloudError]:
         """Return the errors of regions without the denials of those that no option names, which are shown.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import cidr_option, output_option, verbose_option
+from dlcloud.cli.profiles import read_recipe_file
 from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.events import PREFLIGHT, Notice, stage
@@ -70,7 +71,11 @@ def command(
         if not recipe:
             raise RecipeError("image: a recipe is missing", "dlcloud image RECIPE, or dlcloud image --list")
         maker = ImageMaker(
-            context=context, source=_read_file(recipe), base=base, instance_type=instance_type, cidrs=cidrs
+            context=context,
+            source=read_recipe_file(recipe),
+            base=base,
+            instance_type=instance_type,
+            cidrs=cidrs,
         )
         maker.run(dry_run=dry_run, yes=yes, output=output)
 
@@ -169,16 +174,6 @@ class ImageMaker:
         own = recipe.instances.image.startswith(image_name(""))
         base = self.base or ("auto" if own else recipe.instances.image)
         return find_image(cloud, base, recipe.instances.types, cloud.hardware(recipe.instances.types))
-
-
-def _read_file(name: str) -> "RecipeFile":
-    from dlcloud.core.recipe import read_recipe
-    from dlcloud.launch.acquire import RecipeFile
-    from dlcloud.resources.texts import recipe_text
-
-    text, path = recipe_text(name)
-    recipe = read_recipe(text, str(path or name))
-    return RecipeFile(recipe=recipe, text=text, path=str(path.absolute() if path else ""))
 
 
 def _print_images(context: "Context", images: Sequence["OwnImage"], *, region: str, output: str) -> None:

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import os
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from functools import wraps
@@ -11,6 +12,7 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+PROFILE_VARIABLE = "DLCLOUD_PROFILE"
 FORMATS = ("table", "json", "csv", "markdown")
 
 
@@ -79,7 +81,20 @@ def output_option(command: Command) -> Command:
     return option(command)
 
 
+def _use_profile(_: click.Context, __: click.Parameter, value: str | None) -> None:
+    """Set the profile of this process and of those that it starts."""
+    if value:
+        os.environ[PROFILE_VARIABLE] = value
+
+
 def verbose_option(command: Command) -> Command:
+    """Add the options of every command that uses collaborators: the profile, and where the log goes."""
+    command = click.option(
+        "--profile",
+        expose_value=False,
+        callback=_use_profile,
+        help="A profile of ~/.config/dlcloud/config.yaml: the account, and what its resources need.",
+    )(command)
     return click.option("-v", "--verbose", is_flag=True, help="Print the log on stderr.")(command)
 
 

@@ -114,11 +114,9 @@ def command(*, recipe: str, options: PlanOptions, plot: str, output: str, verbos
 
 
 def _read_recipe(name: str) -> "Recipe":
-    from dlcloud.core.recipe import read_recipe
-    from dlcloud.resources.texts import recipe_text
+    from dlcloud.cli.profiles import read_recipe_file
 
-    text, path = recipe_text(name)
-    return read_recipe(text, str(path or name))
+    return read_recipe_file(name).recipe
 
 
 def _on_demand_usd(context: "Context", recipe: "Recipe", options: PlanOptions) -> float:

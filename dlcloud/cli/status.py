@@ -91,18 +91,20 @@ def instance_lines(
     if name:
         return _lines_of_one(context, context.clusters.find(name) or context.find_cluster(name))
     clusters = context.clusters.all() if all_clusters else context.clusters.active()
-    places = {(cluster.cloud, cluster.region) for cluster in context.clusters.active()}
+    places = {(cluster.cloud, cluster.region, cluster.profile) for cluster in context.clusters.active()}
     if everywhere:
-        places |= {(cluster.cloud, cluster.region) for cluster in context.detached.find_all()}
+        places |= {
+            (cluster.cloud, cluster.region, cluster.profile) for cluster in context.detached.find_all()
+        }
     reported = {place: _reported(context, *place) for place in sorted(places)}
     detached = {
         cluster.cluster_id: cluster
-        for (cloud, region), instances in reported.items()
-        for cluster in find_detached(instances, cloud=cloud, region=region)
+        for (cloud, region, profile), instances in reported.items()
+        for cluster in find_detached(instances, cloud=cloud, region=region, profile=profile)
     }
     lines: list[InstanceLine] = []
     for cluster in clusters:
-        instances = reported.get((cluster.cloud, cluster.region), [])
+        instances = reported.get((cluster.cloud, cluster.region, cluster.profile), [])
         members = context.clusters.members(cluster.cluster_id)
         lines += _lines_of(cluster, members, instances, detached.get(cluster.cluster_id))
     known_ids = {cluster.cluster_id for cluster in context.clusters.all()}
@@ -149,14 +151,14 @@ def _add_outlook(
 def _lines_of_one(context: "Context", cluster: Cluster) -> list[InstanceLine]:
     members = context.clusters.members(cluster.cluster_id)
     down = cluster.state is ClusterState.DOWN
-    instances = [] if down else _reported(context, cluster.cloud, cluster.region)
+    instances = [] if down else _reported(context, cluster.cloud, cluster.region, cluster.profile)
     return _lines_of(cluster, members, instances, None)
 
 
-def _reported(context: "Context", cloud: str, region: str) -> list[Instance]:
+def _reported(context: "Context", cloud: str, region: str, profile: str) -> list[Instance]:
     if cloud == "local" and context.local_site.find() is None:
         return []  # its instances ended with it; a look must not start another local EC2
-    return context.cloud(cloud, region).instances()
+    return context.cloud(cloud, region, profile).instances()
 
 
 def _lines_of(
@@ -183,10 +185,11 @@ def _lines_of_strays(
     reported: Iterable[Sequence[Instance]], known_ids: set[str], detached: dict[str, DetachedCluster]
 ) -> list[InstanceLine]:
     """Return a line for each live instance of an unknown cluster; those without a controller come last."""
+    # Two profiles may be of one account.
+    by_id = {instance.instance_id: instance for instances in reported for instance in instances}
     strays = [
         (instance.tags.get(CLUSTER_TAG, ""), instance)
-        for instances in reported
-        for instance in instances
+        for instance in by_id.values()
         if instance.alive and instance.tags.get(CLUSTER_TAG) not in known_ids
     ]
     strays.sort(key=lambda stray: (stray[0] not in detached, stray[0]))

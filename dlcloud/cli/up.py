@@ -220,7 +220,7 @@ class Up:
             recipe.deadline,
             max_hours=recipe.budget.max_hours,
             now=self.context.clock.now(),
-            text=file.text,
+            text=file.written or file.text,
             file=file.path,
         )
 
@@ -301,14 +301,13 @@ class Up:
 
 def _read_file(name: str, overrides: "Overrides", *, keep: bool) -> "RecipeFile":
     """Read, change and check a recipe; with `keep` its instances are kept, whatever it says."""
-    from dlcloud.core.recipe import read_recipe
-    from dlcloud.launch.acquire import RecipeFile
-    from dlcloud.resources.texts import recipe_text
+    from dlcloud.cli.profiles import read_recipe_file
 
-    text, path = recipe_text(name)
-    recipe = read_recipe(text, str(path or name))
+    file = read_recipe_file(name)
+    recipe = file.recipe
     if str(overrides):
         recipe, text = overrides.apply(recipe)
+        file = replace(file, text=text)
     if keep:
         recipe = recipe.model_copy(update={"keep": recipe.keep.model_copy(update={"instances": True})})
-    return RecipeFile(recipe=recipe, text=text, path=str(path.absolute() if path else ""))
+    return replace(file, recipe=recipe)

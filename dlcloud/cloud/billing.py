@@ -7,15 +7,22 @@ from typing import Any
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.partitions import service_region
 from dlcloud.core.cluster import CLUSTER_TAG
 from dlcloud.core.cost import BilledCost
 from dlcloud.core.errors import CloudError
 
 BILLING_REGION = "us-east-1"  # Source: Cost Explorer API reference, endpoints
+BILLING_ENDPOINT = "ce"
 KEPT = timedelta(days=395)
 """Cost Explorer keeps 13 months. Source: Cost Management user guide, "Exploring your data"."""
 MOST_VALUES = 100
 """Clusters per request."""
+
+
+def billing_region(region: str) -> str:
+    """Return the region of the same partition where Cost Explorer answers, or the usual one."""
+    return service_region(BILLING_ENDPOINT, region, BILLING_REGION) or BILLING_REGION
 
 
 class Billing:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from getpass import getpass
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -15,10 +14,11 @@ import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.session import get_session
-from botocore.utils import JSONFileCache
 
 from dlcloud.cloud.denials import decode_denials
 from dlcloud.cloud.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
+from dlcloud.cloud.login import open_session
+from dlcloud.core.profile import Login
 
 # Repeated for throttling and dropped connections, with growing, jittered pauses.
 _RETRIED = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})
@@ -27,9 +27,6 @@ _TRIED_ONCE = Config(connect_timeout=10, read_timeout=60, retries={"total_max_at
 IMDS_TRIES = 3
 ROLE_TRIES = 60
 ROLE_PAUSE_S = 1.0
-CLI_CACHE = Path("~/.aws/cli/cache")
-"""Where the AWS CLI keeps sessions of roles, and this program with it: neither asks for a code again."""
-CACHED_PROVIDERS = ("assume-role", "assume-role-with-web-identity", "sso")
 
 
 def share_service_models() -> None:
@@ -47,6 +44,7 @@ class Clients:
         on_instance: This process runs on an instance and uses its role, which may come some seconds later.
         pause: Waits so many seconds.
         ask: Asks the user for the MFA code of a profile.
+        login: The AWS profile and the role to use; what the environment says without one.
     """
 
     region: str
@@ -55,6 +53,7 @@ class Clients:
     on_instance: bool = False
     pause: Callable[[float], None] = time.sleep
     ask: Callable[[str], str] = getpass
+    login: Login = field(default_factory=Login)
     _session: Any = None
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -110,7 +109,7 @@ class Clients:
                 region_name=region, aws_access_key_id=key_id, aws_secret_access_key=secret
             )
         elif self._session is None:
-            self._session = boto3.Session(region_name=region, botocore_session=_cli_session(self.ask))
+            self._session = open_session(self.login, region, self.ask)
         return self._session
 
     def _with_role(self, region: str) -> Any:  # noqa: ANN401
@@ -123,17 +122,6 @@ class Clients:
                 break
             self.pause(ROLE_PAUSE_S)
         return session
-
-
-def _cli_session(ask: Callable[[str], str]) -> Any:  # noqa: ANN401  boto3 has no types
-    """Return a session with the AWS CLI's cache of sessions, which asks for MFA codes by `ask`."""
-    core = get_session()
-    providers = core.get_component("credential_provider")
-    cache = JSONFileCache(str(CLI_CACHE.expanduser()))
-    for name in CACHED_PROVIDERS:
-        providers.get_provider(name).cache = cache
-    providers.get_provider("assume-role")._prompter = ask  # noqa: SLF001  it can be set in no other way
-    return core
 
 
 def _account_name(session: Any) -> str:  # noqa: ANN401  boto3 has no types

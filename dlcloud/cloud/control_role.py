@@ -5,6 +5,7 @@ IAM has no regions: the region stands in the role's path, so that leftovers are 
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dlcloud.cloud.clients import Clients
@@ -24,32 +25,46 @@ IN_USE = {"DeleteConflict"}
 NOT_YET = {"InvalidParameterValue", "IncorrectInstanceState", "InvalidInstanceID.NotFound"}
 """EC2's answers before it knows of a new profile, and before an instance runs."""
 OCCUPIED = {"IncorrectState"}
-TRUST = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    ],
-}
-
 Pause = Callable[[float], None]
 
 
-def put_role(clients: Clients, cluster_id: str, policy: str, tags: Mapping[str, str], *, pause: Pause) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """The role of one cluster: its policy, the principal that may assume it, and its permissions boundary."""
+
+    cluster_id: str
+    policy: str
+    principal: str
+    tags: Mapping[str, str]
+    boundary: str = ""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of CreateRole but for name and path."""
+        statement = {
+            "Effect": "Allow",
+            "Principal": {"Service": self.principal},
+            "Action": "sts:AssumeRole",
+        }
+        boundary = {"PermissionsBoundary": self.boundary} if self.boundary else {}
+        trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        return {"AssumeRolePolicyDocument": trust, "Tags": tag_list(self.tags), **boundary}
+
+
+def put_role(clients: Clients, role: Role, *, pause: Pause) -> str:
     """Create those of role, policy and instance profile that are missing; return the profile's name.
 
     The role is created first and deleted last, so that the others are always found through a role. Calls are
     repeated while IAM does not yet know everywhere what was created a moment ago.
     """
-    name, path = _name(cluster_id), _path(clients.region)
+    name, path, tags = _name(role.cluster_id), _path(clients.region), tag_list(role.tags)
     with translate_errors(f"creating the role {name} (iam:CreateRole)", ignore=EXISTS):
-        clients.get("iam").create_role(
-            RoleName=name, Path=path, AssumeRolePolicyDocument=json.dumps(TRUST), Tags=tag_list(tags)
-        )
+        clients.get("iam").create_role(RoleName=name, Path=path, **role.arguments)
     with translate_errors(f"giving the role {name} its policy (iam:PutRolePolicy)"):
-        arguments = {"RoleName": name, "PolicyName": POLICY_NAME, "PolicyDocument": policy}
+        arguments = {"RoleName": name, "PolicyName": POLICY_NAME, "PolicyDocument": role.policy}
         _repeat(clients.get("iam").put_role_policy, arguments, GONE, pause=pause)
     with translate_errors(f"creating the instance profile {name} (iam:CreateInstanceProfile)", ignore=EXISTS):
-        clients.get("iam").create_instance_profile(InstanceProfileName=name, Path=path, Tags=tag_list(tags))
+        clients.get("iam").create_instance_profile(InstanceProfileName=name, Path=path, Tags=tags)
     with translate_errors(
         f"putting the role {name} into its profile (iam:AddRoleToInstanceProfile)", ignore=FULL
     ):

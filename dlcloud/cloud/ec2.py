@@ -13,6 +13,7 @@ from dlcloud.cloud.faults import error_code, retry_launch, translate_errors
 from dlcloud.cloud.images import Images
 from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.leftovers import find_leftovers
+from dlcloud.cloud.partitions import partition_of
 from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.requests import (
     cluster_filter,
@@ -48,7 +49,7 @@ class Ec2Cloud:
         images: The region's machine images.
         prices: The region's prices.
         own_cidr: Looks up the caller's own network.
-        control_policy: Renders the policy of a cluster's role, from the cluster's id and the region.
+        control_policy: Renders the policy of a cluster's role, from the cluster's id, region and partition.
         inside: The caller is one of the instances, and reaches the others by private addresses.
         pause: Waits so many seconds before a refused call is repeated.
     """
@@ -61,7 +62,7 @@ class Ec2Cloud:
         images: Images,
         prices: Prices,
         own_cidr: Callable[[], str],
-        control_policy: Callable[[str, str], str],
+        control_policy: Callable[[str, str, str], str],
         pause: Callable[[float], None],
         inside: bool = False,
     ) -> None:
@@ -262,9 +263,16 @@ class Ec2Cloud:
     def delete_snapshots(self, snapshot_ids: Sequence[str]) -> None:
         own_images.delete_snapshots(self._clients, snapshot_ids)
 
-    def put_control_role(self, cluster_id: str, tags: Mapping[str, str]) -> str:
-        policy = self._control_policy(cluster_id, self.region)
-        return control_role.put_role(self._clients, cluster_id, policy, tags, pause=self._pause)
+    def put_control_role(self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "") -> str:
+        partition = partition_of(self.region)
+        role = control_role.Role(
+            cluster_id=cluster_id,
+            policy=self._control_policy(cluster_id, self.region, partition.name),
+            principal=partition.ec2_principal,
+            tags=tags,
+            boundary=boundary,
+        )
+        return control_role.put_role(self._clients, role, pause=self._pause)
 
     def attach_profile(self, instance_id: str, profile: str) -> None:
         control_role.attach_profile(self._clients, instance_id, profile, pause=self._pause)

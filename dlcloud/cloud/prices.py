@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.partitions import service_region
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Market, Price
 from dlcloud.core.protocols import Clock
@@ -18,6 +19,7 @@ FRESH = timedelta(days=1)
 MANY = 20
 """Types for which one question about all is quicker than one about each."""
 PRICING_REGION = "us-east-1"  # Source: AWS Price List API, endpoints: us-east-1, eu-central-1, ap-south-1
+PRICING_ENDPOINT = "api.pricing"
 
 log = logging.getLogger(__name__)
 
@@ -138,8 +140,11 @@ class Prices:
             "capacitystatus": "Used",
         }
         subject = fields.get("instanceType", "every instance type")
+        region = service_region(PRICING_ENDPOINT, self._clients.region, PRICING_REGION)
+        if not region:
+            raise CloudError(f"no price list answers in the partition of {self._clients.region}")
         with translate_errors(f"looking up the price of {subject} (pricing:GetProducts)"):
-            pages = self._clients.get("pricing", PRICING_REGION).get_paginator("get_products")
+            pages = self._clients.get("pricing", region).get_paginator("get_products")
             answers = pages.paginate(
                 ServiceCode="AmazonEC2",
                 Filters=[

@@ -180,9 +180,11 @@ def _machine(request: LaunchRequest) -> dict[str, Any]:
                     "VolumeType": "gp3",
                     "Encrypted": True,
                     "DeleteOnTermination": True,
+                    **({"KmsKeyId": request.kms_key} if request.kms_key else {}),
                 },
             }
         ],
+        **({"IamInstanceProfile": {"Name": request.instance_profile}} if request.instance_profile else {}),
     }
 
 

@@ -41,7 +41,7 @@ class BenchmarkMatrix:
     @property
     def digest(self) -> str:
         """The key under which an interrupted bench of the same matrix is resumed."""
-        content: list[object] = [self.base.model_dump(mode="json"), self.types]
+        content: list[object] = [{"deadline": None, **self.base.values()}, self.types]
         content += [[job.name, job.workload.model_dump(mode="json")] for job in self.jobs]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

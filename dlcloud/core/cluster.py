@@ -1,6 +1,7 @@
 """A cluster: the instances of one recipe, their state and their tags."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,7 +43,11 @@ class ClusterState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """One cluster, as stored."""
+    """One cluster, as stored.
+
+    `profile` names the profile of the configuration that it was launched with; `own_tags` are the user's, and
+    `network` is the recipe's, each as JSON or empty.
+    """
 
     cluster_id: str
     name: str
@@ -56,11 +61,16 @@ class Cluster:
     created_at: datetime
     disk_gib: int
     ended_at: datetime | None = None
+    profile: str = ""
+    own_tags: str = ""
+    network: str = ""
 
     @property
     def tags(self) -> dict[str, str]:
         """The tags of every resource of this cluster, set at its creation."""
-        return {MANAGED_TAG: "true", CLUSTER_TAG: self.cluster_id, NAME_TAG: f"{_NAME_PREFIX}{self.name}"}
+        own: dict[str, str] = json.loads(self.own_tags) if self.own_tags else {}
+        named = f"{_NAME_PREFIX}{self.name}"
+        return {**own, MANAGED_TAG: "true", CLUSTER_TAG: self.cluster_id, NAME_TAG: named}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,6 @@ from dlcloud.core.remote import Endpoint
 KEY_ACTIONS = ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext")
 """What the launch of an encrypted disk needs on a customer managed key.
 Source: AWS re:Post, "kms-iam-ec2-permission"; EBS user guide, "Requirements for Amazon EBS encryption"."""
-SPOT_KEY_GRANT = (
-    "if the default EBS key is your own, EC2 Spot needs a grant on it, once: aws kms create-grant"
-    " --region {region} --key-id $(aws ec2 get-ebs-default-kms-key-id --region {region} --query KmsKeyId"
-    " --output text) --grantee-principal arn:aws:iam::$(aws sts get-caller-identity --query Account"
-    " --output text):role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot --operations Decrypt"
-    " Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext CreateGrant DescribeKey ReEncryptFrom"
-    " ReEncryptTo"
-)
-"""Source: EC2 user guide, "Service-linked role for Spot Instance requests"."""
 FEWEST_SCORED_TYPES = 3
 """With fewer types EC2's spot placement score is always low, and says nothing.
 Source: EC2 API reference, GetSpotPlacementScores, InstanceTypes."""
@@ -50,6 +41,19 @@ class InstanceState(StrEnum):
     STOPPED = "stopped"
     SHUTTING_DOWN = "shutting-down"
     TERMINATED = "terminated"
+
+
+def spot_key_grant(region: str, key: str) -> str:
+    """Return what EC2 Spot needs to launch from disks that a customer managed key encrypts.
+
+    Source: EC2 user guide, "Service-linked role for Spot Instance requests".
+    """
+    return (
+        f"EC2 Spot needs a grant on it, once: aws kms create-grant --region {region} --key-id {key}"
+        " --grantee-principal $(aws iam get-role --role-name AWSServiceRoleForEC2Spot --query Role.Arn"
+        " --output text) --operations Decrypt Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext"
+        " CreateGrant DescribeKey ReEncryptFrom ReEncryptTo"
+    )
 
 
 def boot_timeout_s(instance_type: str) -> float:
@@ -244,7 +248,9 @@ class Instance:
             return ""
         if self.market is not Market.SPOT:
             return f"if the default EBS key is your own, allow these credentials {' and '.join(KEY_ACTIONS)}"
-        return SPOT_KEY_GRANT.format(region=self.zone.rstrip("abcdefghijklmnopqrstuvwxyz"))
+        region = self.zone.rstrip("abcdefghijklmnopqrstuvwxyz")
+        key = f"$(aws ec2 get-ebs-default-kms-key-id --region {region} --query KmsKeyId --output text)"
+        return f"if the default EBS key is your own, {spot_key_grant(region, key)}"
 
     def endpoint(self, user: str) -> Endpoint:
         return Endpoint(instance_id=self.instance_id, host=self.host, port=self.ssh_port, user=user)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
+from dlcloud.core.account_settings import describe_account
 from dlcloud.core.compatibility import check_types
 from dlcloud.core.cost import cost_of_seconds, rounded
 from dlcloud.core.deadline import Deadline, describe_deadline
@@ -119,6 +120,10 @@ class Plan:
     """The instances share one zone, as far as it has capacity."""
     public_addresses: bool = False
     """Instances ask for a public address, as a subnet of theirs does not assign one."""
+    instance_profile: str = ""
+    """The name of the user's own instance profile for the instances; empty for none."""
+    kms_key: str = ""
+    """The KMS key of the root volumes; empty for the account's default key of EBS."""
 
     @property
     def rehearsal(self) -> bool:
@@ -181,6 +186,7 @@ class _Planner:
             self._reasons.append(f"spot placement score (10 is best): {scores}")
         ceiling = _highest_ceiling(pools)
         life_minutes = self._life_minutes(ceiling)
+        self._reasons += describe_account(recipe)
         if recipe.deadline is not None:
             self._reasons += self._describe_deadline(recipe.deadline)
         return Plan(
@@ -211,6 +217,8 @@ class _Planner:
             one_zone=recipe.workload.elastic is not None
             and not recipe.instances.spread_zones
             and recipe.deadline is None,
+            instance_profile=recipe.instances.profile,
+            kms_key=recipe.instances.kms_key,
             public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, facts.subnets),
         )
 

@@ -67,6 +67,10 @@ class LaunchRequest:
     """The most that an hour of a spot instance may cost; None: EC2's own limit, the on-demand price."""
     public_address: bool = False
     """Ask for a public address, which the subnet does not assign."""
+    instance_profile: str = ""
+    """The name of an instance profile that exists."""
+    kms_key: str = ""
+    """The KMS key of the root volume; empty for the account's default key of EBS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,10 +247,11 @@ class Cloud(Protocol):
     def delete_snapshots(self, snapshot_ids: Sequence[str]) -> None:
         """Delete snapshots; no error for one that is gone."""
 
-    def put_control_role(self, cluster_id: str, tags: Mapping[str, str]) -> str:
+    def put_control_role(self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "") -> str:
         """Return the name of an instance profile that may control this cluster only.
 
-        Its role, its policy and itself are made where they are missing.
+        Its role, its policy and itself are made where they are missing; `boundary` is the ARN of the role's
+        permissions boundary.
         """
 
     def attach_profile(self, instance_id: str, profile: str) -> None:

@@ -89,7 +89,7 @@ class HandOver:
         clock, emit, clusters = managed.clock, managed.emit, managed.store.clusters
         intent_id = clusters.begin_intent(cluster.cluster_id, HAND_OVER, instance_id, clock.now())
         connection = managed.connect(member.instance, DIAL_WAIT_S)
-        self._give_role(instance_id)
+        self._give_role(instance_id, boundary=recipe.permissions_boundary)
         variables = {"DLCLOUD_CONTROLLER": instance_id, **variables}
         folder = install_dlcloud(connection, variables, clock=clock, emit=emit)
         with stage(emit, clock, "handing the cluster over", instance_id=instance_id):
@@ -148,12 +148,13 @@ class HandOver:
         start_job(connection, JOB_FOLDER, environment().of_controller())
         self._wait_until_in_charge(connection)
 
-    def _give_role(self, instance_id: str) -> None:
+    def _give_role(self, instance_id: str, *, boundary: str) -> None:
         cloud, cluster = self.managed.cloud, self.managed.cluster
         message = "giving it a role for this cluster only"
         with stage(self.managed.emit, self.managed.clock, message, instance_id=instance_id):
             cloud.allow_peers(cloud.create_security_group(cluster.cluster_id, cluster.tags))
-            cloud.attach_profile(instance_id, cloud.put_control_role(cluster.cluster_id, cluster.tags))
+            profile = cloud.put_control_role(cluster.cluster_id, cluster.tags, boundary=boundary)
+            cloud.attach_profile(instance_id, profile)
 
     def _send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:
         connection.check(f"rm -rf {CONTROL}/recipe {CONTROL}/home {JOB_FOLDER}")

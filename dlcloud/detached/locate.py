@@ -19,7 +19,8 @@ from dlcloud.core.instance import Instance
 class DetachedCluster:
     """A cluster that one of its own instances controls.
 
-    `user` logs in on that instance, and `host_key` is the SHA256 fingerprint of its host key.
+    `user` logs in on that instance, and `host_key` is the SHA256 fingerprint of its host key. `profile` names
+    the credentials by which it was found.
     """
 
     cluster_id: str
@@ -29,6 +30,7 @@ class DetachedCluster:
     instance: Instance
     user: str
     host_key: str
+    profile: str = ""
 
     @property
     def tags(self) -> dict[str, str]:
@@ -46,7 +48,9 @@ def is_run_of(cluster_name: str, run_id: str) -> bool:
     return re.fullmatch(re.escape(cluster_name) + "-[0-9a-f]{8}", run_id) is not None
 
 
-def find_detached(instances: Iterable[Instance], *, cloud: str, region: str) -> list[DetachedCluster]:
+def find_detached(
+    instances: Iterable[Instance], *, cloud: str, region: str, profile: str = ""
+) -> list[DetachedCluster]:
     """Return the clusters that some of these instances control, as far as those are up."""
     return [
         DetachedCluster(
@@ -57,6 +61,7 @@ def find_detached(instances: Iterable[Instance], *, cloud: str, region: str) -> 
             instance=instance,
             user=instance.tags[CONTROLLER_TAG],
             host_key=instance.tags.get(HOST_KEY_TAG, ""),
+            profile=profile,
         )
         for instance in instances
         if CONTROLLER_TAG in instance.tags and instance.alive

@@ -48,17 +48,20 @@ class Session:
 class DetachedClusters:
     """The clusters that their own instances control, wherever they were launched.
 
-    `cloud` returns EC2 by its name (`aws` or `local`) and a region. `controller_instance_id` is empty but on
-    an instance that controls its own cluster.
+    `cloud` returns EC2 by its name (`aws` or `local`), a region and a profile. `controller_instance_id` is
+    empty but on an instance that controls its own cluster. `profile` is this command's, and `first_region` is
+    asked which others its account has.
     """
 
     store: Store
     database: Database
-    cloud: Callable[[str, str], Cloud]
+    cloud: Callable[[str, str, str], Cloud]
     has_local_site: Callable[[], bool]
     controller_instance_id: str
     clock: Clock
     emit: Emit
+    profile: str = ""
+    first_region: str = DEFAULT_REGION
 
     def find(self, name: str) -> DetachedCluster | None:
         """Return the detached cluster that a name means; None if there is none.
@@ -93,7 +96,7 @@ class DetachedClusters:
 
     def find_of(self, cluster: Cluster) -> DetachedCluster | None:
         """Return a cluster of this home if one of its own instances controls it, and is up."""
-        candidates = self._in_region(cluster.cloud, cluster.region)
+        candidates = self._in_region(cluster.cloud, cluster.region, cluster.profile)
         return next((d for d in candidates if d.cluster_id == cluster.cluster_id), None)
 
     @contextmanager
@@ -107,7 +110,7 @@ class DetachedClusters:
         from dlcloud.ssh.dial import Dialer  # noqa: PLC0415  it brings paramiko, which `find` never needs
         from dlcloud.ssh.keys import create_key  # noqa: PLC0415
 
-        cloud = self.cloud(detached.cloud, detached.region)
+        cloud = self.cloud(detached.cloud, detached.region, detached.profile)
         group_id = cloud.create_security_group(detached.cluster_id, detached.tags)
         cloud.allow_ssh(group_id, cloud.caller_cidr())
         with tempfile.TemporaryDirectory() as temporary:
@@ -209,6 +212,7 @@ class DetachedClusters:
                     self.database,
                     detached.cluster_id,
                     controller_instance_id=instance_id,
+                    profile=detached.profile,
                     now=self.clock.now(),
                 )
             self._warn_of_failure(connection, cluster)
@@ -238,21 +242,24 @@ class DetachedClusters:
         run = next((run for run in runs if name in {run.run_id, run.instance_id}), None)
         return None if run is None else clusters.find(run.cluster_id)
 
-    def _in_region(self, cloud: str, region: str) -> list[DetachedCluster]:
-        return find_detached(self.cloud(cloud, region).instances(), cloud=cloud, region=region)
+    def _in_region(self, cloud: str, region: str, profile: str) -> list[DetachedCluster]:
+        instances = self.cloud(cloud, region, profile).instances()
+        return find_detached(instances, cloud=cloud, region=region, profile=profile)
 
     def _on_local(self) -> list[DetachedCluster]:
         """Look in the region of recipes that name none: to ask about another costs the local EC2 a second."""
-        return self._in_region("local", DEFAULT_REGION) if self.has_local_site() else []
+        return self._in_region("local", DEFAULT_REGION, "") if self.has_local_site() else []
 
     def _on_aws(self) -> list[DetachedCluster]:
         """Look in every region at once; an account, or a region, that cannot be asked has none."""
         try:
-            regions = self.cloud("aws", DEFAULT_REGION).regions()
+            regions = self.cloud("aws", self.first_region, self.profile).regions()
         except CloudError as error:
             log.info("AWS is not searched: %s", error.message)
             return []
-        outcomes = fan_out(lambda region: self._in_region("aws", region), regions, width=REGIONS_AT_ONCE)
+        outcomes = fan_out(
+            lambda region: self._in_region("aws", region, self.profile), regions, width=REGIONS_AT_ONCE
+        )
         for outcome in outcomes:
             if outcome.error is not None and not isinstance(outcome.error, CloudError):
                 raise outcome.error

@@ -28,12 +28,18 @@ def check_detachable(recipe: Recipe) -> None:
     """Refuse a recipe that cannot run without a launcher.
 
     Raises:
-        RecipeError: It is no elastic training, or its rehearsal ends the coordinator.
+        RecipeError: It is no elastic training, its instances have a profile, or its rehearsal ends the
+            coordinator.
     """
     if recipe.workload.elastic is None:
         raise RecipeError(
             "--detach: only an elastic training can be left to its own coordinator",
             "add elastic: {} to the workload, or leave the launcher running; a run outlives its connection",
+        )
+    if recipe.instances.profile:
+        raise RecipeError(
+            f"--detach: the coordinator gets a role of its own beside {recipe.instances.profile}",
+            "an instance has one profile: leave one of the two out",
         )
     if any(incident.kill == "coordinator" for incident in recipe.rehearsal):
         raise RecipeError(

@@ -5,6 +5,7 @@ ran, too: it is read through the same checks as an import.
 """
 
 import re
+from dataclasses import replace
 from datetime import datetime
 
 from dlcloud.core.cluster import Cluster
@@ -47,11 +48,18 @@ def copy_cluster(source: Database, target: Database, cluster: Cluster) -> None:
 
 
 def import_cluster(
-    fetched: Database, home: Database, cluster_id: str, *, controller_instance_id: str, now: datetime
+    fetched: Database,
+    home: Database,
+    cluster_id: str,
+    *,
+    controller_instance_id: str,
+    now: datetime,
+    profile: str = "",
 ) -> Cluster:
     """Store what a copy of the controller's store knows of a cluster, once or often.
 
-    Runs that go on there count as lost; the copy is changed.
+    Runs that go on there count as lost; the copy is changed. `profile` names the credentials by which the
+    instance was found: what it says of credentials and tags is not used.
 
     Returns:
         The cluster, as our own store knows it.
@@ -72,7 +80,7 @@ def import_cluster(
         clusters = Clusters(home)
         earlier = clusters.find(cluster_id)
         if earlier is None:
-            clusters.add(cluster)
+            clusters.add(replace(cluster, profile=profile, own_tags="", network=""))
         if clusters.last_hand_over(cluster_id) is None:
             # The command that destroys the cluster learns by it that there is a role to delete.
             intent_id = clusters.begin_intent(cluster_id, HAND_OVER, controller_instance_id, now)

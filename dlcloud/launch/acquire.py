@@ -4,6 +4,7 @@ The one command that manages a cluster holds its lock, which the kernel releases
 two `up` at once make two clusters, and an `up` after one that was killed continues what that one began.
 """
 
+import json
 import secrets
 import shutil
 from contextlib import AbstractContextManager
@@ -45,11 +46,21 @@ class ClusterLock(AbstractContextManager["ClusterLock"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeFile:
-    """A recipe with the text it was read from and the path of that (empty for a bundled one)."""
+    """A recipe with the text it was read from and the path of that (empty for a bundled one).
+
+    `profile` is the name of the profile that it is launched with; `written` is the text before that profile
+    completed it.
+    """
 
     recipe: Recipe
     text: str
     path: str
+    profile: str = ""
+    written: str = ""
+
+    def is_of(self, cluster: Cluster) -> bool:
+        """True if a cluster was launched from this recipe with this profile."""
+        return (cluster.recipe_hash, cluster.profile) == (self.recipe.hash, self.profile)
 
 
 def acquire_cluster(file: RecipeFile, *, name: str, store: Store, clock: Clock) -> ClusterLock:
@@ -66,8 +77,8 @@ def acquire_cluster(file: RecipeFile, *, name: str, store: Store, clock: Clock) 
     with FileLock(store.paths.claims_lock):
         for cluster in store.clusters.active():
             if name and cluster.name == name:
-                acquired = _acquire_named(cluster, file.recipe, store)
-            elif not name and cluster.recipe_hash == file.recipe.hash:
+                acquired = _acquire_named(cluster, file, store)
+            elif not name and file.is_of(cluster):
                 acquired = _acquire_unfinished(cluster, store)
             else:
                 continue
@@ -81,7 +92,7 @@ def resolve_cluster(file: RecipeFile, *, name: str, store: Store) -> Cluster | N
     for cluster in store.clusters.active():
         if name and cluster.name == name:
             return cluster
-        if not name and cluster.recipe_hash == file.recipe.hash and cluster.state in BEGUN:
+        if not name and file.is_of(cluster) and cluster.state in BEGUN:
             return cluster
     return None
 
@@ -101,6 +112,8 @@ def new_cluster(file: RecipeFile, *, name: str, clock: Clock) -> Cluster:
         user=recipe.instances.user,
         created_at=clock.now(),
         disk_gib=recipe.instances.disk_gib,
+        profile=file.profile,
+        own_tags=json.dumps(recipe.tags, sort_keys=True) if recipe.tags else "",
     )
 
 
@@ -171,9 +184,15 @@ def _acquire_earlier(cluster: Cluster, store: Store) -> ClusterLock | None:
     return replace(acquired, cluster=cluster, unfinished=not is_kept, kept=is_kept)
 
 
-def _acquire_named(cluster: Cluster, recipe: Recipe, store: Store) -> ClusterLock | None:
+def _acquire_named(cluster: Cluster, file: RecipeFile, store: Store) -> ClusterLock | None:
     acquired = _acquire_earlier(cluster, store)
-    old = read_recipe(cluster.recipe_text, cluster.recipe_path)
+    old, recipe = read_recipe(cluster.recipe_text, cluster.recipe_path), file.recipe
+    if acquired and cluster.profile != file.profile:
+        acquired.release()
+        raise RecipeError(
+            f"{cluster.name} was launched with {_named(cluster.profile)}, not with {_named(file.profile)}",
+            f"dlcloud down {cluster.name}, or choose another --name or --profile",
+        )
     if acquired and (old.cloud, old.region, old.instances) != (recipe.cloud, recipe.region, recipe.instances):
         acquired.release()
         raise RecipeError(
@@ -181,6 +200,10 @@ def _acquire_named(cluster: Cluster, recipe: Recipe, store: Store) -> ClusterLoc
             f"dlcloud down {cluster.name}, or choose another --name",
         )
     return acquired
+
+
+def _named(profile: str) -> str:
+    return f"the profile {profile}" if profile else "no profile"
 
 
 def _acquire_unfinished(cluster: Cluster, store: Store) -> ClusterLock | None:

@@ -108,5 +108,7 @@ def _request(recipe: Recipe, market: Market, image: Image) -> LaunchRequest:
         security_group_id="",
         user_data="#cloud-config\n",
         client_token="",
-        tags=TAGS,
+        tags={**recipe.tags, **TAGS},
+        instance_profile=instances.profile,
+        kms_key=instances.kms_key,
     )

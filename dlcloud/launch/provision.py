@@ -212,6 +212,8 @@ class Provisioner:
             tags=cluster.tags,
             max_usd=attempt.max_usd.get(name),
             public_address=self.plan.public_addresses,
+            instance_profile=self.plan.instance_profile,
+            kms_key=self.plan.kms_key,
         )
 
     def _member(self, instance: Instance) -> Member:

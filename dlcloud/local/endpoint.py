@@ -35,6 +35,7 @@ from dlcloud.local.s3.front import S3Front, error_reply
 from dlcloud.local.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
 from dlcloud.local.signature import SignatureVerifier
 from dlcloud.local.site_files import AccessKey
+from dlcloud.local.trust import trust_refusal
 from dlcloud.local.visibility import Visibility
 
 _OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
@@ -132,7 +133,11 @@ class Endpoint:
         self, call: Call, caller: Caller | None, environ: dict[str, Any], pool_errors: dict[Market, Refusal]
     ) -> Reply:
         """Answer a call if its caller may make it; `pool_errors` are of the pools of a fleet."""
-        refusal = (caller and call_refusal(call, caller)) or self.visibility.refusal(call)
+        refusal = (
+            (caller and call_refusal(call, caller))
+            or trust_refusal(call, caller.arn if caller else "")
+            or self.visibility.refusal(call)
+        )
         if refusal is not None:
             return refusal.reply_to(call)
         if caller is not None:

@@ -76,9 +76,23 @@ def user_data(
     return re.sub("|".join(texts), lambda word: json.dumps(texts[word[0]]), template("user_data.yaml"))
 
 
-def control_policy(cluster_id: str, region: str) -> str:
+def iam_policy(
+    name: str = "iam_policy.json", *, partition: str = "aws", dns_suffix: str = "amazonaws.com"
+) -> str:
+    """Render a policy of dlcloud's users.
+
+    Args:
+        name: Of the template.
+        partition: As ARNs name it.
+        dns_suffix: The end of the partition's host names, and of some of its principals.
+    """
+    text = template(name).replace("@PARTITION@", partition)
+    return text.replace("@SUFFIX@", dns_suffix)
+
+
+def control_policy(cluster_id: str, region: str, partition: str = "aws") -> str:
     """Render the IAM policy of the instance that controls a cluster: nothing beyond that cluster."""
-    text = template("control_policy.json")
+    text = template("control_policy.json").replace("@PARTITION@", partition)
     return text.replace("@CLUSTER@", cluster_id).replace("@REGION@", region)
 
 

@@ -112,6 +112,12 @@ MIGRATIONS = (
     ALTER TABLE members ADD COLUMN interrupted INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE leases ADD COLUMN interrupted INTEGER NOT NULL DEFAULT 0
     """,
+    # The account that a cluster was launched in, the tags of what is launched later, and the way in.
+    """
+    ALTER TABLE clusters ADD COLUMN profile TEXT NOT NULL DEFAULT '';
+    ALTER TABLE clusters ADD COLUMN own_tags TEXT NOT NULL DEFAULT '';
+    ALTER TABLE clusters ADD COLUMN network TEXT NOT NULL DEFAULT ''
+    """,
 )
 
 

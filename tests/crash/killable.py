@@ -129,8 +129,13 @@ class Home:
                 (cluster_id, "hand-over", instance_id, datetime.now(UTC).isoformat()),
             )
         tags = {MANAGED_TAG: "true", CLUSTER_TAG: cluster_id}
-        policy = control_policy(cluster_id, "us-east-1")
-        profile = control_role.put_role(self.clients, cluster_id, policy, tags, pause=time.sleep)
+        role = control_role.Role(
+            cluster_id=cluster_id,
+            policy=control_policy(cluster_id, "us-east-1"),
+            principal="ec2.amazonaws.com",
+            tags=tags,
+        )
+        profile = control_role.put_role(self.clients, role, pause=time.sleep)
         control_role.attach_profile(self.clients, instance_id, profile, pause=time.sleep)
         if in_charge:
             tag = {"Key": CONTROLLER_TAG, "Value": "ubuntu"}

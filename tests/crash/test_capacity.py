@@ -67,7 +67,7 @@ def test_a_denied_spot_request_costs_no_on_demand_price(home, control):
     assert launch_calls(control)["CreateFleet"] == 1
     assert "c5.xlarge spot in us-east-1a, us-east-1b" in outcome["output"]
     assert "The local cloud was asked to refuse this call. (UnauthorizedOperation)" in outcome["output"]
-    assert "iam_policy.json" in outcome["output"]
+    assert "dlcloud policy" in outcome["output"]
     assert not any(home.left().values())
 
 

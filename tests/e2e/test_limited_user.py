@@ -8,7 +8,7 @@ from terminal import User
 
 from dlcloud.elastic.program import PACKAGE
 from dlcloud.local.site import ENDPOINT_VARIABLE, KEY_ID_VARIABLE, SECRET_VARIABLE
-from dlcloud.resources.texts import template
+from dlcloud.resources.texts import iam_policy
 from tests.environments import python_with
 
 RECIPE = """
@@ -40,7 +40,7 @@ def limited(user: User, tmp_path_factory: pytest.TempPathFactory):
         user.aws("iam", "create-user", "--user-name", name)
         for policy in policies:
             words = ("--user-name", name, "--policy-name", Path(policy).stem)
-            document = json.dumps(json.loads(template(policy)))
+            document = json.dumps(json.loads(iam_policy(policy)))
             user.aws("iam", "put-user-policy", *words, "--policy-document", document)
         key = user.aws("iam", "create-access-key", "--user-name", name)["AccessKey"]
         variables = {ENDPOINT_VARIABLE: endpoint}

@@ -190,7 +190,7 @@ class FakeCloud:
 
         return self._call("delete_security_groups", delete)
 
-    def put_control_role(self, cluster_id, tags):
+    def put_control_role(self, cluster_id, tags, *, boundary=""):  # noqa: ARG002  the protocol's
         assert tags[CLUSTER_TAG] == cluster_id
 
         def put():

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from dlcloud.core.instance import Market
+from dlcloud.core.recipe.account import INSTANCE_PROFILE, KMS_KEY, KmsKey, ProfileName
 from dlcloud.core.recipe.part import Part, Texts, TypeNames
 
 
@@ -66,6 +67,8 @@ class Instances(Part):
         le=16384,
         description="Least size of the encrypted gp3 root volume; a larger image takes more.",
     )
+    profile: ProfileName = INSTANCE_PROFILE
+    kms_key: KmsKey = KMS_KEY
 
     @model_validator(mode="after")
     def _base_under_spot(self) -> Self:

@@ -21,12 +21,21 @@ from dlcloud.core.deadline import Deadline, refuse_no_choice
 from dlcloud.core.document import read_model
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.incident import Incident
+from dlcloud.core.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
 from dlcloud.core.recipe.instances import Count, Instances
 from dlcloud.core.recipe.part import Name, Part, Texts
 from dlcloud.core.recipe.workload import Setup, Workload
 
 # Later keys: unset, they leave the hash as it was, by which stored clusters are found.
-LATER_KEYS = ("deadline", "workload.environment", "workload.secrets")
+LATER_KEYS = (
+    "deadline",
+    "instances.kms_key",
+    "instances.profile",
+    "permissions_boundary",
+    "tags",
+    "workload.environment",
+    "workload.secrets",
+)
 
 
 class Budget(Part):
@@ -79,6 +88,8 @@ class Recipe(Part):
         default=None,
         description="When an elastic training ends; its size and markets are chosen for the least money.",
     )
+    tags: Tags = TAGS
+    permissions_boundary: PolicyArn = BOUNDARY
 
     @field_validator("deadline", mode="after")
     @classmethod
@@ -119,14 +130,18 @@ class Recipe(Part):
     @property
     def hash(self) -> str:
         """A digest of the values, whatever their spelling."""
+        values = json.dumps(self.values(), sort_keys=True)
+        return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+    def values(self) -> dict[str, Any]:
+        """Return all values, without later keys that are not set: stored digests are of these."""
         content = self.model_dump(mode="json")
         for path in LATER_KEYS:
             *parts, key = path.split(".")
             holder = functools.reduce(operator.getitem, parts, content)
             if not holder[key]:
                 del holder[key]
-        values = json.dumps(content, sort_keys=True)
-        return hashlib.sha256(values.encode()).hexdigest()[:16]
+        return content
 
 
 def read_recipe(text: str, file: str) -> Recipe:

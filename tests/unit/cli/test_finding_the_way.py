@@ -9,7 +9,7 @@ from dlcloud.cli.context import Context
 from dlcloud.core.cluster import ClusterState
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import read_recipe
-from dlcloud.resources.texts import recipe_names, template
+from dlcloud.resources.texts import iam_policy, recipe_names
 from tests.fakes.samples import RECIPE, cluster
 
 
@@ -49,7 +49,7 @@ def test_the_bundled_recipes_are_listed_and_printed(dlcloud):
     [([], "iam_policy"), (["--detach"], "iam_policy_detach"), (["--secrets"], "iam_policy_secrets")],
 )
 def test_the_policy_is_printed_as_it_is(dlcloud, words, name):
-    assert dlcloud("policy", *words).stdout == template(f"{name}.json")
+    assert dlcloud("policy", *words).stdout == iam_policy(f"{name}.json")
 
 
 @pytest.fixture

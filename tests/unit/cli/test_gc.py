@@ -24,6 +24,7 @@ class FakeContext:
         self.errors, self.events, self.clock = errors, [], FakeClock()
         self.emit = self.events.append
         self.clusters = SimpleNamespace(active=list)
+        self.first_region = "us-east-1"
 
     def cloud(self, _name, region):
         def leftovers():

@@ -38,6 +38,11 @@ class Mortal:
         return self._clients.pages(service, *arguments, **keywords)
 
 
+ROLE = control_role.Role(
+    cluster_id="c0ffee", policy=control_policy("c0ffee", REGION), principal="ec2.amazonaws.com", tags=TAGS
+)
+
+
 @pytest.fixture
 def account():
     """Clients of an account in memory."""
@@ -55,7 +60,7 @@ def never(seconds):
 
 
 def put(clients):
-    return control_role.put_role(clients, "c0ffee", control_policy("c0ffee", REGION), TAGS, pause=never)
+    return control_role.put_role(clients, ROLE, pause=never)
 
 
 def list_only_the_role(iam):
@@ -148,8 +153,7 @@ def test_calls_are_repeated_while_iam_is_not_consistent(clients, stub):
         for _ in range(2):
             iam.add_client_error(AFTER[name], "NoSuchEntity")
         iam.add_response(AFTER[name], {})
-    policy = control_policy("c0ffee", REGION)
-    control_role.put_role(clients, "c0ffee", policy, TAGS, pause=pauses.append)
+    control_role.put_role(clients, ROLE, pause=pauses.append)
     assert len(pauses) == 4
     list_only_the_role(iam)
     iam.add_response("delete_role_policy", {})

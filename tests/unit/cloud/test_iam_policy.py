@@ -9,7 +9,7 @@ from botocore import xform_name
 
 import dlcloud.cloud
 from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.resources.texts import control_policy, template
+from dlcloud.resources.texts import control_policy, iam_policy
 
 SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.glob("*.py"))
 PREFIXES = {"service-quotas": "servicequotas"}
@@ -91,7 +91,7 @@ def without(source, names):
 
 
 def statements(name="iam_policy.json"):
-    return json.loads(template(name))["Statement"]
+    return json.loads(iam_policy(name))["Statement"]
 
 
 def own_statements():
@@ -157,7 +157,7 @@ def test_the_controller_can_give_no_rights_away():
 def test_a_policy_fits_into_the_quotas_of_iam():
     # Source: IAM user guide, "IAM and AWS STS quotas": of a role's own policies, and of a managed one.
     assert len("".join(control_policy("c" * 12, "ap-southeast-2").split())) <= 10_240
-    assert all(len("".join(template(name).split())) <= 6_144 for name in ("iam_policy.json", DETACHING))
+    assert all(len("".join(iam_policy(name).split())) <= 6_144 for name in ("iam_policy.json", DETACHING))
 
 
 def test_the_reader_of_the_code_sees_every_kind_of_call():

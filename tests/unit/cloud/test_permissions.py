@@ -27,7 +27,7 @@ from dlcloud.core.protocols import FleetRequest
 from dlcloud.local.access import access_requests, spot_role_request
 from dlcloud.local.call import read_call
 from dlcloud.local.policy import AccessRequest, is_allowed
-from dlcloud.resources.texts import control_policy, template
+from dlcloud.resources.texts import control_policy, iam_policy
 from tests.authorization_data import resource_types, type_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import cluster
@@ -35,8 +35,8 @@ from tests.unit.cloud.conftest import REGION, cloud_over, request
 
 TYPE = "c7i.xlarge"
 POLICIES = {
-    "iam_policy.json": [template("iam_policy.json")],
-    "iam_policy_detach.json": [template("iam_policy.json"), template("iam_policy_detach.json")],
+    "iam_policy.json": [iam_policy()],
+    "iam_policy_detach.json": [iam_policy(), iam_policy("iam_policy_detach.json")],
     "control_policy.json": [control_policy("c0ffee", REGION)],
 }
 """A policy, last, with those that it adds to."""
@@ -249,7 +249,7 @@ def recorded():
 def is_of_detaching(asked):
     actions = {
         action
-        for statement in statements(template("iam_policy_detach.json"))
+        for statement in statements(iam_policy("iam_policy_detach.json"))
         for action in actions_of(statement)
     }
     kept = {"ec2:CreateTags"} if "ec2:CreateAction" in asked.context else set()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dlcloud.core.permissions import Denial, missing_statements, read_decoded, read_denial
-from dlcloud.resources.texts import template
+from dlcloud.resources.texts import iam_policy
 
 WHO = "User: arn:aws:sts::1:assumed-role/x/y"
 SPOT = "arn:aws:ec2:us-east-1:1:spot-instances-request/*"
@@ -59,7 +59,7 @@ def test_the_advice_names_whose_policy_decides():
 
 
 def test_the_missing_statement_is_the_templates():
-    known = json.loads(template("iam_policy.json"))["Statement"]
+    known = json.loads(iam_policy())["Statement"]
     (statement,) = missing_statements(Denial(action="ec2:RunInstances", resource=SPOT), known)
     assert statement["Sid"] == "LaunchIntoAnyNetworkFromAnyImage"
     (other,) = missing_statements(Denial(action="ec2:DescribeHosts"), known)

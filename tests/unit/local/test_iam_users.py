@@ -127,11 +127,19 @@ def test_a_role_that_does_not_exist_is_denied_to_a_policy_with_its_path(user):
     iam.delete_role(RoleName="gone")
 
 
+TRUST = json.dumps(
+    {
+        "Version": "2012-10-17",
+        "Statement": [{"Effect": "Allow", "Principal": {"AWS": "123456789012"}, "Action": "sts:AssumeRole"}],
+    }
+)
+
+
 def test_the_boundary_of_a_role_limits_it(rig):
     iam = rig.client("iam")
     document = {"Version": "2012-10-17", "Statement": [statement("ec2:Describe*")]}
     boundary = iam.create_policy(PolicyName="limit", PolicyDocument=json.dumps(document))["Policy"]["Arn"]
-    role = iam.create_role(RoleName="limited", AssumeRolePolicyDocument="{}", PermissionsBoundary=boundary)[
+    role = iam.create_role(RoleName="limited", AssumeRolePolicyDocument=TRUST, PermissionsBoundary=boundary)[
         "Role"
     ]
     everything = json.dumps({"Version": "2012-10-17", "Statement": [statement("*")]})

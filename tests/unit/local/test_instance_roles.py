@@ -215,6 +215,15 @@ def with_tagged_spot_requests(cluster, region):
     return json.dumps(document)
 
 
+def assume(rig, arn):
+    """Assume a role of an instance as the account's owner, whom it is made to trust."""
+    statement = {"Effect": "Allow", "Principal": {"AWS": "123456789012"}, "Action": "sts:AssumeRole"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    name = arn.rpartition("/")[2]
+    rig.client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=document)
+    return rig.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+
+
 def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
     owner.put_control_role("untagged", tags("untagged"))
     rig.client("iam").put_role_policy(
@@ -223,7 +232,7 @@ def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
         PolicyDocument=with_tagged_spot_requests("untagged", REGION),
     )
     role = rig.client("iam").get_role(RoleName="dlcloud-untagged")["Role"]["Arn"]
-    session = rig.client("sts").assume_role(RoleArn=role, RoleSessionName="me")["Credentials"]
+    session = assume(rig, role)
     ec2 = client(rig, "ec2", {**session, "Token": session["SessionToken"]})
     template = owner.create_launch_template(request(rig, owner, "untagged"))
     arguments = {
@@ -303,7 +312,7 @@ def test_a_controller_cannot_reach_beyond_what_is_listed(rig, coordinator):
 def test_a_role_assumed_by_the_owner_has_its_policies(rig, owner):
     owner.put_control_role("assumed", tags("assumed"))
     arn = rig.client("iam").get_role(RoleName="dlcloud-assumed")["Role"]["Arn"]
-    session = rig.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+    session = assume(rig, arn)
     session["Token"] = session["SessionToken"]
     assert client(rig, "ec2", session).describe_instances()["Reservations"] is not None
     assert refusal(client(rig, "ec2", session).create_vpc, CidrBlock="10.9.0.0/16") == "UnauthorizedOperation"

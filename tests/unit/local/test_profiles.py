@@ -6,6 +6,7 @@ import pytest
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.core.errors import CredentialsError
+from dlcloud.core.profile import Login
 
 TRUST = {
     "Version": "2012-10-17",
@@ -79,3 +80,55 @@ def test_a_code_that_cannot_be_asked_for_is_a_credentials_error(profile):
 
     with pytest.raises(CredentialsError, match="not a terminal"):
         Clients(region="us-east-1", ask=ask).identity()
+
+
+def assumed(arn, **settings):
+    """Return clients that assume a role of dlcloud's own configuration by the keys of the owner."""
+    return Clients(region="us-east-1", login=Login(aws_profile="owner", role=arn, **settings))
+
+
+def test_a_role_of_the_configuration_is_assumed_and_kept(profile, arn):
+    first = assumed(arn, session_name="me", external_id="0042", role_minutes=60)
+    caller = first.get("sts").get_caller_identity()["Arn"]
+    assert caller.endswith(":assumed-role/operator/me")
+    (kept,) = profile.iterdir()
+    assert kept.stat().st_mode & 0o077 == 0
+    second = assumed(arn, session_name="me", external_id="0042", role_minutes=60)
+    assert key_of(first) == key_of(second)
+    assert key_of(assumed(arn, session_name="other")) != key_of(first)
+
+
+@pytest.mark.usefixtures("profile")
+def test_its_mfa_code_is_asked_for_once(arn):
+    asked = []
+    settings = {"mfa_serial": arn.replace("role/", "mfa/")}
+    keys = set()
+    for _ in range(2):
+        clients = assumed(arn, **settings)
+        clients.ask = lambda text: asked.append(text) or "123456"
+        keys.add(key_of(clients))
+    assert (len(asked), len(keys)) == (1, 1)
+
+
+@pytest.mark.usefixtures("profile")
+def test_a_role_that_may_not_be_assumed_is_named():
+    missing = "arn:aws:iam::123456789012:role/Missing"
+    with pytest.raises(CredentialsError, match=f"assuming the role {missing}"):
+        assumed(missing).identity()
+
+
+@pytest.mark.usefixtures("profile")
+def test_a_profile_that_is_missing_is_named():
+    with pytest.raises(CredentialsError, match="has no profile nobody"):
+        Clients(region="us-east-1", login=Login(aws_profile="nobody")).identity()
+
+
+def test_an_expired_login_says_the_command_that_repeats_it(profile):
+    config = profile.parents[2] / "config"
+    config.write_text(
+        "[profile sso]\nsso_session = work\nsso_account_id = 123456789012\nsso_role_name = Dev\n"
+        "[sso-session work]\nsso_start_url = https://example.awsapps.com/start\nsso_region = us-east-1\n"
+    )
+    with pytest.raises(CredentialsError) as refused:
+        Clients(region="us-east-1", login=Login(aws_profile="sso")).identity()
+    assert refused.value.hint == "aws sso login --profile sso"

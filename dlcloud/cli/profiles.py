@@ -1,0 +1,128 @@
+"""The profile of a command, and recipes with what it adds to them."""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlcloud.cli.options import PROFILE_VARIABLE
+from dlcloud.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from dlcloud.core.profile import Configuration, Profile
+    from dlcloud.core.recipe import Recipe
+    from dlcloud.launch.acquire import RecipeFile
+
+CONTROLLER_VARIABLE = "DLCLOUD_CONTROLLER"
+LARGEST_FILE = 1 << 18
+
+
+def configuration_file() -> Path:
+    """Return the path of the file of profiles."""
+    named = os.environ.get("DLCLOUD_CONFIG")
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    return Path(named).expanduser().absolute() if named else folder.absolute() / "dlcloud" / "config.yaml"
+
+
+def profile_name() -> str | None:
+    """Return the name of this command's profile: empty for the default, None where there are no profiles.
+
+    An instance that controls its own cluster has its own role, and the recipe as a profile had completed it.
+    """
+    return None if os.environ.get(CONTROLLER_VARIABLE) else os.environ.get(PROFILE_VARIABLE, "")
+
+
+def chosen_profile() -> "tuple[str, Profile | None]":
+    """Return the name of this command's profile and the profile: by --profile, or the file's default.
+
+    Raises:
+        RecipeError: There is no such profile, or the file cannot be read.
+    """
+    name = profile_name()
+    if name is None or (not name and not configuration_file().exists()):
+        return "", None
+    name = name or _configuration(configuration_file()).default
+    return name, find_profile(name)
+
+
+def find_profile(name: str, *, purpose: str = "--profile") -> "Profile | None":
+    """Return the profile of a name; None without a name.
+
+    Args:
+        name: As written in the configuration file.
+        purpose: What names it, in the message of an error.
+
+    Raises:
+        RecipeError: There is no such profile, or the file cannot be read.
+    """
+    if not name:
+        return None
+    path = configuration_file()
+    profiles = _configuration(path).profiles if path.exists() else {}
+    if name not in profiles:
+        listed = f"its profiles: {', '.join(sorted(profiles))}" if profiles else "see docs/profiles.md"
+        raise RecipeError(f"{purpose}: {path} has no profile {name}", listed)
+    return profiles[name]
+
+
+def read_recipe_file(name: str) -> "RecipeFile":
+    """Read a recipe, a file or a bundled one, with what the chosen profile adds to it.
+
+    Raises:
+        RecipeError: Either is at fault.
+    """
+    from dlcloud.core.recipe import read_recipe
+    from dlcloud.launch.acquire import RecipeFile
+    from dlcloud.resources.texts import recipe_text
+
+    text, path = recipe_text(name)
+    recipe, merged = with_profile(read_recipe(text, str(path or name)), text, str(path or name))
+    return RecipeFile(
+        recipe=recipe,
+        text=merged,
+        path=str(path.absolute() if path else ""),
+        profile=profile_of(recipe),
+        written=text,
+    )
+
+
+def with_profile(recipe: "Recipe", text: str, file: str) -> "tuple[Recipe, str]":
+    """Return a recipe with what the chosen profile adds to it, and its text; `file` is its name in messages.
+
+    Raises:
+        RecipeError: Either is at fault.
+    """
+    from dlcloud.core.profile import apply_profile
+
+    return apply_profile(text, recipe, chosen_profile()[1], file)
+
+
+def profile_defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a recipe, with what the chosen profile adds to them."""
+    from dlcloud.core.profile import merge
+
+    profile = chosen_profile()[1]
+    if profile is None or profile.cloud != keys.get("cloud", "aws"):
+        return dict(keys)
+    return merge(keys, profile.defaults)
+
+
+def profile_of(recipe: "Recipe") -> str:
+    """Return the name of the profile that a recipe's cluster is launched with; empty without one."""
+    name, profile = chosen_profile()
+    return name if profile is not None and profile.cloud == recipe.cloud else ""
+
+
+@cache
+def _configuration(path: Path) -> "Configuration":
+    from dlcloud.core.profile import read_configuration
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise RecipeError(f"cannot read {path}: a configuration has at most {LARGEST_FILE >> 10} KiB")
+        return read_configuration(content.decode("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot read {path}: {error}", "see docs/profiles.md") from error
