@@ -109,7 +109,7 @@ def _operand(store: "Measurements", text: str) -> Operand:
     for part in filter(None, (part.strip() for part in text.split(","))):
         kind, colon, word = part.partition(":")
         if not (colon and kind in KINDS):
-            kind, word = _kind(store, part), part
+            kind, word = _kind(store, part)
         if kind in words:
             raise RecipeError(f"{text}: {words[kind]} and {word} are both a {kind}", "name one of a kind")
         if kind == "date" and not _is_day(word):
@@ -120,8 +120,8 @@ def _operand(store: "Measurements", text: str) -> Operand:
     return Operand(text=text, words=words)
 
 
-def _kind(store: "Measurements", word: str) -> str:
-    """Return the kind of thing that a word names.
+def _kind(store: "Measurements", word: str) -> tuple[str, str]:
+    """Return the kind of thing that a word names, and its whole name: `int8` may be of `onnxruntime int8`.
 
     Raises:
         RecipeError: It names nothing, or several things.
@@ -134,10 +134,16 @@ def _kind(store: "Measurements", word: str) -> str:
     if _is_day(word):
         kinds.append("date")
     if len(kinds) == 1:
-        return kinds[0]
+        return kinds[0], word
     if kinds:
         choices = ", ".join(f"{kind}:{word}" for kind in kinds)
         raise RecipeError(f"{word} may mean several things", f"say which: {choices}")
+    alike = [name for name in names["setting"] if word in name.split()]
+    if len(alike) == 1:
+        return "setting", alike[0]
+    if alike:
+        choices = ", ".join(f'"setting:{name}"' for name in alike)
+        raise RecipeError(f"{word} is a part of several settings", f"say which: {choices}")
     there = "; ".join(f"{kind}s {', '.join(names[kind])}" for kind in names if names[kind])
     raise RecipeError(
         f"nothing stored is called {word}",

@@ -70,6 +70,7 @@ def _view(by: str, market: str, group: str | None, job: "UserJob | None", **swit
 @click.option("--latest/--all", "newest", default=True, help="The newest result of each kind, or all.")
 @click.option("--details", is_flag=True, help="Latency, size, memory, agreement, every price and bill, too.")
 @click.option("--wide", is_flag=True, help="Everything in one table, wider than a terminal.")
+@click.option("--spending", is_flag=True, help="What all clusters cost, by cluster and by day.")
 @click.option("--billed", is_flag=True, help="Beside it what AWS billed (Cost Explorer: 0.01 USD a request).")
 @click.option("--html", default="", help="Write a page with charts to this file; it opens offline.")
 @click.option("--plot", default="", help="Write the charts to this file, .png or .svg, for a paper.")
@@ -79,7 +80,14 @@ def _view(by: str, market: str, group: str | None, job: "UserJob | None", **swit
 @collect_options("view", _view, ("by", "market", "group", "job", "summary", "newest", "details", "wide"))
 @collect_options("drawings", Drawings, ("html", "plot", "timeline"))
 def command(
-    *, selection: "Selection", view: "View", drawings: Drawings, billed: bool, output: str, verbose: bool
+    *,
+    selection: "Selection",
+    view: "View",
+    drawings: Drawings,
+    billed: bool,
+    spending: bool,
+    output: str,
+    verbose: bool,
 ) -> None:
     """Print throughput, speed-up and cost of what was measured, or of RUNS (run or cluster names).
 
@@ -106,6 +114,8 @@ def command(
         named = store.run_ids(selection) if selection.names_runs else []
         empty = "" if rows else _empty(context, named)
         report = cost_report(rows, view, empty=empty, commands=commands_again(context, rows))
+        if not view.summary:
+            report = _with_spending(context, report, whole=spending)
         if billed:
             report = _with_bills(context, report, rows)
         if drawings.html or drawings.plot:
@@ -137,6 +147,21 @@ def _empty(context: "Context", named: Sequence[str]) -> str:
     }
     lines = "\n".join(f"{word}: {', '.join(sorted(names))}" for word, names in stored.items())
     return f"nothing that was measured fits; there are\n{lines}"
+
+
+def _with_spending(context: "Context", report: "Report", *, whole: bool) -> "Report":
+    """Return the report with what all clusters of this home cost, before its answer."""
+    from dlcloud.core.spending import costs_of_clusters
+    from dlcloud.report.spending import spending_records, spending_sections, total_section
+
+    clusters = context.clusters.all()
+    members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in clusters}
+    costs = costs_of_clusters(clusters, members, context.clock.now())
+    sections = spending_sections(costs) if whole else total_section(costs)
+    tables = [section for section in report.sections if not section.leads]
+    answer = [section for section in report.sections if section.leads]
+    extra = {**report.extra, "spending": spending_records(costs)} if whole else report.extra
+    return replace(report, sections=[*tables, *sections, *answer], extra=extra)
 
 
 def _with_bills(context: "Context", report: "Report", rows: Sequence["ResultRow"]) -> "Report":

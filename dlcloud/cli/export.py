@@ -37,6 +37,7 @@ _FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "p
 @selection_options
 @click.option("--samples", is_flag=True, help="JSON lines: the raw samples, too.")
 @click.option("--commands", is_flag=True, help="Your own programs' command lines and variables, too.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", help="Of what it did.")
 @verbose_option
 def command(
     *,
@@ -46,6 +47,7 @@ def command(
     selection: "Selection",
     samples: bool,
     commands: bool,
+    output: str,
     verbose: bool,
 ) -> None:
     """Write what was measured to FILE (.jsonl, .csv, .parquet; - for stdout).
@@ -72,7 +74,8 @@ def command(
         if not form:
             raise RecipeError(f"{file}: which format?", "end it in .jsonl, .csv or .parquet, or say --format")
         if form == "jsonl":
-            _write_lines(file, context.transfer.export_lines(selection, samples=samples, commands=commands))
+            lines = context.transfer.export_lines(selection, samples=samples, commands=commands)
+            _report(file, _write_lines(file, lines), "run(s)", output)
             return
         report = cost_report(load_rows(context.measurements, selection, context.clock.now()))
         if not commands:
@@ -83,11 +86,13 @@ def command(
             report = replace(report, records=records)
         if form == "csv":
             _write_lines(file, render(report, Format.CSV).splitlines())
+            _report(file, len(report.records), "result(s)", output)
         elif file == STDOUT:
             raise RecipeError("Parquet is not for a terminal", "name a file")
         else:
             with report_file(Path(file)) as draft:
                 write_parquet(report.records, draft)
+            _report(file, len(report.records), "result(s)", output)
 
 
 def _print_job_definition(name: str, settings: Sequence[str]) -> None:
@@ -111,12 +116,28 @@ def _print_job_definition(name: str, settings: Sequence[str]) -> None:
         click.echo(f"# {note}", err=True)
 
 
-def _write_lines(file: str, lines: Iterable[str]) -> None:
+def _write_lines(file: str, lines: Iterable[str]) -> int:
+    """Write lines to a file or stdout; return their number."""
     from dlcloud.report.files import report_file
 
+    count = 0
     if file == STDOUT:
         for line in lines:
             click.echo(line)
-        return
+        return count
     with report_file(Path(file)) as draft, draft.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(f"{line}\n" for line in lines)
+        for count, line in enumerate(lines, 1):  # noqa: B007  the last number is the result
+            stream.write(f"{line}\n")
+    return count
+
+
+def _report(file: str, count: int, what: str, output: str) -> None:
+    """Say what was written, on stderr; as JSON on stdout. Nothing where stdout has the results."""
+    from dlcloud.report.table import envelope
+
+    if file == STDOUT:
+        return
+    if output == "json":
+        click.echo(envelope("export", {"result": {"file": file, "count": count}}))
+        return
+    click.echo(f"wrote {count} {what} to {file}", err=True)

@@ -148,7 +148,9 @@ def undo_on_failure(
         yield
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt | StoppedError)
-        emit(Warned(message=f"{'interrupted' if interrupted else f'failed ({error})'}: {action}"))
+        emit(
+            Warned(message=f"{'interrupted' if interrupted else f'failed ({_first_line(error)})'}: {action}")
+        )
         try:
             undo()
         except UnwritableError as second:  # nothing is up any more
@@ -157,3 +159,8 @@ def undo_on_failure(
             reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
             emit(Warned(message=f"{left} ({reason}): {hint}"))
         raise
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what failed, without the log that the error itself prints."""
+    return str(error).partition("\n")[0].removesuffix(":")

@@ -7,7 +7,10 @@ import click
 
 @click.command("schema")
 @click.argument("document", type=click.Choice(["recipe", "results"]), default="recipe")
-def command(*, document: str) -> None:
+@click.option(
+    "-o", "--output", type=click.Choice(("text", "json")), default="text", help="It is JSON either way."
+)
+def command(*, document: str, output: str) -> None:  # noqa: ARG001  every command takes -o
     """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
     from dlcloud.core.recipe import recipe_schema
     from dlcloud.core.transfer import results_schema

@@ -91,8 +91,9 @@ def _find(context: "Context", name: str) -> "Cluster":
     clusters = [
         cluster
         for cluster in context.clusters.all()
-        if not name or name in {cluster.name, cluster.cluster_id}
+        if not name or name in {cluster.name, cluster.cluster_id} or cluster.name.startswith(name)
     ]
+    clusters = [cluster for cluster in clusters if name in {cluster.name, cluster.cluster_id}] or clusters
     trained = [cluster for cluster in clusters if _is_elastic(cluster)]
     if trained:
         return max(trained, key=lambda cluster: cluster.created_at)

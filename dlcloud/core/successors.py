@@ -1,6 +1,7 @@
 """The current instance types that are nearest to one that is not available."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,6 +11,8 @@ from dlcloud.core.cost import exact
 from dlcloud.core.instance import InstanceType, Price
 
 SHOWN = 3
+GPU_FAMILY = re.compile(r"(g|p)\d")
+"""A name of an unknown type that has GPUs: the GPU types of AWS are P (large) and G."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +30,17 @@ class KnownType:
 def successors(name: str, types: Sequence[KnownType]) -> list[KnownType]:
     """Return the nearest current types, the nearest first: by GPUs, then tensor TFLOPS and price.
 
-    For a type without GPUs: by vCPUs and price. For an unknown name: those spelled most like it.
+    For a type without GPUs: by vCPUs and price. For an unknown name: those spelled most like it, or the
+    cheapest with GPUs if it is of a family that has them.
     """
     original = next((candidate for candidate in types if candidate.hardware.name == name), None)
     current = {
         candidate.hardware.name: candidate for candidate in types if candidate.hardware.status == "current"
     }
+    typos = get_close_matches(name, list(current), n=SHOWN, cutoff=0.9)
+    if original is None and not typos and GPU_FAMILY.match(name):
+        gpus = [candidate for candidate in current.values() if candidate.hardware.gpu is not None]
+        return sorted(gpus, key=lambda candidate: candidate.hourly_usd or math.inf)[:SHOWN]
     if original is None:
         return [current[match] for match in get_close_matches(name, list(current), n=SHOWN, cutoff=0.5)]
     has_gpu = original.hardware.gpu is not None

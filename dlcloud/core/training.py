@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from statistics import median
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.cost import billed_seconds, cost_of_seconds, member_usd, total_usd
 from dlcloud.core.instance import Market
 from dlcloud.core.surcharges import ZONE_TRAFFIC_USD_PER_GB, region_of
-from dlcloud.core.timeline import Timeline, TrainingEvent
+from dlcloud.core.timeline import Step, Timeline, TrainingEvent
 
+STALL_S, STALL_FACTOR = 5.0, 5
+"""A longer time between two steps, in seconds and in usual steps, is a stall."""
 REPORTED_EVENTS = (
     "joined",
     "healed",
@@ -35,10 +37,10 @@ REPORTED_EVENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSizePeriod:
-    """A time in which the number of workers did not change.
+    """A time in which the number of workers did not change, and no step stalled.
 
-    `at_s` is since the run began. `pause_s` is the cost of the change that began it: the time from the commit
-    before to the first one at this size, less a usual step; None for the first period.
+    `at_s` is since the run began. `pause_s` is the cost of the change or the stall that began it: the time
+    from the commit before to the first one of the period, less a usual step; None for the first period.
     """
 
     at_s: float
@@ -184,14 +186,35 @@ def _mean_world_size(timeline: Timeline) -> float:
 
 def _find_periods(timeline: Timeline) -> list[WorldSizePeriod]:
     periods: list[WorldSizePeriod] = []
-    for world_size, group in groupby(timeline.steps, key=lambda step: step.world_size):
-        steps = list(group)
+    before_s = 0.0
+    for steps in split_periods(timeline):
         usual = median(step.seconds for step in steps)
-        pause = max(0.0, steps[0].seconds - usual) if periods else None
+        first = steps[0]
+        pause = max(first.seconds, first.at_s - before_s) - usual if periods else None
         periods.append(
-            WorldSizePeriod(at_s=steps[0].at_s, world_size=world_size, steps=len(steps), pause_s=pause)
+            WorldSizePeriod(
+                at_s=first.at_s,
+                world_size=first.world_size,
+                steps=len(steps),
+                pause_s=None if pause is None else max(0.0, pause),
+            )
         )
+        before_s = steps[-1].at_s
     return periods
+
+
+def split_periods(timeline: Timeline) -> list[list[Step]]:
+    """Return the steps between changes of the world size and stalls; a stall begins a new period."""
+    numbered = zip(number_segments(timeline.steps), timeline.steps, strict=True)
+    groups = groupby(numbered, key=lambda pair: (pair[0], pair[1].world_size))
+    return [[step for _, step in group] for _, group in groups]
+
+
+def number_segments(steps: Sequence[Step]) -> list[int]:
+    """Return for each step how many stalls came before it."""
+    stall_s = max(STALL_S, STALL_FACTOR * median(step.seconds for step in steps))
+    stalls = (after.at_s - before.at_s > stall_s for before, after in pairwise(steps))
+    return [*accumulate(stalls, initial=0)]
 
 
 def _estimate_baseline(

@@ -245,13 +245,13 @@ def folder_of(run: Run) -> str:
 
 
 def log_tail(path: Path) -> str:
-    """Return the last lines of a stored log; empty where there is none."""
+    """Return the last lines of a stored log, repeated ones once; empty where there is none."""
     if not path.exists():
         return ""
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
         lines = printable(log.read().decode("utf-8", "replace")).splitlines()
-    return "\n".join(lines[-LOG_TAIL_LINES:])
+    return "\n".join([*dict.fromkeys(lines)][-LOG_TAIL_LINES:])
 
 
 def log_command(run: Run, *, follow: bool) -> str:

@@ -68,6 +68,26 @@ def usd(market: Market) -> Callable[[ResultRow], str]:
     return text
 
 
+def usd_interval(market: Market) -> Callable[[ResultRow], str]:
+    """Format the interval of the cost of a million items."""
+
+    def text(row: ResultRow) -> str:
+        bounds = row.usd_interval(market)
+        return f"{money(bounds[0])}–{money(bounds[1])}" if bounds else ""
+
+    return text
+
+
+def metric(name: str) -> Callable[[ResultRow], str]:
+    """Format a metric of a result."""
+
+    def text(row: ResultRow) -> str:
+        value = row.result.metrics.get(name)
+        return digits(value.value) if value else ""
+
+    return text
+
+
 def run_usd(row: ResultRow) -> str:
     """Format the cost of the run; `+` if its instance is still up."""
     if row.cost is None or row.cost.usd is None:

@@ -113,7 +113,8 @@ def _columns(rows: Sequence[ResultRow]) -> list[Column]:
     shown.append(columns.USD_PER_MILLION)
     if any(row.prices.spot for row in rows):
         shown.append(replace(columns.SPOT_USD_PER_MILLION, title="spot"))
-    return shown
+    filled = [column for column in columns.ROOMY if any(column.cell(row) for row in rows)]
+    return [*shown, *(replace(column, optional=True) for column in filled)]
 
 
 def _identity(rows: Sequence[ResultRow]) -> list[Column]:

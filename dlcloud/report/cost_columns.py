@@ -299,6 +299,16 @@ RECORD = (
 )
 """The order of keys; further metrics and facts follow, then those of `_END`."""
 
+ROOMY = (
+    Column(title="USD/M 95 %", text=cells.usd_interval(Market.ON_DEMAND)),
+    replace(LATENCY[0], text=cells.metric("latency_p50")),
+    replace(METRICS[2], text=cells.metric("peak_memory")),
+    Column(title="zone", text=lambda row: row.run.zone, kind=str),
+    Column(title="measured", text=lambda row: f"{row.run.started_at:%Y-%m-%d}", kind=str),
+    Column(title="run", text=lambda row: row.run.run_id, kind=str),
+)
+"""Shown beside the others where the terminal has room, the most important first."""
+
 WIDE = (
     TYPE,
     BENCHMARK,

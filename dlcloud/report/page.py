@@ -22,6 +22,10 @@ VEGA_LITE = "6.1"
 HINT = "pip install 'dlcloud[plot]'"
 WIDTH_PX = 640
 PIXELS_PER_INCH = 300
+POINTS_PER_INCH = 72
+LONGEST_PX = 6000
+AROUND_CHART = 130
+"""Points of a chart's title, axis and legend."""
 GRID = "#8a919c40"
 """A grey, mostly transparent: visible on white and on dark."""
 
@@ -118,7 +122,7 @@ def picture(charts: Sequence[Chart], form: str) -> bytes:
     spec = _printed(charts)
     if form == "svg":
         return str(converter.vegalite_to_svg(spec, vl_version=VEGA_LITE)).encode()
-    return bytes(converter.vegalite_to_png(spec, vl_version=VEGA_LITE, ppi=PIXELS_PER_INCH))
+    return bytes(converter.vegalite_to_png(spec, vl_version=VEGA_LITE, ppi=_pixels_per_inch(charts)))
 
 
 def _figure(chart: Chart) -> str:
@@ -158,6 +162,12 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: frozen
 def _json(value: Mapping[str, Any]) -> str:
     """Return JSON that cannot end the script it stands in."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _pixels_per_inch(charts: Sequence[Chart]) -> float:
+    """Return the resolution at which a picture is no longer than LONGEST_PX."""
+    points = sum(chart.spec["height"] + AROUND_CHART for chart in charts)
+    return float(min(PIXELS_PER_INCH, POINTS_PER_INCH * LONGEST_PX / points))
 
 
 def _printed(charts: Sequence[Chart]) -> Spec:

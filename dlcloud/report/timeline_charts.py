@@ -8,6 +8,7 @@ from typing import Any
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.result import parse_record
 from dlcloud.core.timeline import Step, Timeline, build_timelines
+from dlcloud.core.training import number_segments
 from dlcloud.report.charts import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.store.measurements import Measurements
 
@@ -94,8 +95,15 @@ def read_timelines(file: str) -> list[Timeline]:
 def _steps_chart(name: str, caption: str, panel: Panel, steps: Sequence[Step], x: Spec) -> Chart | None:
     title = panel.title
     values: list[dict[str, Any]] = [
-        {"at_s": step.at_s, "step": step.step, "value": value, "world_size": step.world_size}
-        for step in steps
+        {
+            "at_s": step.at_s,
+            "step": step.step,
+            "value": value,
+            "world_size": step.world_size,
+            # No line crosses a stall: it would show work where there was none.
+            "segment": segment,
+        }
+        for step, segment in zip(steps, number_segments(steps), strict=True)
         if (value := panel.value(step)) is not None
     ]
     if not values:
@@ -118,7 +126,7 @@ def _steps_chart(name: str, caption: str, panel: Panel, steps: Sequence[Step], x
     }
     line = {
         "mark": {"type": "line", "interpolate": panel.interpolate, "color": BLUE, "aria": False},
-        "encoding": {"x": x, "y": y},
+        "encoding": {"x": x, "y": y, "detail": {"field": "segment"}},
     }
     return Chart(
         name=name,

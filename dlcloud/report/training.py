@@ -82,7 +82,7 @@ def _record(training: Training) -> dict[str, Cell]:
 def _sizes(training: Training, cluster: str, *, rehearsal: bool) -> Section:
     notes = [
         f"{training.mean_world_size:.2f} workers on average; {training.steps_redone} step(s) redone",
-        "pause: the first step at that size, less a usual one",
+        "pause: the time to the first step of a line, less a usual step; a stall begins a line",
     ]
     if rehearsal:
         notes.append("rehearsal: the workers ran on this machine")

@@ -219,6 +219,13 @@ def test_of_eight_gpus_eight_are_the_nearest():
 
 def test_an_unknown_type_is_answered_with_names_like_it():
     assert "c7i.xlarge" in [each.hardware.name for each in successors("c7i.xlage", EVERY)]
+    assert successors("p5.4xlage", EVERY)[0].hardware.name == "p5.4xlarge"
+
+
+def test_an_unknown_gpu_type_is_answered_with_the_cheapest_gpus():
+    near = successors("p2.xlarge", EVERY)
+    assert near[0].hardware.name.startswith("g")
+    assert [each.hourly_usd for each in near] == sorted(each.hourly_usd for each in near)
 
 
 def test_open_driver_is_refused_for_an_old_gpu_and_noted_in_rehearsals():

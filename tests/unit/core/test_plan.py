@@ -149,7 +149,12 @@ def test_the_plan_says_what_was_observed():
 
 def test_a_command_is_named_by_its_recipe():
     text = RECIPE.replace("benchmark: quantization", "command: ./run")
-    assert make_plan(recipe(text), observed()).workload == "the command of sample"
+    assert (
+        make_plan(recipe(text), observed()).workload
+        == "the command of sample: 6 runs (workload.repeats), warm-up apart"
+    )
+    settings = text + "  repeats: 2\n  settings: [{name: a}, {name: b}]\n"
+    assert "4 runs, 2 of each of 2 settings" in make_plan(recipe(settings), observed()).workload
 
 
 def test_disks_are_no_smaller_than_the_snapshot_of_the_image():

@@ -1,7 +1,7 @@
 """What an elastic run came to, from its records and its instances."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -12,6 +12,7 @@ from dlcloud.core.surcharges import ADDRESS_USD_PER_HOUR
 from dlcloud.core.timeline import build_timelines
 from dlcloud.core.training import market_usd, summarize_training
 from dlcloud.report.table import Format, render
+from dlcloud.report.timeline_charts import timeline_charts
 from dlcloud.report.training import training_report
 from tests.fakes.samples import THEN, instance
 
@@ -64,6 +65,19 @@ def test_steps_sizes_and_pauses():
     ]
     assert run.mean_world_size == pytest.approx((3 * 10 + 2 * 10.5 + 3 * 10.5) / 31)
     assert [event.event for event in run.events] == ["notice", "retry", "done"]
+
+
+def test_a_stall_at_the_same_size_begins_a_line_with_its_pause():
+    stalled = [dict(record) for record in records() if record["record"] == "step"]
+    for record in stalled[5:]:
+        record["time"] = (datetime.fromisoformat(record["time"]) + timedelta(seconds=395)).isoformat()
+    (timeline,) = build_timelines(stalled)
+    run = summarize_training(timeline, MEMBERS, on_demand={}, disk_gib=0, now=THEN)
+    assert [(period.world_size, period.steps) for period in run.periods] == [(3, 5), (3, 5), (2, 10), (3, 10)]
+    assert run.periods[1].pause_s == pytest.approx(395)
+    assert [run.periods[0].pause_s, run.periods[2].pause_s] == [None, pytest.approx(0.5)]
+    panels = timeline_charts(timeline, 0)
+    assert {point["segment"] for point in panels[0].spec["data"]["values"]} == {0, 1}
 
 
 def test_the_cost_beside_a_fixed_run_on_demand():

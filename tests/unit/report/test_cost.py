@@ -20,10 +20,10 @@ sample-1a2b-0001: quantization, vgg16 batch 1 on c7i.xlarge (Xeon 8488C, 2
   cores)
 done, on-demand, us-east-1a, 2026-09-01 12:00 UTC
 
-setting  images/s   interval  speed-up           USD/M   spot
--------  --------  ---------  -----------------  -----  -----
-fp32           10  9.8–10.25  baseline            4.96   1.98
-int8        34.56    34.1–35  3.46x (3.30–3.61)   1.43  0.574
+setting  images/s   interval  speed-up           USD/M   spot  USD/M 95 %
+-------  --------  ---------  -----------------  -----  -----  ----------
+fp32           10  9.8–10.25  baseline            4.96   1.98   4.84–5.06
+int8        34.56    34.1–35  3.46x (3.30–3.61)   1.43  0.574   1.42–1.45
 
 USD/M: USD per million images, on demand and spot; intervals of 95 %
 

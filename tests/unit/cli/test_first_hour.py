@@ -1,0 +1,73 @@
+"""A newcomer's first hour: what was in the way of the first decisions."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.runs import Runs
+from tests.fakes.samples import THEN, cluster, run
+
+
+@pytest.fixture
+def database(home):
+    home.mkdir(mode=0o700)
+    database = Database(home / "store.sqlite")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def measured(database):
+    runs = Runs(database)
+    Clusters(database).add(cluster(created_at=THEN))
+    for name, kind in (("one-1", "c5.large"), ("two-1", "c7i.large")):
+        runs.add(run(name, instance_type=kind, started_at=THEN + timedelta(days=1)))
+        for setting, speed in (("onnxruntime fp32", 10.0), ("onnxruntime int8", 30.0)):
+            metric = {
+                "value": speed,
+                "low": speed * 0.98,
+                "high": speed * 1.02,
+                "unit": "images/s",
+                "samples": 9,
+            }
+            record = {
+                "record": "result",
+                "case": "vgg16",
+                "setting": setting,
+                "metrics": {"throughput": metric},
+            }
+            runs.add_records(name, runs.stored_bytes(name), json.dumps(record).encode() + b"\n")
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_job_is_answered_in_hours_and_dollars(dlcloud):
+    done = dlcloud("cost-report", "--job", "90 epochs", "--epoch", "1.28M", "--summary")
+    assert done.status == 0
+    assert "90 epochs: USD, time" in done.stdout
+    wrong = dlcloud("cost-report", "--job", "90 epochs")
+    assert wrong.status == 2
+    assert '--epoch "1.28M images"' in wrong.stderr
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_part_of_a_setting_names_it_in_compare(dlcloud):
+    done = dlcloud("compare", "fp32", "int8")
+    assert (done.status, "3.00x" in done.stdout) == (0, True)
+
+
+@pytest.mark.usefixtures("measured")
+def test_export_reports_what_it_wrote(dlcloud):
+    assert "wrote 4 result(s) to all.csv" in dlcloud("export", "all.csv").stderr
+    written = json.loads(dlcloud("export", "all.jsonl", "-o", "json").stdout)["result"]
+    assert written == {"file": "all.jsonl", "count": 2}
+
+
+@pytest.mark.usefixtures("measured")
+def test_tables_use_the_columns_of_the_terminal(dlcloud):
+    narrow, wide = (dlcloud("cost-report", COLUMNS=columns).stdout for columns in ("80", "200"))
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert max(map(len, wide.splitlines())) > 100
+    assert "measured" in wide
