@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlcloud.cli.bench_options import command_again, read_matrix, recipe_keys, result_view
+from dlcloud.cli.complete import complete_recipes, complete_types
+from dlcloud.cli.notify import notify_option
 from dlcloud.cli.options import cidr_option, collect_options, job_options, output_option, verbose_option
 from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
 from dlcloud.core.events import PREFLIGHT, Notice, stage
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     "types",
     multiple=True,
     metavar="TYPE",
+    shell_complete=complete_types,
     help="An instance type; repeat it. Default: those of --recipe.",
 )
 @click.option(
@@ -46,7 +49,10 @@ if TYPE_CHECKING:
     help="A bundled benchmark; default: all.",
 )
 @click.option(
-    "--recipe", default="", help="Run the workload of this recipe instead (a file, or a bundled one)."
+    "--recipe",
+    default="",
+    shell_complete=complete_recipes,
+    help="Run the workload of this recipe instead (a file, or a bundled one).",
 )
 @click.option("--cloud", type=click.Choice(["aws", "local"]), default=None, help="Default: aws.")
 @click.option("--region", default=None, help="Default: us-east-1.")
@@ -65,6 +71,7 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
 @cidr_option("the instances")
 @job_options
+@notify_option("bench")
 @output_option
 @verbose_option
 @collect_options("keys", recipe_keys, ("cloud", "region", "spot", "max_hours", "max_usd"))

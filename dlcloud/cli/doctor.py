@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cost import exact
 from dlcloud.core.errors import CloudError
@@ -28,7 +29,7 @@ workload: {{command: "true"}}
 
 
 @click.command("doctor")
-@click.argument("target", default="quickstart")
+@click.argument("target", default="quickstart", shell_complete=complete_recipes)
 @click.option("--cloud", type=click.Choice(["aws", "local"]), default=None, help="Instead of the recipe's.")
 @click.option("--region", default=None, help="Instead of the recipe's.")
 @click.option("--fix-hint", is_flag=True, help="Print the policy statements that are missing, as JSON.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cluster import Cluster
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("down")
-@click.argument("clusters", nargs=-1)
+@click.argument("clusters", nargs=-1, shell_complete=complete_clusters)
 @click.option("--all", "all_clusters", is_flag=True, help="Every cluster that is up.")
 @click.option(
     "--discard", is_flag=True, help="Also where a detached cluster does not answer: its results are lost."

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.cli.safe_output import writer_to
 from dlcloud.core.cluster import Member, select_members
@@ -27,7 +28,7 @@ _IN_MEMORY_BYTES = 1 << 20
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True})
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=complete_clusters)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("-i", "--instance", default="", help="Only this instance: its id, or its number from 1.")
 @output_option

@@ -131,7 +131,7 @@ def _write_lines(file: str, lines: Iterable[str]) -> int:
     return count
 
 
-def _report(file: str, count: int, what: str, output: str) -> None:
+def _report(file: str, count: int, items: str, output: str) -> None:
     """Say what was written, on stderr; as JSON on stdout. Nothing where stdout has the results."""
     from dlcloud.report.table import envelope
 
@@ -140,4 +140,4 @@ def _report(file: str, count: int, what: str, output: str) -> None:
     if output == "json":
         click.echo(envelope("export", {"result": {"file": file, "count": count}}))
         return
-    click.echo(f"wrote {count} {what} to {file}", err=True)
+    click.echo(f"wrote {count} {items} to {file}", err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import cidr_option, output_option, verbose_option
 from dlcloud.cli.profiles import read_recipe_file
 from dlcloud.core.cluster import DEFAULT_REGION
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command("image")
-@click.argument("recipe", default="")
+@click.argument("recipe", default="", shell_complete=complete_recipes)
 @click.option("--list", "listed", is_flag=True, help="Print the images that were made, and what they cost.")
 @click.option("--region", default=DEFAULT_REGION, show_default=True, help="Of --list.")
 @click.option(

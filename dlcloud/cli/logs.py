@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_runs
 from dlcloud.cli.options import verbose_option
 from dlcloud.cli.safe_output import writer_to
 from dlcloud.core.cluster import Cluster, Member
@@ -20,7 +21,7 @@ _PIECE = 1 << 16
 
 
 @click.command("logs")
-@click.argument("run", default="")
+@click.argument("run", default="", shell_complete=complete_runs)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", help="Output format.")
 @verbose_option

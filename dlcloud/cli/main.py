@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": "Check account, quota, image, network, prices.",
     "selftest": "Prove on an account that all of this works there.",
     "gc": "Find and remove what lost clusters left.",
+    "completion": "Print the script that completes words in a shell.",
     "init": "Write a commented recipe to start from.",
     "recipes": "List the bundled recipes, or print one.",
     "policy": "Print the IAM policy that dlcloud needs.",
@@ -91,7 +92,7 @@ def main() -> None:
     # Imports make many objects and no garbage: Python's 700 would cost a command a tenth of its CPU time.
     gc.set_threshold(GARBAGE_THRESHOLD)
     try:
-        status = dlcloud(standalone_mode=False)
+        status = dlcloud(standalone_mode=False, prog_name="dlcloud", complete_var="_DLCLOUD_COMPLETE")
     except click.ClickException as error:
         error.show()
         status = EXIT_USAGE

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import Number, collect_options, output_option, verbose_option
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import FEWEST_SCORED_TYPES, Market
@@ -40,7 +41,7 @@ class PlanOptions:
 
 
 @click.command("plan")
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipes)
 @click.option("--deadline", "deadlines", multiple=True, help="As 52h or 3d; may be repeated.")
 @click.option(
     "--worker-hours",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.options import cidr_option, output_option, verbose_option
 from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("resize")
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=complete_clusters)
 @click.argument("size", type=click.IntRange(min=1, max=1000))
 @click.option("--dry-run", is_flag=True, help="Show what would be launched and ended; do neither.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")

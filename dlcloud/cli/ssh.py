@@ -1,22 +1,32 @@
-"""`dlcloud ssh`: a shell on an instance."""
+"""`dlcloud ssh`: a shell or a command on an instance, forwarded ports, and entries for ~/.ssh/config."""
 
-import os
-import shutil
 from typing import TYPE_CHECKING
 
 import click
 
-from dlcloud.cli.options import verbose_option
-from dlcloud.core.cluster import select_members
+from dlcloud.cli.complete import complete_clusters
+from dlcloud.cli.options import collect_options, verbose_option
 from dlcloud.core.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dlcloud.cli.context import Context
+    from dlcloud.cli.ssh_session import Session
 
 
-@click.command("ssh")
-@click.argument("cluster", default="")
+def _session(words: tuple[str, ...], forwards: tuple[str, ...], instance: str) -> "Session":
+    from dlcloud.cli.ssh_session import Session
+
+    return Session(words=words, forwards=forwards, instance=instance)
+
+
+@click.command("ssh", context_settings={"ignore_unknown_options": True})
+@click.argument("cluster", default="", shell_complete=complete_clusters)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.option("-i", "--instance", default="", help="Which instance: its id, or its number from 1.")
+@click.option(
+    "-L", "forwards", multiple=True, metavar="PORT:HOST:PORT", help="Forward a local port, as ssh -L."
+)
+@click.option("--config", is_flag=True, help="Write entries for scp, VS Code and others; open no shell.")
+@click.option("--include", is_flag=True, help="With --config: include them in ~/.ssh/config.")
 @click.option(
     "-o",
     "--output",
@@ -25,42 +35,33 @@ if TYPE_CHECKING:
     help="json: print the command only.",
 )
 @verbose_option
-def command(*, cluster: str, instance: str, output: str, verbose: bool) -> int | None:
-    """Open a shell on an instance of CLUSTER (the only one, if none is named); its host key is proven."""
-    from dlcloud.cli.context import Context
+@collect_options("session", _session, ("words", "forwards", "instance"))
+def command(
+    *, cluster: str, session: "Session", config: bool, include: bool, output: str, verbose: bool
+) -> int | None:
+    """Open a shell on an instance of CLUSTER (the only one, if none is named), or run COMMAND there.
 
+    Its host key is proven. --config writes an ssh_config file with an entry for each instance that is up:
+    `scp`, `rsync`, VS Code and `ssh -L` then reach it by the cluster's name (NAME-2, NAME-3 for others).
+
+    \b
+    dlcloud ssh x -- nvidia-smi
+    dlcloud ssh x -L 8888:localhost:8888
+    dlcloud ssh --config --include
+    """  # noqa: D301  click wants a real backspace, to leave these lines as they are
+    from dlcloud.cli.context import Context
+    from dlcloud.cli.ssh_session import open_session, write_config
+
+    if include and not config:
+        raise RecipeError("--include belongs to --config", "dlcloud ssh --config --include")
     with Context("ssh", verbose=verbose) as context:
-        print_only = output == "json"
-        if print_only:
+        if config:
+            write_config(context, cluster, include=include, output=output)
+            return None
+        if output == "json":
             status = context.forward_command(cluster)
         else:
-            status = context.detached.open_shell(cluster, instance)
+            status = session.open_detached(context, cluster)
         if status is None:
-            open_shell(context, cluster, instance, print_only=print_only)
+            open_session(context, cluster, session, print_only=output == "json")
     return status
-
-
-def open_shell(context: "Context", name: str, instance: str, *, print_only: bool) -> None:
-    """Become the system's ssh, held to the pinned host key.
-
-    Raises:
-        RecipeError: There is no such cluster or instance, or no ssh on this machine.
-    """
-    from dlcloud.report.table import envelope
-    from dlcloud.ssh.command_line import ssh_command
-
-    cluster = context.find_cluster(name)
-    member = select_members(cluster, context.clusters.members(cluster.cluster_id), instance)[0]
-    endpoint = member.instance.endpoint(cluster.user)
-    context.admitting_dialer(cluster).dial(
-        endpoint
-    )  # proves and pins the host key, unless it is pinned already
-    paths = context.paths
-    words = ssh_command(endpoint, paths.key(cluster.cluster_id), paths.known_hosts(cluster.cluster_id))
-    if print_only:
-        click.echo(envelope("ssh", {"result": {"instance_id": endpoint.instance_id, "command": words}}))
-        return
-    program = shutil.which(words[0])
-    if program is None:
-        raise RecipeError("this machine has no ssh", f"dlcloud exec {cluster.name} -- COMMAND")
-    os.execv(program, words)  # noqa: S606  no shell is wanted

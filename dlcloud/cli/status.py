@@ -1,20 +1,22 @@
 """`dlcloud status`: what the store holds of the clusters, corrected by what the cloud reports now."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from itertools import groupby
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.cli.complete import complete_clusters
+from dlcloud.cli.options import collect_options, output_option, verbose_option
 from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.core.cost import member_usd, money, rounded
 from dlcloud.core.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.core.outlook import Outlook, describe_outlook
+from dlcloud.core.progress import RunProgress
 from dlcloud.detached.locate import DetachedCluster, find_detached
 
 if TYPE_CHECKING:
@@ -22,38 +24,119 @@ if TYPE_CHECKING:
     from dlcloud.report.table import Report, Section
 
 
+WATCH_S = 5.0
+"""Seconds between two prints of --watch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which clusters are shown."""
+
+    all_clusters: bool
+    everywhere: bool
+
+
+def _scope(*, all_clusters: bool, everywhere: bool) -> Scope:
+    return Scope(all_clusters=all_clusters, everywhere=everywhere)
+
+
 @click.command("status")
-@click.argument("cluster", default="")
+@click.argument("cluster", default="", shell_complete=complete_clusters)
 @click.option("--all", "all_clusters", is_flag=True, help="Clusters that are down, too.")
 @click.option(
     "--everywhere",
     is_flag=True,
     help="Detached clusters of other machines, in every region, too.",
 )
+@click.option(
+    "-w", "--watch", is_flag=True, help=f"Print it anew every {WATCH_S:.0f} s, until Ctrl-C or nothing is up."
+)
 @output_option
 @verbose_option
-def command(*, cluster: str, all_clusters: bool, everywhere: bool, output: str, verbose: bool) -> int | None:
+@collect_options("scope", _scope, ("all_clusters", "everywhere"))
+def command(*, cluster: str, scope: "Scope", watch: bool, output: str, verbose: bool) -> int | None:
     """Show the instances of CLUSTER (default: of all) as the cloud reports them now, with their cost so far.
 
+    Of what runs, it shows the step, the time left, and stalls; --watch goes on until nothing is up.
     A detached cluster (`up --detach`, from any machine) is found by its name.
     """
     from dlcloud.cli.context import Context
-    from dlcloud.report.table import Format, render
 
     with Context("status", verbose=verbose) as context:
         if cluster:
             status = context.forward_command(cluster)
             if status is not None:
                 return status
-        lines = instance_lines(context, cluster, all_clusters=all_clusters, everywhere=everywhere)
-        outlooks = {
-            cluster_id: outlook
-            for cluster_id in {line.cluster.cluster_id for line in lines if line.cluster}
-            if (outlook := context.clusters.outlook(cluster_id)) is not None
-        }
-        report = status_report(lines, now=context.clock.now(), outlooks=outlooks)
-        click.echo(render(report, Format(output)))
+        is_up = _print_status(context, cluster, scope, output)
+        while watch and is_up:
+            context.clock.sleep(WATCH_S)
+            if sys.stdout.isatty():
+                click.clear()
+            is_up = _print_status(context, cluster, scope, output)
     return None
+
+
+def _print_status(context: "Context", cluster: str, scope: "Scope", output: str) -> bool:
+    """Print the status; True if an instance is up."""
+    from dlcloud.report.table import Format, render
+
+    lines = instance_lines(context, cluster, all_clusters=scope.all_clusters, everywhere=scope.everywhere)
+    ids = {line.cluster.cluster_id for line in lines if line.cluster}
+    notes = StatusNotes(
+        outlooks={name: outlook for name in ids if (outlook := context.clusters.outlook(name)) is not None},
+        progress=_progress(context, ids),
+    )
+    click.echo(render(status_report(lines, now=context.clock.now(), notes=notes), Format(output)))
+    return any(line.member is not None and line.member.instance.alive for line in lines)
+
+
+def _progress(context: "Context", cluster_ids: Iterable[str]) -> dict[str, RunProgress]:
+    """Return the progress of the runs that have not ended, by cluster."""
+    from dlcloud.core.progress import progress_of
+
+    by_cluster = {}
+    for cluster_id in cluster_ids:
+        running = [run.run_id for run in context.runs.of_cluster(cluster_id) if run.ended_at is None]
+        records = [
+            record
+            for kind in ("start", "step", "progress")
+            for of_run in context.measurements.records(running, kind).values()
+            for record in of_run
+        ]
+        progress = progress_of(records, context.clock.now())
+        if progress is not None:
+            by_cluster[cluster_id] = progress
+    return by_cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusNotes:
+    """What is known of clusters beside their instances, by cluster id: of deadlines, and of runs."""
+
+    outlooks: Mapping[str, Outlook] = field(default_factory=dict)
+    progress: Mapping[str, RunProgress] = field(default_factory=dict)
+
+    def of(self, cluster: Cluster | None, now: datetime) -> list[str]:
+        """Return the notes of a cluster."""
+        from dlcloud.report.progress import describe_progress
+
+        if cluster is None:
+            return []
+        progress, outlook = self.progress.get(cluster.cluster_id), self.outlooks.get(cluster.cluster_id)
+        notes = [] if progress is None else [describe_progress(progress)]
+        return notes if outlook is None else [*notes, describe_outlook(outlook, now)]
+
+    def records(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the same for programs; empty where there is nothing."""
+        from dlcloud.report.progress import progress_record
+
+        deadlines = [{"cluster_id": name, **outlook.to_values()} for name, outlook in self.outlooks.items()]
+        running = [{"cluster_id": name, **progress_record(of_run)} for name, of_run in self.progress.items()]
+        parts = {"deadlines": deadlines, "progress": running}
+        return {name: records for name, records in parts.items() if records}
+
+
+NO_NOTES = StatusNotes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +194,8 @@ def instance_lines(
     return lines + _lines_of_strays(reported.values(), known_ids, detached)
 
 
-def status_report(
-    lines: Sequence[InstanceLine], *, now: datetime, outlooks: Mapping[str, Outlook] = MappingProxyType({})
-) -> "Report":
-    """Return a table for each cluster: its instances, where they are, for how long, for how much.
-
-    `outlooks` are of the clusters that train for a deadline, by id.
-    """
+def status_report(lines: Sequence[InstanceLine], *, now: datetime, notes: StatusNotes = NO_NOTES) -> "Report":
+    """Return a table for each cluster: its instances, where they are, for how long, for how much."""
     from dlcloud.report.table import Report
 
     groups = groupby(lines, key=lambda line: (line.cluster, line.detached))
@@ -125,27 +203,16 @@ def status_report(
         command="status",
         records=[_record(line, now) for line in lines],
         sections=[
-            _add_outlook(_section(*key, list(of_cluster), now), key[0], outlooks, now)
+            _add_notes(_section(*key, list(of_cluster), now), notes.of(key[0], now))
             for key, of_cluster in groups
         ],
         empty="nothing is up",
-        extra={
-            "deadlines": [
-                {"cluster_id": cluster_id, **outlook.to_values()} for cluster_id, outlook in outlooks.items()
-            ]
-        }
-        if outlooks
-        else {},
+        extra=notes.records(),
     )
 
 
-def _add_outlook(
-    section: "Section", cluster: Cluster | None, outlooks: Mapping[str, Outlook], now: datetime
-) -> "Section":
-    outlook = None if cluster is None else outlooks.get(cluster.cluster_id)
-    if outlook is None:
-        return section
-    return replace(section, notes=[describe_outlook(outlook, now), *section.notes])
+def _add_notes(section: "Section", notes: Sequence[str]) -> "Section":
+    return replace(section, notes=[*notes, *section.notes])
 
 
 def _lines_of_one(context: "Context", cluster: Cluster) -> list[InstanceLine]:

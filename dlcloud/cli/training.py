@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.options import output_option, verbose_option
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command("training")
-@click.argument("name", required=False, default="")
+@click.argument("name", required=False, default="", shell_complete=complete_clusters)
 @output_option
 @verbose_option
 def command(*, name: str, output: str, verbose: bool) -> int | None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlcloud.cli.complete import complete_recipes
+from dlcloud.cli.notify import notify_option
 from dlcloud.cli.options import cidr_option, output_option, verbose_option
 from dlcloud.cli.overrides import override_options
 from dlcloud.core.cluster import Cluster, Member
@@ -29,7 +31,7 @@ NOTE_WIDTH = 76
 
 
 @click.command("up")
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipes)
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("--keep", is_flag=True, help="Keep the instances up afterwards.")
 @click.option("--name", default="", help="The cluster's name; one that is up and was kept is used again.")
@@ -38,6 +40,7 @@ NOTE_WIDTH = 76
 @click.option("--detach", is_flag=True, help="Leave an elastic training to its own coordinator.")
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
 @override_options
+@notify_option("up")
 @output_option
 @verbose_option
 def command(

@@ -21,6 +21,7 @@ from dlcloud.core.subnets import (
     zones_to_ask,
 )
 from dlcloud.core.successors import KnownType, describe, successors
+from dlcloud.core.workload_summary import describe_workload
 
 MINUTES_PER_HOUR = 60
 SHORTEST_MINUTES = {"aws": 15, "local": 5}
@@ -136,20 +137,6 @@ class Plan:
         return replace(self, life_minutes=minutes) if minutes >= SHORTEST_MINUTES[self.cloud] else None
 
 
-def _describe_workload(recipe: Recipe) -> str:
-    """Return what runs, with the number of runs of a command: each is a whole one, and may be long."""
-    workload = recipe.workload
-    if workload.benchmark or workload.elastic is not None:
-        return workload.benchmark or f"the command of {recipe.name}"
-    count = workload.repeats * max(1, len(workload.settings))
-    each = (
-        f", {workload.repeats} of each of {len(workload.settings)} settings"
-        if count > workload.repeats
-        else ""
-    )
-    return f"the command of {recipe.name}: {count} runs{each} (workload.repeats), warm-up apart"
-
-
 def make_plan(recipe: Recipe, facts: PreflightFacts, present: ExistingCapacity = NO_CAPACITY) -> Plan:
     """Decide which pools to try in which order, for how long at most, and what that costs.
 
@@ -217,7 +204,7 @@ class _Planner:
             disk_gib=self._disk_gib,
             cidrs=facts.cidrs,
             names_cidrs=facts.names_cidrs,
-            workload=_describe_workload(recipe),
+            workload=describe_workload(recipe),
             life_minutes=life_minutes,
             hourly_usd=None if ceiling is None else ceiling * recipe.instances.maximum,
             worst_case_usd=self._worst_case(ceiling, life_minutes),

@@ -160,8 +160,11 @@ class DetachedClusters:
             command = f"touch {FOLDER}/used; exec {COMMAND} {shlex.join(arguments)}"
             return session.connection.relay(command, out=out, err=err)
 
-    def open_shell(self, name: str, instance: str) -> int | None:
-        """Open a shell through the instance that controls a cluster; None where it is controlled from here.
+    def open_shell(self, name: str, instance: str, command: Sequence[str] = ()) -> int | None:
+        """Open a shell, or run a command, through the instance that controls a cluster.
+
+        Returns:
+            The exit status; None where the cluster is controlled from here.
 
         Raises:
             RecipeError: There is no ssh on this machine.
@@ -174,12 +177,14 @@ class DetachedClusters:
         if program is None:
             raise RecipeError("this machine has no ssh", f"dlcloud exec {name} -- COMMAND")
         words = ["ssh", detached.cluster_id, *(["--instance", instance] if instance else [])]
+        words += ["--", *command] if command else []
         with self.log_in(detached) as session:
             endpoint = detached.instance.endpoint(detached.user)
             _, *options = ssh_command(endpoint, session.key, session.known_hosts)
-            # -t: the shell needs a terminal.
-            command = [program, "-t", *options, f"exec {COMMAND} {shlex.join(words)}"]
-            return subprocess.run(command, check=False).returncode
+            # -t: a shell needs a terminal.
+            terminal = [] if command else ["-t"]
+            whole = [program, *terminal, *options, f"exec {COMMAND} {shlex.join(words)}"]
+            return subprocess.run(whole, check=False).returncode
 
     def fetch(self, detached: DetachedCluster) -> Cluster:
         """End the controller, and store here the cluster, its runs, their records and files; once or often.
@@ -236,8 +241,9 @@ class DetachedClusters:
         if not name:
             return active[0] if len(active) == 1 else None
         cluster = clusters.find(name) or next((c for c in active if is_run_of(c.name, name)), None)
-        if cluster is not None:
-            return cluster
+        alike = [cluster for cluster in active if cluster.name.startswith(name)]
+        if cluster is not None or len(alike) == 1:
+            return cluster or alike[0]
         runs = self.store.runs.own()
         run = next((run for run in runs if name in {run.run_id, run.instance_id}), None)
         return None if run is None else clusters.find(run.cluster_id)

@@ -1,25 +1,23 @@
-"""The command line of the system's ssh for an instance, with the pinned host key of our connections."""
+"""The command line of the system's ssh for an instance, and its entries for an ssh_config file.
 
+Both hold the pinned host key of our connections.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dlcloud.core.remote import Endpoint
 
 
-def ssh_command(
-    endpoint: Endpoint, key_path: Path, known_hosts: Path, remote_command: str | None = None
-) -> list[str]:
-    """Return the arguments that start `ssh` on an instance whose host key is pinned.
-
-    The user's own ssh configuration is ignored: a control socket or proxy set there for an address that was
-    another machine's before would bypass the pinned key.
+def ssh_options(endpoint: Endpoint, key_path: Path, known_hosts: Path) -> Mapping[str, str]:
+    """Return the options of ssh that hold a connection to an instance's pinned host key.
 
     Args:
         endpoint: The instance.
         key_path: The cluster's private key.
         known_hosts: The file that `KnownHosts` writes.
-        remote_command: A command of the instance's shell; None opens a terminal session.
     """
-    options = {
+    return {
         "HostKeyAlias": endpoint.instance_id,
         "UserKnownHostsFile": _quote(known_hosts),
         "GlobalKnownHostsFile": "/dev/null",
@@ -34,11 +32,52 @@ def ssh_command(
         "ServerAliveInterval": "15",
         "LogLevel": "ERROR",
     }
+
+
+def ssh_command(
+    endpoint: Endpoint,
+    key_path: Path,
+    known_hosts: Path,
+    remote_command: str | None = None,
+    *,
+    forwards: Sequence[str] = (),
+) -> list[str]:
+    """Return the arguments that start `ssh` on an instance whose host key is pinned.
+
+    The user's own ssh configuration is ignored: a control socket or proxy set there for an address that was
+    another machine's before would bypass the pinned key.
+
+    Args:
+        endpoint: The instance.
+        key_path: The cluster's private key.
+        known_hosts: The file that `KnownHosts` writes.
+        remote_command: A command of the instance's shell; None opens a terminal session.
+        forwards: Local ports to forward, as ssh's -L takes them.
+    """
     command = ["ssh", "-F", "/dev/null", "-p", str(endpoint.port), "-l", endpoint.user]
-    for name, value in options.items():
+    for name, value in ssh_options(endpoint, key_path, known_hosts).items():
         command += ["-o", f"{name}={value}"]
+    for forward in forwards:
+        command += ["-L", forward]
+    if forwards:
+        command += ["-o", "ExitOnForwardFailure=yes"]
     command += ["--", endpoint.host]
     return command if remote_command is None else [*command, remote_command]
+
+
+def config_entry(names: Sequence[str], endpoint: Endpoint, key_path: Path, known_hosts: Path) -> str:
+    """Return the entry of an ssh_config file that reaches an instance by any of the names."""
+    options = {
+        "HostName": endpoint.host,
+        "Port": str(endpoint.port),
+        "User": endpoint.user,
+        **ssh_options(endpoint, key_path, known_hosts),
+        # A socket or a proxy of another entry would bypass the pinned key.
+        "ControlPath": "none",
+        "ProxyCommand": "none",
+    }
+    lines = [f"Host {' '.join(names)}", *(f"    {name} {value}" for name, value in options.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _quote(path: Path) -> str:
