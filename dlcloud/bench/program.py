@@ -13,6 +13,7 @@ from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload
+from dlcloud.launch.files import check_files
 from dlcloud.launch.remote_jobs import RECORDS
 from dlcloud.launch.setup import OLDEST_PYTHON
 
@@ -152,6 +153,7 @@ def _files(workload: Workload, recipe_folder: Path) -> Path | None:
         raise RecipeError(
             f"workload.files: {path} does not exist", "the path is relative to the recipe's folder"
         )
+    check_files(path)
     return path
 
 

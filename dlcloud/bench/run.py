@@ -13,6 +13,7 @@ from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
 from dlcloud.core.resume import finished_cases, resumable_runs
 from dlcloud.core.untrusted import number_or_none
+from dlcloud.launch.files import send_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.preflight import PriceLookup
@@ -97,7 +98,8 @@ class Runner:
         folder = folder_of(run)
         connection.send_tree(self.program.package, f"{folder}/benchmarks", only=is_sent)
         if self.program.files is not None:
-            connection.send_tree(self.program.files, f"{folder}/work", only=is_sent)
+            clock, emit = self.managed.clock, self.managed.emit
+            send_files(connection, self.program.files, f"{folder}/work", clock=clock, emit=emit)
         earlier = self._earlier_records(run)
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")

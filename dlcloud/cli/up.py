@@ -1,6 +1,7 @@
 """`dlcloud up`: plan, launch, run, report, destroy."""
 
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -165,10 +166,16 @@ class Up:
         with stage(context.emit, context.clock, PREFLIGHT):
             cluster = cluster or new_cluster(self.file, name=self.name, clock=context.clock)
             plan = context.launcher(cluster).plan(self.file.recipe, cidrs=self.cidrs)
-        if not self.changes:
-            return plan
-        note = textwrap.fill(f"the recipe is changed by {self.changes}", NOTE_WIDTH, break_on_hyphens=False)
-        return replace(plan, reasons=(*plan.reasons, note))
+        return replace(plan, reasons=(*plan.reasons, *self._notes()))
+
+    def _notes(self) -> Iterator[str]:
+        """Yield what the plan states of the options and the files of this `up`."""
+        from dlcloud.launch.files import check_files
+
+        notes = [f"the recipe is changed by {self.changes}"] if self.changes else []
+        if self.file.recipe.workload.files is not None:
+            notes.append(check_files(self._folder / self.file.recipe.workload.files).describe())
+        yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
 
     def show(self, plan: "Plan") -> None:
         """Print the plan as the result."""

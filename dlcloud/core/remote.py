@@ -1,9 +1,11 @@
 """What the floors above know of an instance as a machine to talk to."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from dlcloud.core.sent_files import SentFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,21 @@ class Connection(Protocol):
             RecipeError: `source` cannot be read, or a link in it leads out of it.
             RemoteCommandError: The instance could not write it.
             UnreachableError: The connection broke; part of the tree may have been written.
+        """
+
+    def send_files(
+        self, files: Sequence[SentFile], target: str, *, on_sent: Callable[[int], None] | None = None
+    ) -> None:
+        """Copy listed files, folders and links to the folder `target` on the instance (made if missing).
+
+        Args:
+            files: Folders before their content.
+            target: As of `send_tree`.
+            on_sent: Called with the bytes of each piece of a file that is on its way.
+
+        Raises:
+            RecipeError: A file cannot be read, or changed meanwhile.
+            RemoteCommandError, UnreachableError: As of `send_tree`.
         """
 
     def send_bytes(self, content: bytes, target: str, *, mode: int = 0o644) -> None:

@@ -21,10 +21,12 @@ from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe, Setup
 from dlcloud.core.remote import Connection
+from dlcloud.core.sent_files import IGNORE_FILE
 from dlcloud.core.untrusted import printable
 from dlcloud.core.wait import wait_until
 from dlcloud.detached.rules import FILES, relocate_recipe
 from dlcloud.detached.state import copy_cluster
+from dlcloud.launch.files import check_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import INHERITED, LOG_TAIL_LINES, parse_job_state, start_job
 from dlcloud.launch.setup import FOLDER, JOB, prepare
@@ -45,7 +47,7 @@ JOB_FOLDER = f"{FOLDER}/runs/control"
 OLDEST_PYTHON = "3.11.4"
 """As `requires-python` in pyproject.toml."""
 
-RUNTIME = ("boto3", "click", "paramiko", "pydantic", "pyyaml", "rich", "tabulate")
+RUNTIME = ("boto3", "click", "paramiko", "pathspec", "pydantic", "pyyaml", "rich", "tabulate")
 """As `dependencies` in pyproject.toml."""
 
 GIVEN_UP = "given up"
@@ -160,7 +162,10 @@ class HandOver:
         connection.check(f"rm -rf {CONTROL}/recipe {CONTROL}/home {JOB_FOLDER}")
         connection.send_bytes(relocate_recipe(recipe).encode(), f"{CONTROL}/recipe/recipe.yaml")
         if recipe.workload.files is not None:
-            connection.send_tree(recipe_folder / recipe.workload.files, f"{CONTROL}/recipe/{FILES}")
+            files = check_files(recipe_folder / recipe.workload.files)
+            connection.send_files(files.entries, f"{CONTROL}/recipe/{FILES}")
+            # They are chosen: without their repository, the same ignore files would leave out other ones.
+            connection.send_bytes(b"!*\n", f"{CONTROL}/recipe/{IGNORE_FILE}")
 
     def _send_home(self, connection: Connection, recipe: Recipe, folder: str) -> None:
         cluster = replace(

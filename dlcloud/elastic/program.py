@@ -9,6 +9,7 @@ import dlcloud.trainer
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Elastic, Recipe
+from dlcloud.launch.files import check_files
 from dlcloud.trainer.settings import LIGHTHOUSE_PORT
 
 PACKAGE = Path(dlcloud.trainer.__file__).parent
@@ -126,6 +127,8 @@ def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> Program:
         raise RecipeError(
             f"workload.files: {files} does not exist", "the path is relative to the recipe's folder"
         )
+    if files is not None:
+        check_files(files)
     return Program(
         run=run,
         command=workload.command,

@@ -15,6 +15,7 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
 from dlcloud.elastic.program import CONTROL, PACKAGE, Coordinator, Program, control_file
+from dlcloud.launch.files import send_files
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.peers import Peer
@@ -182,7 +183,8 @@ class Workers:
         folder = folder_of(run)
         connection.send_tree(PACKAGE, f"{folder}/trainer")
         if program.files is not None:
-            connection.send_tree(program.files, f"{folder}/work")
+            work = f"{folder}/work"
+            send_files(connection, program.files, work, clock=launcher.clock, emit=launcher.emit)
         self._send_control(connection, member, run)
         command = program.agent(python, worker=member.instance.instance_id, coordinator=self.coordinator())
         connection.send_bytes(command.encode(), f"{folder}/command")

@@ -3,12 +3,13 @@
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from dlcloud.core.errors import RemoteCommandError, UnreachableError
 from dlcloud.core.remote import Completed, Endpoint
+from dlcloud.core.sent_files import SentFile
 from dlcloud.core.untrusted import printable
 from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
@@ -74,6 +75,11 @@ class SshConnection:
 
     def send_tree(self, source: Path, target: str, *, only: Callable[[Path], bool] | None = None) -> None:
         copy.send_tree(self, source, target, only=only, compress=self._compress)
+
+    def send_files(
+        self, files: Sequence[SentFile], target: str, *, on_sent: Callable[[int], None] | None = None
+    ) -> None:
+        copy.send_files(self, files, target, on_sent=on_sent, compress=self._compress)
 
     def send_bytes(self, content: bytes, target: str, *, mode: int = 0o644) -> None:
         copy.send_bytes(self, content, target, mode=mode)

@@ -8,15 +8,16 @@ import io
 import secrets
 import shlex
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from dlcloud.core.errors import RecipeError, RemoteCommandError
 from dlcloud.core.remote import Endpoint
+from dlcloud.core.sent_files import SentFile
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
-from dlcloud.ssh.tree import Entry, list_entries
+from dlcloud.ssh.tree import list_entries
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -46,11 +47,22 @@ def send_tree(
     shell: Shell, source: Path, target: str, *, only: Callable[[Path], bool] | None, compress: bool
 ) -> None:
     """Copy a file, or the content of a folder, into the folder `target`; see `core.remote.Connection`."""
-    entries = list_entries(source, only=only)
+    send_files(shell, list_entries(source, only=only), target, on_sent=None, compress=compress)
+
+
+def send_files(
+    shell: Shell,
+    files: Sequence[SentFile],
+    target: str,
+    *,
+    on_sent: Callable[[int], None] | None,
+    compress: bool,
+) -> None:
+    """Copy listed files into the folder `target`; see `core.remote.Connection`."""
     folder = shlex.quote(not_an_option(target))
     # -o: what is unpacked belongs to the user who logs in, root included.
     command = f"mkdir -p {folder} && tar -x{'z' if compress else ''}of - -C {folder}"
-    shell.feed(command, lambda write: _pack(entries, write, compress=compress))
+    shell.feed(command, lambda write: _pack(files, write, on_sent=on_sent, compress=compress))
 
 
 def send_bytes(shell: Shell, content: bytes, target: str, *, mode: int) -> None:
@@ -67,32 +79,48 @@ def send_bytes(shell: Shell, content: bytes, target: str, *, mode: int) -> None:
     shell.check(command, stdin=content)
 
 
-def _pack(entries: list[Entry], write: Write, *, compress: bool) -> None:
+def _pack(
+    files: Sequence[SentFile], write: Write, *, on_sent: Callable[[int], None] | None, compress: bool
+) -> None:
     sink = _Sink(write)
     packed = gzip.GzipFile(fileobj=sink, mode="wb", compresslevel=_GZIP_LEVEL) if compress else sink
     try:
         with packed, tarfile.open(fileobj=packed, mode="w|", bufsize=_BLOCK) as archive:
-            for entry in entries:
-                _pack_one(archive, entry)
+            for file in files:
+                _pack_one(archive, file, on_sent)
     except OSError as e:
         raise RecipeError(f"cannot send {e.filename or 'a file'}: {e.strerror or e}") from e
 
 
-def _pack_one(archive: tarfile.TarFile, entry: Entry) -> None:
+def _pack_one(archive: tarfile.TarFile, file: SentFile, on_sent: Callable[[int], None] | None) -> None:
     archive.inodes.clear()  # type: ignore[attr-defined]  # a hard link is sent as a file
-    member = archive.gettarinfo(str(entry.path), arcname=entry.name)
+    member = archive.gettarinfo(str(file.path), arcname=file.name)
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     if not member.isreg():
         archive.addfile(member)
         return
-    with entry.path.open("rb") as content:
-        archive.addfile(member, content)
+    with file.path.open("rb") as content:
+        archive.addfile(member, content if on_sent is None else _Counted(content, on_sent))
 
 
 def not_an_option(path: str) -> str:
     """Return a path that no program takes for an option."""
     return f"./{path}" if path.startswith("-") else path
+
+
+class _Counted(io.RawIOBase):
+    """A file to read from, which counts what is read."""
+
+    def __init__(self, content: BinaryIO, on_read: Callable[[int], None]) -> None:
+        super().__init__()
+        self._content = content
+        self._on_read = on_read
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._content.read(size)
+        self._on_read(len(piece))
+        return piece
 
 
 class _Sink(io.RawIOBase):

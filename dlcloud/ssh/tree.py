@@ -3,24 +3,16 @@
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dlcloud.core.errors import RecipeError
+from dlcloud.core.sent_files import SentFile
 
 EXCLUDED = frozenset({"__pycache__", ".git"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A file, folder or link, and its name relative to the target folder."""
-
-    path: Path
-    name: str
-
-
-def list_entries(source: Path, *, only: Callable[[Path], bool] | None = None) -> list[Entry]:
+def list_entries(source: Path, *, only: Callable[[Path], bool] | None = None) -> list[SentFile]:
     """List the file `source` itself, or the content of the folder.
 
     Sockets, pipes and devices are left out, as are `__pycache__` and `.git`.
@@ -33,7 +25,7 @@ def list_entries(source: Path, *, only: Callable[[Path], bool] | None = None) ->
         RecipeError: There is no `source`, it cannot be read, or a link in it leads out of it.
     """
     if source.is_file():
-        return [Entry(path=source.resolve(), name=source.name)]
+        return [SentFile(path=source.resolve(), name=source.name)]
     if not source.is_dir():
         raise RecipeError(f"cannot send {source}: no such file or folder")
     return [entry for entry in _walk(source) if only is None or entry.path.is_dir() or only(Path(entry.name))]
@@ -53,22 +45,26 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
 
 
-def _walk(source: Path) -> Iterator[Entry]:
+def _walk(source: Path) -> Iterator[SentFile]:
     root = source.resolve()
     for folder, folders, files in os.walk(root, onerror=_raise_unreadable):
         folders[:] = sorted(name for name in folders if name not in EXCLUDED)
         for name in [*folders, *sorted(files)]:
             path = Path(folder) / name
             if path.is_symlink():
-                _check_link(path, root)
+                check_link(path, root)
             elif not stat.S_ISREG(mode := path.lstat().st_mode) and not stat.S_ISDIR(mode):
                 continue
             if name not in EXCLUDED:
-                yield Entry(path=path, name=str(path.relative_to(root)))
+                yield SentFile(path=path, name=str(path.relative_to(root)))
 
 
-def _check_link(link: Path, root: Path) -> None:
-    """Refuse a link that would lead elsewhere, or outside, on the instance."""
+def check_link(link: Path, root: Path) -> None:
+    """Refuse a link that would lead elsewhere, or outside, on the instance.
+
+    Raises:
+        RecipeError: It would.
+    """
     target = link.readlink()
     as_written = os.path.normpath(link.parent / target)
     inside = all(Path(end).is_relative_to(root) for end in (as_written, os.path.realpath(link)))

@@ -36,6 +36,7 @@ class FakeMachine:
     failing: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
     trees: list = field(default_factory=list)
+    sent: list = field(default_factory=list)
     commands: list = field(default_factory=list)
     stdin: dict = field(default_factory=dict)
     started: list = field(default_factory=list)
@@ -96,6 +97,13 @@ class FakeConnection:
         self.machine.trees.append((source, target, only))
         if source.is_file():
             self.machine.files[f"{target}/{source.name}"] = (source.read_bytes(), 0o644)
+
+    def send_files(self, files, target, *, on_sent=None):
+        self._alive()
+        self.machine.sent.append(([file.name for file in files], target))
+        for file in files:
+            if on_sent is not None:
+                on_sent(file.size)
 
     def send_bytes(self, content, target, *, mode=0o644):
         self._alive()

@@ -332,11 +332,13 @@ def test_the_set_up_of_the_recipe_runs_before_the_program(world):
 def test_the_users_files_travel_to_the_work_folder(world, tmp_path):
     one = machine()
     there = world(one)
+    (tmp_path / "src" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "src" / "train.py").touch()
     (run,) = there.runner(program=replace(PROGRAM, files=tmp_path / "src")).run_all(there.members)
-    source, target, only = one.trees[1]
-    assert (source, target) == (tmp_path / "src", f"dlcloud/runs/{run.run_id}/work")
-    assert only(Path("train.py"))
-    assert not only(Path("pkg/__pycache__/train.pyc"))
+    assert one.sent == [(["train.py"], "dlcloud/files/tree")]
+    assert any(
+        command.endswith(f"finish dlcloud/files dlcloud/runs/{run.run_id}/work") for command in one.stdin
+    )
 
 
 def test_the_tail_of_a_log(tmp_path):

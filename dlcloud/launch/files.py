@@ -1,0 +1,112 @@
+"""Send the user's files to an instance: all at first, then only what changed, as rsync would."""
+
+import json
+import shlex
+import time
+from pathlib import Path
+
+from dlcloud.core.errors import RemoteCommandError
+from dlcloud.core.events import Emit, Progress, stage
+from dlcloud.core.protocols import Clock
+from dlcloud.core.remote import Connection
+from dlcloud.core.sent_files import Changes, FileSet, count_files, format_size
+from dlcloud.core.untrusted import parse_json
+from dlcloud.launch.setup import FOLDER
+from dlcloud.resources.texts import template
+from dlcloud.ssh.listing import list_files
+
+COPY = f"{FOLDER}/files"
+"""The folder on an instance of the copy that runs are given; nothing else writes there."""
+
+PROGRAM = f"{FOLDER}/files.py"
+RUN = f"python3 -I -S {PROGRAM}"
+SOURCE = ""
+"""The name in a manifest of the folder that it describes: no file has it."""
+
+PROGRESS_EVERY_S = 1.0
+
+
+def check_files(source: Path) -> FileSet:
+    """Return the files of a folder, or the one file, if they can be sent.
+
+    Raises:
+        RecipeError: They cannot be read, are too many or too large.
+    """
+    files = list_files(source)
+    files.check()
+    return files
+
+
+def send_files(connection: Connection, source: Path, work: str, *, clock: Clock, emit: Emit) -> None:
+    """Send a folder's content, or one file, to the folder `work` of a run.
+
+    Raises:
+        RecipeError: As `check_files`.
+        RemoteCommandError, UnreachableError: The instance could not take it.
+    """
+    files, now_ns = check_files(source), time.time_ns()
+    instance_id = connection.endpoint.instance_id
+    connection.send_bytes(template("files.py").encode(), PROGRAM)
+    stamps = _manifest(connection)
+    is_known = stamps.pop(SOURCE, None) == str(source.resolve())
+    changes = files.changes(stamps) if is_known else Changes(sent=files.entries, removed=())
+    if changes.sent or changes.removed or not is_known:
+        names = list(changes.removed) if is_known else None
+        with stage(emit, clock, _describe(files, changes), instance_id=instance_id):
+            connection.check(f"{RUN} remove {COPY}", stdin=json.dumps(names).encode())
+            reporter = _Reporter(clock, emit, instance_id, total=sum(entry.size for entry in changes.sent))
+            connection.send_files(changes.sent, f"{COPY}/tree", on_sent=reporter.add)
+    manifest = {SOURCE: str(source.resolve()), **files.manifest(now_ns)}
+    connection.check(f"{RUN} finish {COPY} {shlex.quote(work)}", stdin=json.dumps(manifest).encode())
+
+
+def _manifest(connection: Connection) -> dict[str, str]:
+    """Return the manifest of an instance; without an intact one, everything is sent."""
+    try:
+        content = parse_json(connection.check(f"{RUN} manifest {COPY}").decode())
+    except (ValueError, RemoteCommandError):
+        return {}
+    is_manifest = isinstance(content, dict) and all(map(_is_entry, content.items()))
+    return content if is_manifest else {}
+
+
+def _is_entry(item: tuple[object, object]) -> bool:
+    """True if an entry of a manifest can be true: a stamp, of what lies inside."""
+    name, stamp = item
+    inside = isinstance(name, str) and not name.startswith("/") and ".." not in name.split("/")
+    return inside and isinstance(stamp, str)
+
+
+def _describe(files: FileSet, changes: Changes) -> str:
+    size = format_size(sum(entry.size for entry in changes.sent))
+    if len(changes.sent) == len(files.entries):
+        return f"sending {count_files(files.count)}, {size}"
+    removed = f", removing {len(changes.removed):,}" if changes.removed else ""
+    return f"sending {len(changes.sent):,} of {count_files(files.count)} that changed, {size}{removed}"
+
+
+class _Reporter:
+    """Emits how much is sent, now and then.
+
+    Args:
+        clock: Paces the events.
+        emit: Takes them.
+        instance_id: Of the receiver.
+        total: Bytes to be sent.
+    """
+
+    def __init__(self, clock: Clock, emit: Emit, instance_id: str, *, total: int) -> None:
+        self._clock, self._emit, self._instance_id, self._total = clock, emit, instance_id, total
+        self._sent = 0
+        self._due = clock.monotonic() + PROGRESS_EVERY_S
+
+    def add(self, size: int) -> None:
+        """Count bytes that are sent."""
+        self._sent += size
+        if self._clock.monotonic() < self._due:
+            return
+        self._due = self._clock.monotonic() + PROGRESS_EVERY_S
+        message = f"sent {format_size(self._sent)} of {format_size(self._total)}"
+        self._emit(
+            Progress(message=message, instance_id=self._instance_id, done=self._sent, total=self._total)
+        )
