@@ -75,7 +75,7 @@ def _pieces(context: "Context", run: Run, *, follow: bool) -> Iterator[bytes]:
     if run.state is not RunState.RUNNING:
         raise RecipeError(f"the log of {run.run_id} was not copied back ({run.state})", "dlcloud cost-report")
     cluster, member = _instance_of(context, run)
-    connection = context.dialer(cluster).dial(member.instance.endpoint(cluster.user))
+    connection = context.admitting_dialer(cluster).dial(member.instance.endpoint(cluster.user))
     return connection.stream(log_command(run, follow=follow))
 
 

@@ -18,6 +18,7 @@ from dlcloud.core.remote import Connection
 from dlcloud.detached.handover import COMMAND, CONTROL, JOB_FOLDER, job_state
 from dlcloud.detached.locate import DetachedCluster, find_detached, is_run_of
 from dlcloud.detached.state import check_copy, import_cluster, run_ids
+from dlcloud.launch.admit import move_access
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.ssh.command_line import ssh_command
@@ -111,8 +112,7 @@ class DetachedClusters:
         from dlcloud.ssh.keys import create_key  # noqa: PLC0415
 
         cloud = self.cloud(detached.cloud, detached.region, detached.profile)
-        group_id = cloud.create_security_group(detached.cluster_id, detached.tags)
-        cloud.allow_ssh(group_id, cloud.caller_cidr())
+        move_access(cloud, detached.cluster_id, self.emit)
         with tempfile.TemporaryDirectory() as temporary:
             key = self.store.paths.key(detached.cluster_id)
             if not key.exists():

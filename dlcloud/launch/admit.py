@@ -40,18 +40,24 @@ class AdmittingDialer:
         """Admit this machine's address; True if it was not admitted before this command."""
         with self._lock:
             if self._has_moved is None:
-                self._has_moved = self._move_access()
+                self._has_moved = move_access(self.cloud, self.cluster_id, self.emit)
             return self._has_moved
 
-    def _move_access(self) -> bool:
-        try:
-            cidr = self.cloud.caller_cidr()
-            replaced = self.cloud.move_ssh(self.cluster_id, cidr)
-        except CloudError as error:
-            self.emit(Warned(message=f"SSH is not allowed from this machine's present address: {error}"))
-            return False
-        if replaced is None:
-            return False
-        instead = f", no longer from {', '.join(replaced)}" if replaced else ""
-        self.emit(Notice(message=f"this machine's address has changed: SSH is allowed from {cidr}{instead}"))
-        return True
+
+def move_access(cloud: Cloud, cluster_id: str, emit: Emit) -> bool:
+    """Let this machine's present address reach a cluster over SSH, in place of earlier ones.
+
+    Returns:
+        True if it could not before; it is said. What stands in the way of it is said, too.
+    """
+    try:
+        cidr = cloud.caller_cidr()
+        replaced = cloud.move_ssh(cluster_id, cidr)
+    except CloudError as error:
+        emit(Warned(message=f"SSH is not allowed from this machine's present address: {error}"))
+        return False
+    if replaced is None:
+        return False
+    instead = f", no longer from {', '.join(replaced)}" if replaced else ""
+    emit(Notice(message=f"this machine's address has changed: SSH is allowed from {cidr}{instead}"))
+    return True

@@ -1,5 +1,6 @@
 """How instances boot: how long SSH takes to answer, by type, and the boots that fail on demand."""
 
+import errno
 import threading
 from enum import StrEnum
 
@@ -49,3 +50,7 @@ class Boots:
     def delay_s(self, instance_type: str, fault: BootFault | None) -> float:
         """Return for how long SSH does not answer yet."""
         return float("inf") if fault is BootFault.SILENT else self.scale * ec2_boot_s(instance_type)
+
+
+async def fail_boot() -> None:
+    raise OSError(errno.EIO, "this boot was to fail")

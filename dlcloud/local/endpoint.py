@@ -27,6 +27,7 @@ from dlcloud.local.capacity import VcpuQuotas
 from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.faults import FaultInjector
+from dlcloud.local.firewall import GROUP_ACTIONS
 from dlcloud.local.fleets import POOL_ERROR_HEADER, is_pool_error
 from dlcloud.local.instances import Instances
 from dlcloud.local.moto_app import Wsgi
@@ -154,6 +155,8 @@ class Endpoint:
         else:
             reply = self._tokens.once(token, call, lambda: self._carry_out(call, environ))
         self.visibility.record(call, reply)
+        if call.service == "ec2" and call.action in GROUP_ACTIONS:
+            self.instances.apply_security_groups()
         return reply
 
     def _carry_out(self, call: Call, environ: dict[str, Any]) -> Reply:

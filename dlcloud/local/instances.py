@@ -15,7 +15,7 @@ from typing import Any
 
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.local.addresses import AddressPool, Listeners, has_many_addresses
-from dlcloud.local.boots import BootFault, Boots
+from dlcloud.local.boots import BootFault, Boots, fail_boot
 from dlcloud.local.capacity import Capacity
 from dlcloud.local.image_copies import images_folder, make_image
 from dlcloud.local.instance import LocalInstance
@@ -91,7 +91,7 @@ class Instances:
         self.isolation = isolation
         self._paths = paths
         self._loop = loop
-        self._addresses = AddressPool(many=has_many_addresses())
+        self._addresses = AddressPool(many=has_many_addresses(), instance_users=isolation.users)
         self._interpreter = interpreter
         self._entries: dict[str, _Entry] = {}
         self._naming: asyncio.TimerHandle | None = None
@@ -141,8 +141,13 @@ class Instances:
             if entry.record.state is InstanceState.STOPPED:
                 listeners = self._addresses.take()
                 entry.record.start()
-                entry.record.set_address(listeners.host, listeners.ssh_port)
+                entry.record.take_address(listeners)
                 self._loop.call_soon_threadsafe(self._start_again, entry, listeners)
+
+    def apply_security_groups(self) -> None:
+        """Let the rules of the security groups, as they are now, decide on new connections to port 22."""
+        for entry in self._all():
+            entry.instance.listeners.ssh.admit(entry.record.ssh_sources())
 
     def interrupt(self, instance_id: str, *, grace_s: float, rebalance: bool) -> bool:
         """Give an interruption notice and terminate after the grace; False if the instance does not run."""
@@ -271,9 +276,8 @@ class Instances:
 
     def _create(self, record: InstanceRecord) -> _Entry:
         instance_id = record.instance_id
-        listeners = self._addresses.take()
-        record.set_address(listeners.host, listeners.ssh_port)
-        fault = self.boots.next_fault()
+        listeners, fault = self._addresses.take(), self.boots.next_fault()
+        record.take_address(listeners)
         identity, root = record.identity(), self._paths.instances / instance_id
         instance = LocalInstance(
             identity=identity,
@@ -299,7 +303,7 @@ class Instances:
     def _start_boots(self, entries: list[_Entry]) -> None:
         for entry in entries:
             name = f"boot {entry.record.instance_id}"
-            boot = _fail if entry.fault in _END_REASONS else entry.instance.boot
+            boot = fail_boot if entry.fault in _END_REASONS else entry.instance.boot
             entry.boot = self._loop.create_task(self._boot(entry, boot), name=name)
 
     def _start_again(self, entry: _Entry, listeners: Listeners) -> None:
@@ -388,10 +392,6 @@ class Instances:
             work.close()
             return
         asyncio.run_coroutine_threadsafe(work, self._loop).add_done_callback(_log_failure)
-
-
-async def _fail() -> None:
-    raise OSError(errno.EIO, "this boot was to fail")
 
 
 def _log_failure(done: "Future[None]") -> None:

@@ -8,7 +8,9 @@ from enum import Enum
 from typing import Any
 
 from dlcloud.core.instance import InstanceState, Market
+from dlcloud.local.addresses import Listeners
 from dlcloud.local.capacity import Pool
+from dlcloud.local.firewall import Sources, ssh_sources
 from dlcloud.local.identity import Identity
 from dlcloud.local.metadata_documents import metadata_documents
 
@@ -119,6 +121,10 @@ class InstanceRecord:
         names = (self.instance_id, self._instance.private_dns_name, self._instance.public_dns_name)
         return tuple(str(name) for name in names if name)
 
+    def ssh_sources(self) -> Sources:
+        """Return from where the instance's security groups let connections reach its port 22."""
+        return ssh_sources(self._instance.security_groups)
+
     def profile(self) -> Any | None:  # noqa: ANN401 - moto's object
         """Return the instance profile that the instance has now, if any."""
         associations = self._instance.ec2_backend.iam_instance_profile_associations
@@ -142,8 +148,10 @@ class InstanceRecord:
             public_key=self._public_key(),
         )
 
-    def set_address(self, host: str, ssh_port: int) -> None:
-        """Make the instance's own loopback address its private one, and its public one if it has any."""
+    def take_address(self, listeners: Listeners) -> None:
+        """Make a loopback address the instance's private one, and its public one if it has any."""
+        host = listeners.host
+        listeners.ssh.admit(self.ssh_sources())
         card = self._instance.nics[0]
         card.delete_on_termination = True
         card.private_ip_address = host
@@ -151,7 +159,7 @@ class InstanceRecord:
             entry["PrivateIpAddress"] = host
         card.public_ip_auto_assign = self._public
         card.public_ip = host if self._public else None
-        self._instance.add_tags({SSH_PORT_TAG: str(ssh_port)})
+        self._instance.add_tags({SSH_PORT_TAG: str(listeners.ssh_port)})
 
     def set_state(self, state: InstanceState) -> None:
         self.state = state

@@ -85,8 +85,7 @@ class User:
 
     def alive(self) -> list[str]:
         """Return the ids of instances that exist, as the EC2 API lists them."""
-        endpoint = self._endpoint()
-        found = _client(endpoint.url, *endpoint.owner_key()).describe_instances()
+        found = self.ec2.describe_instances()
         return [
             instance["InstanceId"]
             for reservation in found["Reservations"]
@@ -106,6 +105,12 @@ class User:
             check=True,
         )
         return json.loads(done.stdout or "{}")
+
+    @property
+    def ec2(self) -> Any:
+        """Return a client of the local EC2, as its owner."""
+        endpoint = self._endpoint()
+        return _client(endpoint.url, *endpoint.owner_key())
 
     def _endpoint(self) -> LocalEndpoint:
         endpoint = LocalSite(self.home / ".dlcloud" / "local").find()

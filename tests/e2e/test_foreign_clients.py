@@ -136,7 +136,7 @@ def test_resources_and_waiters_of_boto3(rig, ec2):
     key_pair = ec2.create_key_pair(KeyName="resources", KeyType="ed25519")
     assert "PRIVATE KEY" in key_pair.key_material
     group = ec2.create_security_group(GroupName="resources", Description="ssh")
-    group.authorize_ingress(IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="192.0.2.1/32")
+    group.authorize_ingress(IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="127.0.0.1/32")
     [instance] = ec2.create_instances(
         ImageId=UBUNTU,
         InstanceType="c5.large",
