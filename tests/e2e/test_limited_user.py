@@ -59,6 +59,7 @@ def test_a_user_with_the_policy_does_a_whole_life(user, limited):
     someone.run("resize", "x", "1")
     someone.run("resize", "x", "2")
     assert len(user.alive()) == 2
+    someone.run("bench", "--recipe", "recipe.yaml", "-i", "c5.xlarge", "--spot", "--yes")
     someone.run("gc", "--cloud", "local")
     someone.run("down", "x")
     assert user.alive() == []
