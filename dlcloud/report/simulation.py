@@ -42,7 +42,8 @@ def _section(job: Job, rows: Sequence[Row], notes: Sequence[str]) -> Section:
 
 
 def _cells(row: Row) -> list[str]:
-    cells = [row.policy, f"{row.cost:.3f}", f"{row.low:.3f}–{row.high:.3f}", f"{row.over_bound:.3f}"]
+    over = "" if row.over_bound is None else f"{row.over_bound:.3f}"
+    cells = [row.policy, f"{row.cost:.3f}", f"{row.low:.3f}–{row.high:.3f}", over]
     if row.policy == BOUND:
         return cells + [""] * (len(TITLES) - len(cells))
     hours = "never" if row.hours is None else f"{row.hours:.1f}"

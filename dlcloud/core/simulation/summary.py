@@ -22,7 +22,7 @@ class Row:
         windows: How many were replayed.
         usd: Mean cost.
         cost: Mean cost over that of all on-demand; `low` and `high` are its 95 % interval over the windows.
-        over_bound: Mean cost over the mean bound.
+        over_bound: Mean cost over the mean bound; None where free spot instances could do all of it.
         hours: Mean time to the end, of those that ended.
         interruptions: Mean number of spot instances taken away.
         missed: Windows that ended after the deadline, or never.
@@ -36,7 +36,7 @@ class Row:
     cost: float
     low: float
     high: float
-    over_bound: float
+    over_bound: float | None
     hours: float | None = None
     interruptions: float | None = None
     missed: int | None = None
@@ -80,5 +80,5 @@ def _row(policy: str, job: Job, costs: Sequence[float], bounds: Sequence[float])
         cost=mean,
         low=mean - half,
         high=mean + half,
-        over_bound=fmean(costs) / bound if bound > 0 else float("inf"),
+        over_bound=fmean(costs) / bound if bound > 0 else None,
     )

@@ -38,6 +38,11 @@ def test_any_trace_is_simulated_or_refused_with_its_line(record_property):
     record_property("traces", {**counts, "refused": len(messages)})
 
 
+def test_free_spot_instances_leave_the_ratio_to_the_bound_open():
+    live_through(JSON_WINDOW.replace('"prices": [1, 1, 0.5, 1, 2.5]', '"prices": [0, 0, 0, 0, 0]'), "t.json")
+    live_through('{"metadata": {"gap_seconds": 1e6}, "data": [9], "prices": [0]}', "t.json")
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
