@@ -236,6 +236,9 @@ class Up:
 
     def _check_program(self) -> None:
         """Refuse a program at fault before anything is asked of a cloud."""
+        from dlcloud.cli.script_check import warn_of_script
+
+        warn_of_script(self.file.recipe.workload, self._folder, self.context.emit)
         if self.detach:
             from dlcloud.detached.rules import check_detachable
 

@@ -13,6 +13,10 @@ from dlcloud.launch.files import check_files
 from dlcloud.trainer.settings import LIGHTHOUSE_PORT
 
 PACKAGE = Path(dlcloud.trainer.__file__).parent
+ALIAS = b"""# Scripts import dlcloud.trainer, as on a laptop: it is the folder trainer beside this one.
+import os
+__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+"""
 REQUIREMENTS = PACKAGE / "requirements" / "elastic.txt"
 CONTROL = "control.json"
 PORT = LIGHTHOUSE_PORT

@@ -14,7 +14,7 @@ from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
-from dlcloud.elastic.program import CONTROL, PACKAGE, Coordinator, Program, control_file
+from dlcloud.elastic.program import ALIAS, CONTROL, PACKAGE, Coordinator, Program, control_file
 from dlcloud.launch.files import send_files
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.packages import requirements_on
@@ -182,6 +182,7 @@ class Workers:
         run = self._jobs.new_run(member, recipe.name, image_id=self.image_id, setup_at=setup_at)
         folder = folder_of(run)
         connection.send_tree(PACKAGE, f"{folder}/trainer")
+        connection.send_bytes(ALIAS, f"{folder}/dlcloud/__init__.py")
         if program.files is not None:
             work = f"{folder}/work"
             send_files(connection, program.files, work, clock=launcher.clock, emit=launcher.emit)

@@ -1,6 +1,42 @@
 """Elastic training: workers join, drain and die at any step; no step, sample or learning rate is lost by it.
 
+    from dlcloud.trainer import device, train
+
 Stand-alone, copied alone to instances: imports the standard library, PyTorch and itself, never the
 launcher. Must never take a step twice, or start a run over that has begun. A script adopts it in a few lines:
 `training.py` says how, `examples/own_script.py` shows it whole, `python3 -m trainer.agent` runs it.
+Importing it needs no PyTorch: only what a script calls does.
 """
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from .drain import DrainedError as DrainedError
+    from .loop import Outcome as Outcome
+    from .training import device as device
+    from .training import train as train
+
+_HOMES = {"train": "training", "device": "training", "Outcome": "loop", "DrainedError": "drain"}
+_FUNCTIONS = ("train", "device")
+
+__all__ = ["DrainedError", "Outcome", "device", "train"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever is imported
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _FUNCTIONS and find_spec("torch") is None:
+        return _without_torch(name)
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def _without_torch(name: str) -> Callable[..., NoReturn]:
+    """Return what fails when it is called: the script can be imported, and read by editors and tests."""
+
+    def call(*_: object, **__: object) -> NoReturn:
+        raise ModuleNotFoundError(f"dlcloud.trainer.{name} needs PyTorch: pip install torch", name="torch")
+
+    return call

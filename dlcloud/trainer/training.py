@@ -1,6 +1,6 @@
 """Train a plain PyTorch model elastically, in a few lines of your own script.
 
-    from trainer.training import train
+    from dlcloud.trainer import train
 
     torch.manual_seed(0)
     model = Net()

@@ -12,7 +12,8 @@ Workers may come and go at every step. Ctrl-C or SIGTERM lets one leave; kill -9
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
-from trainer.training import device, train
+
+from dlcloud.trainer import device, train
 
 BATCH, EPOCHS, WARM_UP_STEPS = 64, 5, 20
 
