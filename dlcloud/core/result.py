@@ -38,8 +38,8 @@ class Metric:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The bounds; None where there are none, or they do not differ."""
-        if self.low is None or self.high is None or self.low == self.high:
+        """The bounds; None where there are none, they do not differ, or the lower is the higher."""
+        if self.low is None or self.high is None or self.low >= self.high:
             return None
         return self.low, self.high
 

@@ -5,7 +5,9 @@ folder that keeps the inputs that reached new code. It needs atheris, which no t
 """
 
 import contextlib
+import importlib
 import json
+import pkgutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,7 +19,12 @@ import atheris
 import pytest
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "unit/hostile"), str(Path(__file__).parents[2])]
+PACKAGES = ("cli", "core", "report", "store")
 with atheris.instrument_imports(include=["dlcloud", "yaml"]):
+    # Before commands import what they need: by then nothing would be instrumented.
+    for package in map(importlib.import_module, [f"dlcloud.{name}" for name in PACKAGES]):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
     from command_lines import check, no_cloud, run
     from input_texts import COMMANDS, RECIPES, WORDS, hostile_arguments
     from record_lines import RECORDS, hostile_line

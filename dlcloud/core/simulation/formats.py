@@ -125,11 +125,12 @@ def _csv_counts() -> Reader:
     def read(line: str) -> Iterator[tuple[float, int]]:
         nonlocal last
         fields = line.split(",")
-        if len(fields) != 2 or not fields[1].strip().isdecimal():  # noqa: PLR2004
+        digits = fields[-1].strip()
+        if len(fields) != 2 or not digits.isdecimal():  # noqa: PLR2004
             raise _FaultError(f"expected ms,number or ms,add,node: {_short(line)}")
-        if len(fields[1]) > _MOST_DIGITS or int(fields[1]) > _MOST_INSTANCES:
-            raise _FaultError(f"{_short(fields[1])} instances are more than any pool has")
-        count, before = int(fields[1]), last
+        if len(digits) > _MOST_DIGITS or int(digits) > _MOST_INSTANCES:
+            raise _FaultError(f"{_short(digits)} instances are more than any pool has")
+        count, before = int(digits), last
         last = count
         yield _milliseconds(fields[0]), count - before
 

@@ -53,7 +53,7 @@ def no_cloud(patch, home: Path) -> Iterator[Path]:
     patch.setattr(Context, "_clients", refuse)
     for name in ("start", "stop"):
         patch.setattr(LocalSite, name, not_started)
-    patch.setattr(sys, "stdin", io.StringIO())
+    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     patch.setenv("DLCLOUD_HOME", str(home))
     folder = home.parent / "c"
     folder.mkdir(parents=True)

@@ -3,6 +3,7 @@
 DLCLOUD_FUZZ sets the number of lines (default 600), DLCLOUD_FUZZ_SEED the seed, which a failure names.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from random import Random
 
 import pytest
 
-from dlcloud.core.result import parse_record
+from dlcloud.core.result import Metric, parse_record
 from dlcloud.core.untrusted import parse_json, printable
 from dlcloud.store.database import Database
 
@@ -36,6 +37,19 @@ def test_readers_of_records_take_whatever_an_instance_sends(tmp_path):
             raise AssertionError(f"DLCLOUD_FUZZ_SEED={SEED}, run {number}: {error!r}") from error
         unsafe = [text for text in texts if CONTROL.search(text)]
         assert not unsafe, f"DLCLOUD_FUZZ_SEED={SEED}, run {number}"
+    database.close()
+
+
+def test_an_interval_whose_ends_are_swapped_is_none(tmp_path):
+    """It was the logarithm of a negative number where a winner is looked for."""
+    values = {"value": 10.5, "low": 10.0, "high": -1, "unit": "images/s", "samples": 9}
+    records = [
+        {"record": "result", "case": "c", "setting": setting, "metrics": {"throughput": values}}
+        for setting in ("a", "b")
+    ]
+    assert Metric(**values).interval is None
+    database = Database(tmp_path / "store.sqlite")
+    assert read_all(database, "r-1", [f"{json.dumps(record)}\n".encode() for record in records])
     database.close()
 
 

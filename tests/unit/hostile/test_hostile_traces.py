@@ -38,6 +38,11 @@ def test_any_trace_is_simulated_or_refused_with_its_line(record_property):
     record_property("traces", {**counts, "refused": len(messages)})
 
 
+def test_a_separator_before_a_count_is_blank_space():
+    """Found by tests/fuzz: int() takes less for blank than strip() does."""
+    live_through("0,\x1f5", "t.csv")
+
+
 def test_free_spot_instances_leave_the_ratio_to_the_bound_open():
     live_through(JSON_WINDOW.replace('"prices": [1, 1, 0.5, 1, 2.5]', '"prices": [0, 0, 0, 0, 0]'), "t.json")
     live_through('{"metadata": {"gap_seconds": 1e6}, "data": [9], "prices": [0]}', "t.json")
