@@ -4,7 +4,7 @@ import io
 import json
 import shlex
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -51,6 +51,13 @@ class Program:
     def minimum_python(self) -> str:
         """The oldest Python that it runs on; empty for the user's command, to which the image's belongs."""
         return "" if self.name == COMMAND else OLDEST_PYTHON
+
+    def on_nodes(self, line: str, nodes: int) -> "Program":
+        """Return the program for several nodes: `line` starts the user's command on all of them."""
+        arguments = list(self.arguments)
+        arguments[arguments.index("--run") + 1] = line
+        arguments[arguments.index("--case") + 1] += f" on {nodes} nodes"
+        return replace(self, arguments=tuple(arguments))
 
     def command(self, python: str, *, host: str, resume: bool = False) -> str:
         """Return the shell command that runs it, beside the user's files if there are any.

@@ -67,6 +67,16 @@ class Runner:
         connection = jobs.connect(member)
         run = jobs.find_unfinished(member, self.workload) or self._send(connection, member)
         jobs.start(connection, run, self.environment)
+        return self.follow(member, run)
+
+    def follow(self, member: Member, run: Run) -> Run:
+        """Follow a run that was started to its end, and copy its results here.
+
+        Raises:
+            RemoteCommandError: It failed.
+            InstanceError: Its instance is gone.
+        """
+        jobs = self._jobs
         # The program runs meanwhile: nothing waits for prices.
         self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
         with stage(
@@ -81,7 +91,15 @@ class Runner:
     def _send(self, connection: Connection, member: Member) -> Run:
         """Set an instance up, send it the program, and store the run that is about to start."""
         setup_at = self.managed.clock.now()
-        python = prepare(
+        python = self.prepare(connection, member)
+        run = self._jobs.new_run(member, self.workload, image_id=self.image_id, setup_at=setup_at)
+        self._send_program(connection, run, python)
+        self.managed.store.runs.add(run)
+        return run
+
+    def prepare(self, connection: Connection, member: Member) -> str:
+        """Set an instance up; return the interpreter of the program's environment."""
+        return prepare(
             connection,
             self.recipe.setup,
             requirements_on(self.managed, member.instance.instance_type, self.program.requirements),
@@ -89,17 +107,18 @@ class Runner:
             emit=self.managed.emit,
             minimum_python=self.program.minimum_python,
         )
-        run = self._jobs.new_run(member, self.workload, image_id=self.image_id, setup_at=setup_at)
-        self._send_program(connection, run, python)
-        self.managed.store.runs.add(run)
-        return run
 
-    def _send_program(self, connection: Connection, run: Run, python: str) -> None:
+    def send_files(self, connection: Connection, run: Run) -> None:
+        """Send the benchmarks and the user's files to a run's folder."""
         folder = folder_of(run)
         connection.send_tree(self.program.package, f"{folder}/benchmarks", only=is_sent)
         if self.program.files is not None:
             clock, emit = self.managed.clock, self.managed.emit
             send_files(connection, self.program.files, f"{folder}/work", clock=clock, emit=emit)
+
+    def _send_program(self, connection: Connection, run: Run, python: str) -> None:
+        folder = folder_of(run)
+        self.send_files(connection, run)
         earlier = self._earlier_records(run)
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")

@@ -265,6 +265,7 @@ class Up:
                 environment=self.environment,
             )
             return
+        from dlcloud.bench.nodes import run_workload
         from dlcloud.bench.run import Runner
 
         runner = Runner(
@@ -277,7 +278,7 @@ class Up:
         )
         earlier = {run.run_id for run in runs.of_cluster(launcher.cluster_id) if run.ended_at}
         try:
-            runner.run_all(members)
+            run_workload(runner, members)
         except DlcloudError as error:
             error.result_shown = self._print_results(launcher, earlier)
             raise

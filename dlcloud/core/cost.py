@@ -167,9 +167,20 @@ class MarketPrices:
         price = self.price(market)
         return None if price is None else price.hourly_usd
 
+    def times(self, nodes: int) -> "MarketPrices":
+        """Return the prices of several such instances together."""
+        if nodes == 1:
+            return self
+        prices = {"on_demand": self.on_demand, "spot": self.spot}
+        return MarketPrices(
+            **{name: p and replace(p, hourly_usd=p.hourly_usd * nodes) for name, p in prices.items()}
+        )
+
 
 def prices_of_run(run: Run, stored: MarketPrices | None, bundled: Price | None) -> MarketPrices:
     """Return a run's prices: those stored with it, then the price it was planned at, then the bundled one.
+
+    They are of all its nodes together.
 
     Args:
         run: Its `hourly_usd` is the planned price of its own market.
@@ -189,7 +200,8 @@ def prices_of_run(run: Run, stored: MarketPrices | None, bundled: Price | None) 
         )
         side = "on_demand" if run.market is Market.ON_DEMAND else "spot"
         prices = replace(prices, **{side: planned})
-    return prices if prices.on_demand is not None else replace(prices, on_demand=bundled)
+    prices = prices if prices.on_demand is not None else replace(prices, on_demand=bundled)
+    return prices.times(run.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +291,22 @@ def cost_of_run(run: Run, on_instance: Sequence[Run], period: BillingPeriod, now
         volume_usd=volume_usd(period.disk_gib, seconds, region=run.region),
         address_usd=address_usd(seconds),
         final=period.ended_at is not None,
+    )
+
+
+def cost_of_nodes(costs: Sequence[RunCost], nodes: int) -> RunCost:
+    """Return the cost of a job over several nodes, with the phases of rank 0, whose cost is the first.
+
+    `costs` may lack other nodes, as in an imported run: they are taken to cost what the others do.
+    """
+    priced = [cost.instance_usd for cost in costs if cost.instance_usd is not None]
+    share = Decimal(nodes) / len(costs)
+    return replace(
+        costs[0],
+        instance_usd=sum(priced, Decimal(0)) * share if len(priced) == len(costs) else None,
+        volume_usd=sum((cost.volume_usd for cost in costs), Decimal(0)) * share,
+        address_usd=sum((cost.address_usd for cost in costs), Decimal(0)) * share,
+        final=all(cost.final for cost in costs),
     )
 
 

@@ -215,7 +215,7 @@ class _Planner:
             on_demand_base=recipe.instances.on_demand_base,
             idle_minutes=recipe.budget.idle_minutes,
             max_usd=recipe.budget.max_usd,
-            one_zone=recipe.workload.elastic is not None
+            one_zone=(recipe.workload.elastic is not None or recipe.workload.nodes is not None)
             and not recipe.instances.spread_zones
             and recipe.deadline is None,
             instance_profile=recipe.instances.profile,

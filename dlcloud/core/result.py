@@ -126,6 +126,12 @@ class Run:
     exit_status: int | None = None
     setup_at: datetime | None = None
     """Begin of the set-up, when the instance answered; None for a run of an older dlcloud."""
+    nodes: int = 1
+    """The instances on which the workload ran at once, each with a run of its own."""
+    rank: int = 0
+    """Of the instance among the nodes; the run of rank 0 holds the records."""
+    head_run_id: str = ""
+    """The run of rank 0, for that of another node."""
 
     @property
     def rehearsal(self) -> bool:

@@ -84,6 +84,10 @@ class RemoteJobs:
         """Start a run; one that was started before goes on, so that after a crash none runs twice."""
         start_job(connection, folder_of(run), environment)
 
+    def stop(self, connection: Connection, run: Run) -> None:
+        """End the program of a run, with its child processes."""
+        connection.check(f"{JOB} stop {folder_of(run)}")
+
     def follow(self, member: Member, run: Run, handle: RecordHandler) -> Run:
         """Store records until the program has ended, whatever happens to the connection meanwhile.
 

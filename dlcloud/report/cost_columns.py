@@ -220,6 +220,7 @@ _PLACE = (
     Column(key="region", title="region", value=_path("run.region"), kind=str),
     Column(key="zone", title="zone", value=_path("run.zone"), kind=str),
     Column(key="market", title="market", value=_path("run.market.value"), kind=str),
+    Column(key="nodes", title="nodes", value=_path("run.nodes"), kind=int),
 )
 _KIND = (CASE, SETTING, Column(key="baseline", value=_path("result.baseline"), kind=bool))
 _SPEED = (

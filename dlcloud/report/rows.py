@@ -4,9 +4,9 @@ from collections.abc import Collection
 from datetime import datetime
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.cost import cost_of_run, prices_of_run
+from dlcloud.core.cost import RunCost, cost_of_nodes, cost_of_run, prices_of_run
 from dlcloud.core.errors import RecipeError
-from dlcloud.core.result import hardware_of
+from dlcloud.core.result import Run, hardware_of
 from dlcloud.core.result_row import MeasuredRun, ResultRow, rows_of_run
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.selection import Selection
@@ -57,20 +57,29 @@ def refuse_unknown(store: Measurements, selection: Selection) -> None:
 
 def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> list[MeasuredRun]:
     runs, starts, stored = store.runs(run_ids), store.start_records(run_ids), store.market_prices(run_ids)
-    instances = {run.instance_id for run in runs}
+    workers = store.runs_of_workers([run.run_id for run in runs if run.nodes > 1])
+    instances = {run.instance_id for job in (runs, *workers.values()) for run in job}
     periods, on_instance = store.billing_periods(instances), store.runs_on_instances(instances)
     catalog = Catalog()
     peaks = {name: catalog.hardware(name) for name in {run.instance_type for run in runs}}
+
+    def cost_of(run: Run) -> RunCost | None:
+        period = periods.get(run.instance_id)
+        return cost_of_run(run, on_instance[run.instance_id], period, now) if period else None
+
     measured = []
     for run in runs:
-        period, hardware = periods.get(run.instance_id), peaks[run.instance_type]
+        hardware, cost = peaks[run.instance_type], cost_of(run)
+        if cost is not None and run.nodes > 1:
+            others = [other for worker in workers.get(run.run_id, ()) if (other := cost_of(worker))]
+            cost = cost_of_nodes([cost, *others], run.nodes)
         bundled = catalog.on_demand_price(run.instance_type, run.region)
         measured.append(
             MeasuredRun(
                 run=run,
                 hardware=hardware_of(starts.get(run.run_id, {})),
                 prices=prices_of_run(run, stored.get(run.run_id), bundled),
-                cost=cost_of_run(run, on_instance[run.instance_id], period, now) if period else None,
+                cost=cost,
                 peak_tflops=hardware.peak_tflops if hardware else None,
             )
         )

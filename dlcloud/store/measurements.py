@@ -173,6 +173,13 @@ class Measurements:
             runs.setdefault(run.instance_id, []).append(run)
         return runs
 
+    def runs_of_workers(self, head_run_ids: Collection[str]) -> dict[str, list[Run]]:
+        """Return the runs of a job's other nodes by the run of rank 0."""
+        runs: dict[str, list[Run]] = {}
+        for run in self._runs("head_run_id", head_run_ids):
+            runs.setdefault(run.head_run_id, []).append(run)
+        return runs
+
     def _runs(self, column: str, ids: Collection[str]) -> list[Run]:
         statement = f"SELECT * FROM runs WHERE {column} {_AMONG} ORDER BY started_at, run_id"
         return [read_row(Run, row) for row in self._database.read(statement, json.dumps([*ids]))]

@@ -118,6 +118,13 @@ MIGRATIONS = (
     ALTER TABLE clusters ADD COLUMN own_tags TEXT NOT NULL DEFAULT '';
     ALTER TABLE clusters ADD COLUMN network TEXT NOT NULL DEFAULT ''
     """,
+    # A command on several nodes is a run on each: that of rank 0 holds the records.
+    """
+    ALTER TABLE runs ADD COLUMN nodes INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE runs ADD COLUMN rank INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN head_run_id TEXT NOT NULL DEFAULT '';
+    CREATE INDEX runs_by_head ON runs (head_run_id) WHERE head_run_id <> ''
+    """,
 )
 
 

@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from terminal import User
@@ -36,6 +37,8 @@ GROWING = {
     "rest_seconds",
 }
 UP = {"i-3c0b3707a1b6b5d89", "i-12ea34cc1f7b998c4", "i-a8be804ee137e55dc", "mine-deb5f764"}
+LATER_KEYS = {"nodes", "rank", "head_run_id"}
+"""Of exported runs."""
 
 
 def write_home(folder: Path) -> None:
@@ -62,7 +65,7 @@ def figures(user: User) -> dict:
         {
             "run_id": line["run_id"],
             "state": line["state"],
-            "keys": " ".join(sorted(line)),
+            "keys": " ".join(sorted(line.keys() - LATER_KEYS)),
             "records": [record["record"] for record in line["records"]],
         }
         for line in lines
@@ -95,12 +98,21 @@ def printed(old: User) -> dict:
     return figures(old)
 
 
+def without_later_keys(now: Any, then: Any) -> Any:
+    """Return what is printed now without the keys that did not exist then."""
+    if isinstance(now, dict) and isinstance(then, dict):
+        return {key: without_later_keys(value, then[key]) for key, value in now.items() if key in then}
+    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        return [without_later_keys(*pair) for pair in zip(now, then, strict=True)]
+    return now
+
+
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_old_home_gives_the_figures_that_it_gave(printed, name):
-    assert printed[name] == EXPECTED[name]
+    assert without_later_keys(printed[name], EXPECTED[name]) == EXPECTED[name]
 
 
 def test_an_old_home_has_its_logs(old):

@@ -18,6 +18,7 @@ from ..harness import redaction
 from ..harness.records import Measurement, Metric
 from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
+from .activation import activate
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
 
 REPORT_MODULE = "dlcloud_report.py"
@@ -161,7 +162,7 @@ class CommandVariant:
         return _Run(seconds=seconds, values=output.values)
 
     def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        merged = {**_activate(self.environment), **self.setting.environment, **variables}
+        merged = {**activate(self.environment), **self.setting.environment, **variables}
         return subprocess.Popen(
             [shutil.which("bash") or "/bin/sh", "-c", self._shell_line()],
             stdin=subprocess.DEVNULL,
@@ -184,11 +185,3 @@ class CommandVariant:
 
     def _shell_line(self) -> str:
         return " ".join([self.command, *map(shlex.quote, self.setting.arguments)])
-
-
-def _activate(environment: Mapping[str, str]) -> dict[str, str]:
-    """Put the programs of this virtual environment first on PATH, if it is one."""
-    if sys.prefix == sys.base_prefix:
-        return dict(environment)
-    programs = filter(None, (str(Path(sys.executable).parent), environment.get("PATH")))
-    return {**environment, "PATH": os.pathsep.join(programs)}

@@ -25,7 +25,7 @@ from types import FrameType
 
 from .channel import Channel, LostError
 from .environment import PORTS, Node, host_file_of, node_environment
-from .process import NodeProcess, free_ports, start_node
+from .process import NodeProcess, free_ports, slots, start_node
 
 LAST_S = 30.0
 """For the other nodes to end by themselves after rank 0 has."""
@@ -136,7 +136,7 @@ class Head:
                 reserved[event.rank] = event.ports
             elif isinstance(event, Ended):
                 raise NodesError(f"rank {event.rank} was lost before the start: {event.tail}")
-        nodes = {HEAD: Node(address=self.arguments.address, slots=self.arguments.slots, ports=reserved[HEAD])}
+        nodes = {HEAD: Node(address=self.arguments.address, slots=slots(), ports=reserved[HEAD])}
         for rank, worker in self.workers.items():
             nodes[rank] = Node(address=worker.address, slots=worker.slots, ports=reserved[rank])
         return [nodes[rank] for rank in range(self.arguments.nodes)]
@@ -226,7 +226,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--address", required=True, help="of this node, for the others")
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--nodes", required=True, type=int)
-    parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--secret-file", required=True, type=Path)
     parser.add_argument("--folder", required=True, type=Path, help="where the command runs")
     parser.add_argument("--last-seconds", type=float, default=LAST_S, help="for the others, after rank 0")

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..command import reporting
+from ..command.activation import activate
+from ..command.variant import REPORT_MODULE
+
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
 
@@ -96,7 +100,11 @@ def start_node(order: Mapping[str, Any], folder: Path, *, rank: int, ended: Ende
     """
     host_file = folder.absolute().with_name(HOST_FILE)
     host_file.write_text(order["hosts"], encoding="utf-8")
-    variables = {**os.environ, **order["environment"], "DLCLOUD_HOST_FILE": str(host_file)}
+    variables = {**activate(os.environ), **order["environment"], "DLCLOUD_HOST_FILE": str(host_file)}
+    if rank:  # the values that rank 0 reports are the job's; the others import the module, too
+        shutil.copy(reporting.__file__, host_file.with_name(REPORT_MODULE))
+        path = filter(None, (variables.get("PYTHONPATH"), str(host_file.parent)))
+        variables["PYTHONPATH"] = os.pathsep.join(path)
     return NodeProcess(
         line=order["line"],
         folder=folder,
@@ -105,6 +113,13 @@ def start_node(order: Mapping[str, Any], folder: Path, *, rank: int, ended: Ende
         is_apart=rank > 0,  # the harness ends the group of rank 0
         ended=ended,
     )
+
+
+def slots() -> int:
+    """Return the number of NVIDIA GPUs of this node, or of the CPUs that it may use where it has none."""
+    gpus = len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+    affinity = getattr(os, "sched_getaffinity", None)
+    return gpus or (len(affinity(0)) if affinity else os.cpu_count() or 1)
 
 
 def free_ports(number: int) -> list[int]:

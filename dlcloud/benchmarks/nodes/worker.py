@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .channel import Channel, LostError
 from .environment import PORTS
-from .process import NodeProcess, free_ports, start_node
+from .process import NodeProcess, free_ports, slots, start_node
 
 ALONE_S = 900.0
 RETRY_S = 0.2
@@ -30,7 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rank", required=True, type=int)
     parser.add_argument("--secret-file", required=True, type=Path)
     parser.add_argument("--folder", required=True, type=Path, help="where the command runs")
-    parser.add_argument("--slots", type=int, default=1)
     arguments = parser.parse_args(argv)
     while (channel := _connect(arguments.head, arguments.secret_file.read_bytes())) is not None:
         with suppress(LostError):
@@ -57,7 +56,7 @@ def _serve(channel: Channel, arguments: argparse.Namespace) -> None:
     Raises:
         LostError: The head ended, which it always does.
     """
-    channel.send(rank=arguments.rank, slots=arguments.slots)
+    channel.send(rank=arguments.rank, slots=slots())
     process: NodeProcess | None = None
     try:
         while True:

@@ -48,7 +48,7 @@ class Instances(Part):
     zones: Texts = Field(default_factory=list, description="Availability Zones to try; all if empty.")
     spread_zones: bool = Field(
         default=False,
-        description="Spread an elastic training's instances over the zones; by default they share one as far "
+        description="Spread the instances of one job over the zones; by default they share one as far "
         "as it has capacity, since traffic between zones is billed.",
     )
     image: str = Field(

@@ -31,9 +31,11 @@ LATER_KEYS = (
     "deadline",
     "instances.kms_key",
     "instances.profile",
+    "keep.all_nodes",
     "permissions_boundary",
     "tags",
     "workload.environment",
+    "workload.nodes",
     "workload.secrets",
 )
 
@@ -64,6 +66,9 @@ class Keep(Part):
     instances: bool = Field(default=False, description="Keep the cluster up (dlcloud down ends it).")
     files: Texts = Field(
         default_factory=list, description="Patterns of files, below the working folder, to bring home."
+    )
+    all_nodes: bool = Field(
+        default=False, description="Of one job over all instances, those of every node, not of rank 0 alone."
     )
 
 
@@ -113,8 +118,11 @@ class Recipe(Part):
         if self.rehearsal and (self.cloud != "local" or self.workload.elastic is None):
             raise ValueError("rehearsal belongs to cloud: local and an elastic workload")
         fixed = self.instances.market == "on-demand" or self.instances.on_demand_base
-        if self.instances.spread_zones and self.workload.elastic is None:
-            raise ValueError("spread_zones belongs to an elastic workload; others always may be spread")
+        is_one_job = self.workload.elastic is not None or self.workload.nodes
+        if self.instances.spread_zones and not is_one_job:
+            raise ValueError("spread_zones belongs to one job over instances; others always may be spread")
+        if self.keep.all_nodes and not self.workload.nodes:
+            raise ValueError("keep.all_nodes belongs to workload.nodes: all")
         if self.workload.elastic is not None and not fixed:
             raise ValueError("an elastic workload needs on_demand_base: 1, for the instance that coordinates")
         return self

@@ -1,7 +1,7 @@
 """`setup` and `workload`: what an instance needs, and what it runs."""
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -91,6 +91,11 @@ class Workload(Part):
         description="Variables whose values are never stored: names, or names with their sources, env:NAME, "
         "file:PATH, ssm:/PATH or secretsmanager:NAME#KEY.",
     )
+    nodes: Literal["all"] | None = Field(
+        default=None,
+        description="all: the command is one job over all instances, with a rank and the addresses of the "
+        "others; by default it runs on every instance by itself.",
+    )
     elastic: Elastic | None = Field(
         default=None,
         description="The command is one training job over all instances; `{}` takes every default.",
@@ -111,6 +116,8 @@ class Workload(Part):
         measured = [key for key in ("throughput", "json_field", "reported", "settings") if getattr(self, key)]
         if self.elastic and measured:
             raise ValueError(f"{measured[0]} is for a command that is measured, elastic for one that trains")
+        if self.nodes and (self.command is None or self.elastic):
+            raise ValueError("nodes: all belongs to a command that is not elastic")
         names = [setting.name for setting in self.settings]
         if len(set(names)) != len(names):
             raise ValueError("two settings have the same name")

@@ -19,8 +19,9 @@ from tests.fakes.samples import THEN, cluster, price, run
 
 THEN_TEXT = THEN.isoformat()
 OLD_ROWS = (
-    f"""INSERT INTO clusters VALUES ('old', 'old-1', 'aws', 'us-east-1', 'h', '', 'name: x', 'down', 'ubuntu',
-    50, '{THEN_TEXT}', NULL)""",
+    f"""INSERT INTO clusters (cluster_id, name, cloud, region, recipe_hash, recipe_path, recipe_text, state,
+    user, disk_gib, created_at) VALUES ('old', 'old-1', 'aws', 'us-east-1', 'h', '', 'name: x', 'down',
+    'ubuntu', 50, '{THEN_TEXT}')""",
     f"""INSERT INTO members (instance_id, cluster_id, instance_type, market, zone, state, host, ssh_port,
     price_source, launched_at) VALUES ('i-1', 'old', 'c7i.xlarge', 'spot', 'us-east-1a', 'terminated', '', 22,
     '', '{THEN_TEXT}')""",

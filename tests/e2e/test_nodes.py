@@ -1,0 +1,52 @@
+"""One command as one job over all instances: ranks, addresses, failures, and whose files come home."""
+
+from pathlib import Path
+
+RECIPE = """
+name: {name}
+cloud: local
+instances: {{types: [c5.large], count: 3}}
+workload:
+  nodes: all
+  command: {command}
+  throughput: 'images/sec: ([0-9]+)'
+  repeats: {repeats}
+keep: {{files: '*.txt', all_nodes: {all_nodes}}}
+"""
+
+
+def recipe(user, name, command, *, repeats=1, all_nodes="false"):
+    path = user.home / f"{name}.yaml"
+    script = user.home / f"{name}.sh"
+    script.write_text(command)
+    path.write_text(
+        RECIPE.format(name=name, command=f"sh {name}.sh", repeats=repeats, all_nodes=all_nodes).replace(
+            "  nodes: all\n", f"  nodes: all\n  files: {script}\n"
+        )
+    )
+    return str(path)
+
+
+def test_a_job_runs_on_all_instances_and_rank_0_reports(user):
+    command = (
+        'echo "$RANK $WORLD_SIZE $DLCLOUD_NODE_ADDRESSES" >>nodes.txt\n[ $RANK = 0 ] && echo images/sec: 6\n:'
+    )
+    document = user.json("up", recipe(user, "job", command, repeats=2, all_nodes="true"))
+    (record,) = document["result"]["records"]
+
+    assert (record["case"], record["throughput"], record["nodes"]) == ("job on 3 nodes", 6, 3)
+    alone = float(record["hourly_usd"]) * 1_000_000 / 6 / 3600
+    assert float(record["usd_per_million"]) / alone > 2.99
+    texts = [path.read_text() for path in Path(user.home).rglob("runs/*/files/nodes.txt")]
+    lines = [[tuple(line.split()) for line in text.splitlines()] for text in texts]
+    assert sorted("".join({rank for rank, *_ in node}) for node in lines) == ["0", "1", "2"]
+    assert len({tuple(others) for node in lines for _, *others in node}) == 1
+
+
+def test_the_failure_of_one_node_is_that_of_the_job(user):
+    command = 'if [ "$RANK" = 2 ]; then echo no such module; exit 3; fi\nsleep 600'
+    ended = user.run("up", recipe(user, "fails", command), expect=4)
+
+    assert "rank 2 of 3" in ended.stderr
+    assert "no such module" in ended.stderr
+    assert user.alive() == []
