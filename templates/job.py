@@ -4,7 +4,7 @@ start FOLDER [-]            run `sh FOLDER/command` detached in FOLDER/work; a s
                             With `-`, stdin is JSON: {"variables": {NAME: TEXT}, "secrets": {NAME: TEXT}}
 follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte offset, as it grows, until the program has ended
 state FOLDER                print JSON: {"state": new, running, ended or lost, "exit_status": int or null}
-stop FOLDER                 end the program and its child processes
+stop FOLDER                 end the program and its child processes, and run `sh FOLDER/stop` if there is one
 
 The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written atomically. Secrets go
 from memory to memory: no file, no command line has them, and the log has *** in their place.
@@ -142,6 +142,8 @@ def stop(folder: pathlib.Path) -> None:
         while state(folder)["state"] == "running" and time.monotonic() < deadline:
             time.sleep(POLL_S)
         os.killpg(group, signal.SIGKILL)
+    if (folder / "stop").exists():
+        subprocess.run(["sh", str(folder / "stop")], check=False, stdin=subprocess.DEVNULL)
 
 
 def write(path: pathlib.Path, text: str) -> None:

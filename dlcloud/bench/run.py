@@ -13,6 +13,7 @@ from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
 from dlcloud.core.resume import finished_cases, resumable_runs
 from dlcloud.core.untrusted import number_or_none
+from dlcloud.launch.container import send_command
 from dlcloud.launch.files import send_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
@@ -123,7 +124,8 @@ class Runner:
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")
         command = self.program.command(python, host=run.instance_id, resume=bool(earlier))
-        connection.send_bytes(command.encode(), f"{folder}/command")
+        image, environment = self.recipe.setup.image, self.environment
+        send_command(connection, folder, command, image=image, environment=environment)
 
     def _earlier_records(self, run: Run) -> bytes:
         """Return the records of interrupted runs; the program checks which cases are still valid."""

@@ -9,6 +9,9 @@ from dlcloud.core.recipe.secrets import CONTROLLER_PREFIX
 MASKED_LENGTH = 8
 """Least length, in characters, of a secret that is masked in output: a shorter one would mask other words."""
 
+NAMES_VARIABLE = "DLCLOUD_SECRETS"
+"""The variable in which a program finds the names of its secrets: what masks them reads it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnvironment:

@@ -136,7 +136,10 @@ def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> Program:
     return Program(
         run=run,
         command=workload.command,
-        requirements="\n".join([REQUIREMENTS.read_text(), *recipe.setup.requirements]),
+        # An image brings its own PyTorch.
+        requirements=""
+        if recipe.setup.image
+        else "\n".join([REQUIREMENTS.read_text(), *recipe.setup.requirements]),
         files=files,
         elastic=workload.elastic,
     )

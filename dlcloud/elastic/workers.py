@@ -15,6 +15,7 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState, parse_record
 from dlcloud.elastic.program import ALIAS, CONTROL, PACKAGE, Coordinator, Program, control_file
+from dlcloud.launch.container import send_command
 from dlcloud.launch.files import send_files
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.packages import requirements_on
@@ -188,6 +189,7 @@ class Workers:
             send_files(connection, program.files, work, clock=launcher.clock, emit=launcher.emit)
         self._send_control(connection, member, run)
         command = program.agent(python, worker=member.instance.instance_id, coordinator=self.coordinator())
-        connection.send_bytes(command.encode(), f"{folder}/command")
+        image, environment = recipe.setup.image, self.environment
+        send_command(connection, folder, command, image=image, environment=environment)
         launcher.store.runs.add(run)
         return run

@@ -10,6 +10,7 @@ from dlcloud.core.events import Emit, Notice, stage
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Setup
 from dlcloud.core.remote import Connection
+from dlcloud.launch.container import in_container, pull_image
 from dlcloud.launch.peers import Peer, copy_environment, read_answer
 from dlcloud.resources.texts import template
 from dlcloud.system.parallel import fan_out
@@ -63,6 +64,8 @@ def prepare(
         emit(Notice(message=message, instance_id=instance_id))
     elif setup.commands.strip():
         _run_commands(connection, setup, clock=clock, emit=emit)
+    if setup.image:
+        pull_image(connection, setup.image, clock=clock, emit=emit)
     if not packages_of(requirements):
         return "python3"
     key = environment_key(requirements)
@@ -71,7 +74,10 @@ def prepare(
         find = f"{program} --find {name}"
         copy_environment(connection, find, peers, folder=FOLDER, clock=clock, emit=emit)
     with stage(emit, clock, "building the environment, or finding it built", instance_id=instance_id):
-        output = connection.check(f"{program} {name}", stdin=requirements.encode())
+        build = f"{program} {name}"
+        if setup.image:
+            build = in_container(build, setup.image, name=f"dlcloud-{key}")
+        output = connection.check(build, stdin=requirements.encode())
     answer = read_answer(connection, output)
     if "python" not in answer:
         raise RemoteCommandError(f"{instance_id}: environment.py named no Python, but answered {answer}")
@@ -129,7 +135,8 @@ def _prepare_once(
     connection: Connection, setup: Setup, requirements: str, *, clock: Clock, emit: Emit
 ) -> None:
     """Set one instance up, and store the digest of the set-up there, for the next command."""
-    content = json.dumps([setup.commands, packages_of(requirements)])
+    image = [setup.image] if setup.image else []
+    content = json.dumps([setup.commands, packages_of(requirements), *image])
     digest = hashlib.sha256(content.encode()).hexdigest()
     earlier = connection.run(f"cat {PREPARED}").stdout.decode(errors="replace").strip()
     if earlier == digest:

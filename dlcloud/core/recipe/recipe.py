@@ -33,6 +33,7 @@ LATER_KEYS = (
     "instances.profile",
     "keep.all_nodes",
     "permissions_boundary",
+    "setup.image",
     "tags",
     "workload.environment",
     "workload.nodes",

@@ -20,6 +20,19 @@ class Setup(Part):
         description="Pinned Python packages (name==version) for the user's command; a list, or one a line.",
     )
 
+    image: str = Field(
+        default="",
+        pattern=r"^([a-z0-9][A-Za-z0-9._:/@-]*)?$",
+        description="Container image in which the workload runs, by podman or docker of the instance; one of "
+        "ECR is pulled by the instance's role.",
+    )
+
+    @model_validator(mode="after")
+    def _packages_of_image(self) -> Self:
+        if self.image and self.requirements:
+            raise ValueError("image and requirements exclude each other: the image has the packages")
+        return self
+
     @model_validator(mode="after")
     def _pinned(self) -> Self:
         for requirement in self.requirements:
