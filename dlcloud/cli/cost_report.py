@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dlcloud.cli.context import Context
     from dlcloud.core.job import UserJob
     from dlcloud.core.result_row import ResultRow
+    from dlcloud.core.spending import ClusterCost
     from dlcloud.report.cost import View
     from dlcloud.report.table import Report
     from dlcloud.store.selection import Selection
@@ -120,7 +121,9 @@ def command(
             report = _with_bills(context, report, rows)
         if drawings.html or drawings.plot:
             runs = [*dict.fromkeys([*(row.run.run_id for row in rows), *named])]
-            _draw(context, drawings, report=report, view=view, rows=rows, runs=runs)
+            costs = _costs(context)
+            drawn = _with_trainings(context, report, costs) if drawings.html else report
+            _draw(context, drawings, report=drawn, view=view, rows=rows, runs=runs)
         click.echo(render(report, Format(output)))
 
 
@@ -151,17 +154,36 @@ def _empty(context: "Context", named: Sequence[str]) -> str:
 
 def _with_spending(context: "Context", report: "Report", *, whole: bool) -> "Report":
     """Return the report with what all clusters of this home cost, before its answer."""
-    from dlcloud.core.spending import costs_of_clusters
     from dlcloud.report.spending import spending_records, spending_sections, total_section
 
-    clusters = context.clusters.all()
-    members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in clusters}
-    costs = costs_of_clusters(clusters, members, context.clock.now())
+    costs = _costs(context)
     sections = spending_sections(costs) if whole else total_section(costs)
     tables = [section for section in report.sections if not section.leads]
     answer = [section for section in report.sections if section.leads]
     extra = {**report.extra, "spending": spending_records(costs)} if whole else report.extra
     return replace(report, sections=[*tables, *sections, *answer], extra=extra)
+
+
+def _costs(context: "Context") -> "list[ClusterCost]":
+    """Return what each cluster of this home cost."""
+    from dlcloud.core.spending import costs_of_clusters
+
+    clusters = context.clusters.all()
+    members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in clusters}
+    return costs_of_clusters(clusters, members, context.clock.now())
+
+
+def _with_trainings(context: "Context", report: "Report", costs: "Sequence[ClusterCost]") -> "Report":
+    """Return the report with the elastic trainings of this home, for the page."""
+    from dlcloud.cli.training import summary_of_cluster
+    from dlcloud.report.trainings import trainings_section
+
+    trainings = {
+        cost.cluster.name: (training, cost.rehearsal)
+        for cost in costs
+        if (training := summary_of_cluster(context, cost.cluster)) is not None
+    }
+    return replace(report, sections=[*trainings_section(trainings), *report.sections])
 
 
 def _with_bills(context: "Context", report: "Report", rows: Sequence["ResultRow"]) -> "Report":
@@ -208,6 +230,7 @@ def _draw(
     """
     from dlcloud.core.errors import RecipeError
     from dlcloud.core.events import Notice
+    from dlcloud.report.bars import spending_charts
     from dlcloud.report.charts import cost_charts
     from dlcloud.report.files import report_file
     from dlcloud.report.page import bundle, page, picture
@@ -220,6 +243,8 @@ def _draw(
         context.emit(Notice(message=f"written: {file}"))
 
     charts = cost_charts(rows, view.market)
+    if drawings.html:
+        charts += spending_charts(_costs(context))
     timelines = load_timelines(context.measurements, runs)
     timelines += [timeline for file in drawings.timeline for timeline in read_timelines(file)]
     for place, timeline in enumerate(timelines):

@@ -10,6 +10,7 @@ from dlcloud.cli.options import output_option, verbose_option
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
     from dlcloud.core.cluster import Cluster
+    from dlcloud.core.training import Training
     from dlcloud.report.table import Report
 
 
@@ -57,32 +58,40 @@ def training_of_cluster(context: "Context", cluster: "Cluster", *, command: str)
         RecipeError: It has not committed a step.
     """
     from dlcloud.core.errors import RecipeError
-    from dlcloud.core.training import summarize_training
-    from dlcloud.report.timeline_charts import timelines_of_runs
     from dlcloud.report.training import training_report
 
-    runs = {run.run_id: run for run in context.runs.of_cluster(cluster.cluster_id)}
-    timelines = timelines_of_runs(context.measurements, runs)
-    if not timelines:
+    training = summary_of_cluster(context, cluster)
+    if training is None:
         raise RecipeError(f"{cluster.name} has committed no step yet", f"dlcloud logs {cluster.name}")
-    on_demand = {
-        runs[run_id].instance_type: prices.on_demand.hourly_usd
-        for run_id, prices in context.measurements.market_prices(runs).items()
-        if prices.on_demand is not None
-    }
-    training = summarize_training(
-        timelines[-1],
-        context.clusters.members(cluster.cluster_id),
-        on_demand=on_demand,
-        disk_gib=cluster.disk_gib,
-        now=context.clock.now(),
-    )
     return training_report(
         training,
         cluster=cluster.name,
         rehearsal=cluster.cloud == "local",
         command=command,
         decisions=context.clusters.decisions(cluster.cluster_id),
+    )
+
+
+def summary_of_cluster(context: "Context", cluster: "Cluster") -> "Training | None":
+    """Return the summary of the newest training of a cluster; None if it has not committed a step."""
+    from dlcloud.core.training import summarize_training
+    from dlcloud.report.timeline_charts import timelines_of_runs
+
+    runs = {run.run_id: run for run in context.runs.of_cluster(cluster.cluster_id)}
+    timelines = timelines_of_runs(context.measurements, runs)
+    if not timelines:
+        return None
+    on_demand = {
+        runs[run_id].instance_type: prices.on_demand.hourly_usd
+        for run_id, prices in context.measurements.market_prices(runs).items()
+        if prices.on_demand is not None
+    }
+    return summarize_training(
+        timelines[-1],
+        context.clusters.members(cluster.cluster_id),
+        on_demand=on_demand,
+        disk_gib=cluster.disk_gib,
+        now=context.clock.now(),
     )
 
 

@@ -1,7 +1,6 @@
 """The charts of the cost report as Vega-Lite specifications: plain values, drawn elsewhere."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dlcloud.core.cost import money
@@ -9,66 +8,36 @@ from dlcloud.core.instance import Market
 from dlcloud.core.ranking import Group, group_rows, pareto_front
 from dlcloud.core.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Comparison
 from dlcloud.core.result_row import ResultRow
+from dlcloud.report.bars import cost_bars
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
-
-Spec = dict[str, Any]
-
-# Mid-tones: each has a contrast of at least 3 to white and to the page's dark; shapes say the same again.
-PALETTE = ("#2f7fd6", "#c8591f", "#1f8f63", "#a35fc7", "#967216", "#17808f", "#cf4f86", "#767b84")
-BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], PALETTE[7]
-SHAPES = (
-    "circle",
-    "square",
-    "triangle-up",
-    "diamond",
-    "cross",
-    "triangle-down",
-    "triangle-right",
-    "triangle-left",
+from dlcloud.report.encoding import (
+    BLUE,
+    DESCRIPTION,
+    GREY,
+    ORANGE,
+    PALETTE,
+    ROW_PX,
+    SHAPES,
+    TEXT,
+    WIDE_SPREAD,
+    Chart,
+    Spec,
+    field,
+    nominal,
+    scale,
+    title_of,
 )
-TEXT = "currentColor"
-"""The colour of the page's text, in light and dark; a picture for paper replaces it."""
-ROW_PX = 24
-MOST_NAMES = 24
-"""With more points than this, only those on the front bear their names."""
-WIDE_SPREAD = 10
-"""Where the largest value is so many times the smallest, an axis is logarithmic."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """One chart: `spec` has its values under `data.values`; `titles` and `rows` are the same as a table."""
-
-    name: str
-    caption: str
-    spec: Spec
-    titles: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numeric: frozenset[int] = frozenset()
-
-
-def field(name: str, title: str | None = None, kind: str = "quantitative", **other: object) -> Spec:
-    """Return the encoding of a field of the values."""
-    return {"field": name, "type": kind, "title": title, **other}
-
-
-def nominal(name: str, title: str | None = None, **other: object) -> Spec:
-    return field(name, title, "nominal", **other)
-
-
-DESCRIPTION = {"field": "description", "type": "nominal"}
-"""What a screen reader says of a mark."""
-
-
-def scale(names: Sequence[str], values: Sequence[str]) -> Spec:
-    """Return a scale that repeats its values where there are more names."""
-    return {"domain": list(names), "range": [values[place % len(values)] for place in range(len(names))]}
+ON_THE_FRONT = {"field": "shown", "type": "quantitative", "scale": None}
+MOST_NAMES = 8
+"""With more points than this, a picture names only those on the front."""
 
 
 def cost_charts(rows: Sequence[ResultRow], market: Market) -> list[Chart]:
     """Return the charts of the rows: cost against throughput by case, then all speed-ups by benchmark."""
     charts: list[Chart] = []
     for of_case in group_rows(rows, Group.CASE):
+        charts += cost_bars(of_case, market, len(charts))
         charts += _pareto_chart(of_case, market, len(charts))
     for of_benchmark in group_rows(rows, Group.BENCHMARK):
         charts += _speed_up_chart(of_benchmark, len(charts))
@@ -122,8 +91,11 @@ def _pareto_chart(rows: Sequence[ResultRow], market: Market, place: int) -> list
             "x": x,
             "y": y,
             "text": {"field": "name"},
-            # Every point has its name where there is room: colours alone do not distinguish types.
-            "opacity": {"value": 1} if len(values) <= MOST_NAMES else {"field": "shown", "scale": None},
+            # The page gives every point its name where there is room: colours alone do not distinguish
+            # types. A picture is not laid out anew: with many points, it names those on the front.
+            "opacity": {"value": 1}
+            if len(values) <= MOST_NAMES
+            else {"field": "shown", "type": "quantitative", "scale": None},
         },
     }
     spec = {
@@ -136,7 +108,7 @@ def _pareto_chart(rows: Sequence[ResultRow], market: Market, place: int) -> list
     return [
         Chart(
             name=f"pareto-{place}",
-            caption=f"{_title(shown)}: cost against throughput",
+            caption=f"{title_of(shown)}: cost against throughput",
             spec=spec,
             titles=("type", "setting", unit, cost, "on the front"),
             rows=table,
@@ -198,7 +170,12 @@ def _speed_up_chart(rows: Sequence[ResultRow], place: int) -> list[Chart]:
     y = nominal("name", sort=None, axis={"labelLimit": 300})
     # Room for what is written behind the longest bar.
     longest = 1.35 * max(1.0, *(value["high"] for value in values))
-    x = field("ratio", "speed-up over the baseline setting", scale={"domain": [0, longest], "nice": False})
+    x = field(
+        "ratio",
+        "speed-up over the baseline setting",
+        scale={"domain": [0, longest], "nice": False},
+        axis={"tickCount": 6},
+    )
     verdicts = scale((FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED), (BLUE, ORANGE, GREY, GREY))
     bars = {
         "mark": {"type": "bar", "height": {"band": 0.7}},
@@ -235,7 +212,7 @@ def _speed_up_chart(rows: Sequence[ResultRow], place: int) -> list[Chart]:
     return [
         Chart(
             name=f"speed-ups-{place}",
-            caption=f"{_title(rows)}: speed-up over the baseline setting",
+            caption=f"{title_of(rows)}: speed-up over the baseline setting",
             spec=spec,
             titles=("what", "speed-up", "verdict"),
             rows=[[value["name"], value["text"], value["verdict"]] for value in values],
@@ -258,17 +235,9 @@ def _speed_up_value(row: ResultRow, comparison: Comparison, rows: Sequence[Resul
         "high": comparison.high,
         "verdict": comparison.verdict,
         "text": text,
+        "short": f"{text.partition(' (')[0]}",
         "description": f"{name}: {text}, {comparison.verdict}",
     }
-
-
-def _title(rows: Sequence[ResultRow]) -> str:
-    cases = {row.result.case for row in rows}
-    parts = dict.fromkeys([rows[0].run.workload, *(cases if len(cases) == 1 else ())])
-    title = ", ".join(part for part in parts if part)
-    types = {row.run.instance_type for row in rows}
-    title += f" on {types.pop()}" if len(types) == 1 else ""
-    return title + (" (rehearsal)" if rows[0].rehearsal else "")
 
 
 def _spread(values: Sequence[float]) -> Spec:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from dlcloud.core.deadline_costs import DeadlineCost
-from dlcloud.report.charts import Chart, field, nominal
+from dlcloud.report.encoding import Chart, field, nominal
 from dlcloud.report.table import Report, Section
 
 SINGLE_POOLS_SHOWN = 2

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from dlcloud.core.errors import RecipeError
-from dlcloud.report.charts import TEXT, Chart, Spec
+from dlcloud.report.encoding import TEXT, Chart, Spec
 from dlcloud.report.table import Report, Section, without_optional
 from dlcloud.system.files import write_file
 
@@ -26,6 +26,10 @@ POINTS_PER_INCH = 72
 LONGEST_PX = 6000
 AROUND_CHART = 130
 """Points of a chart's title, axis and legend."""
+MINOR = frozenset(
+    {"interval", "boot", "set-up", "run", "rest", "as of", "zone", "TFLOPS/USD", "region", "launched"}
+)
+"""Columns that a narrow screen leaves out; the terminal and a wider one have them."""
 GRID = "#8a919c40"
 """A grey, mostly transparent: visible on white and on dark."""
 
@@ -145,7 +149,7 @@ def _section(section: Section) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: frozenset[int]) -> str:
-    kinds = [' class="number"' if place in numeric else "" for place in range(len(titles))]
+    kinds = [_class(title, is_number=place in numeric) for place, title in enumerate(titles)]
     head = "".join(
         f'<th scope="col"{kind}>{escape(title)}</th>' for kind, title in zip(kinds, titles, strict=True)
     )
@@ -157,6 +161,12 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: frozen
         f'<div class="wide" tabindex="0" role="group"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def _class(title: str, *, is_number: bool) -> str:
+    names = ["number"] if is_number else []
+    names += ["minor"] if title in MINOR else []
+    return f' class="{" ".join(names)}"' if names else ""
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from dlcloud.core.policies.situation import HOUR_S
 from dlcloud.core.simulation.replay import Job, Outcome
-from dlcloud.report.charts import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
+from dlcloud.report.encoding import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
 
 SPOT, ON_DEMAND = "spot", "on-demand"
 

@@ -9,7 +9,7 @@ from dlcloud.core.errors import RecipeError
 from dlcloud.core.result import parse_record
 from dlcloud.core.timeline import Step, Timeline, build_timelines
 from dlcloud.core.training import number_segments
-from dlcloud.report.charts import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
+from dlcloud.report.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.store.measurements import Measurements
 
 MOST_POINTS = 2000

@@ -107,6 +107,19 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def resize(self, width, height):
+        """Show the page in a window of that size, in pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+
+    def wait_for(self, condition, *, seconds=60):
+        """Wait until an expression is true; False if it is not within that time."""
+        look = f"({condition}) ? r(true) : Date.now() > end ? r(false) : setTimeout(look, 50)"
+        return self.evaluate(
+            f"new Promise(r => {{ const end = Date.now() + {seconds * 1000};"
+            f" const look = () => {look}; look(); }})"
+        )
+
     def press(self, key):
         """Press and release a key."""
         for kind in ("keyDown", "keyUp"):

@@ -8,8 +8,9 @@ import pytest
 
 from dlcloud.core.instance import Market
 from dlcloud.core.timeline import Step, Timeline, TrainingEvent
-from dlcloud.report.charts import PALETTE, SHAPES, cost_charts
+from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import cost_report
+from dlcloud.report.encoding import PALETTE, SHAPES
 from dlcloud.report.page import page, themed
 from dlcloud.report.timeline_charts import MOST_POINTS, timeline_charts
 from dlcloud.resources.texts import template
@@ -47,7 +48,14 @@ def charts(**other):
 
 
 def test_cost_and_speed_up_are_drawn_with_their_intervals():
-    pareto, speed_ups = charts()
+    bars, pareto, speed_ups = charts()
+    cheapest, other = bars.spec["data"]["values"]
+    assert (cheapest["name"], cheapest["text"], cheapest["first"]) == (
+        "c7i.xlarge int8",
+        "1.43 (1.42–1.45)",
+        1,
+    )
+    assert cheapest["low"] < cheapest["value"] < cheapest["high"] < other["value"]
     first, second = pareto.spec["data"]["values"]
     assert (first["throughput"], first["throughput_low"], first["throughput_high"]) == (10.0, 9.8, 10.25)
     assert round(second["usd"], 6) == 1.434703
@@ -58,11 +66,11 @@ def test_cost_and_speed_up_are_drawn_with_their_intervals():
 
 
 def test_a_rehearsal_and_what_did_not_settle_are_marked():
-    (pareto, *_) = charts(of=run(cloud="local"))
+    (_, pareto, *_) = charts(of=run(cloud="local"))
     assert "rehearsal" in pareto.caption
     assert all("*" in value["description"] for value in pareto.spec["data"]["values"])
     shaky = lines(result(stable=False), quoted=quote())
-    (pareto,) = cost_charts(shaky, Market.ON_DEMAND)
+    (_, pareto) = cost_charts(shaky, Market.ON_DEMAND)
     assert "~" in pareto.spec["data"]["values"][0]["name"]
 
 
