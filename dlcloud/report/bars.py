@@ -41,11 +41,11 @@ def cost_bars(rows: Sequence[ResultRow], market: Market, place: int) -> list[Cha
     bars = [first_of_type[name] for name in types] if len(types) > 1 else priced
     values = [_cost_value(row, market, is_first=row is bars[0]) for row in bars[:MOST_BARS]]
     unit = f"USD per million {bars[0].items}, {market}"
-    what = "the cheapest setting of each type" if len(types) > 1 else "each setting"
+    shown = "the cheapest setting of each type" if len(types) > 1 else "each setting"
     return [
         Chart(
             name=f"costs-{place}",
-            caption=f"{title_of(rows)}: cost, {what}",
+            caption=f"{title_of(rows)}: cost, {shown}",
             spec=_bars(values, unit),
             titles=("what", unit),
             rows=[[value["name"], value["text"]] for value in values],

@@ -301,7 +301,7 @@ RECORD = (
 """The order of keys; further metrics and facts follow, then those of `_END`."""
 
 ROOMY = (
-    Column(title="USD/M 95 %", text=cells.usd_interval(Market.ON_DEMAND)),
+    Column(title="USD/M 95 %", text=cells.usd_interval(Market.ON_DEMAND), marked=True),
     replace(LATENCY[0], text=cells.metric("latency_p50")),
     replace(METRICS[2], text=cells.metric("peak_memory")),
     Column(title="zone", text=lambda row: row.run.zone, kind=str),
