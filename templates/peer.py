@@ -5,6 +5,8 @@ serve   {"name": ..., "system": ..., "key": ..., "host": ...}: offer the environ
 fetch   {"name": ..., "key": ..., "host": ..., "port": ...}: copy it from there; prints
         {"seconds": float, "bytes": int}
 
+With "folder" the copy is of a folder below that one, in place of the cache of environments.
+
 `key` are 64 hexadecimal digits that the launcher draws for one copy and sends to both over SSH; it is in no
 process list and never on the network. A client proves that it has it before anything is sent, and every piece
 of the archive carries HMAC-SHA256 of all that went before under this key, so nothing of another origin is
@@ -46,8 +48,9 @@ class TransferError(Exception):
     """The copy cannot be made, or is not what the peer sent."""
 
 
-def serve(*, name: str, system: str, key: str, host: str) -> None:
+def serve(*, name: str, system: str, key: str, host: str, folder: str = "") -> None:
     """Offer an environment from a process of its own, and print its port."""
+    choose_folder(folder)
     if not (CACHE / name / "complete").exists():
         raise TransferError("there is no environment " + name)
     if system != own_system():
@@ -64,6 +67,12 @@ def serve(*, name: str, system: str, key: str, host: str) -> None:
     with contextlib.suppress(OSError, TransferError):
         answer_client(listener, name, bytes.fromhex(key))
     os._exit(0)
+
+
+def choose_folder(folder: str) -> None:
+    """Copy within another folder than that of environments: that of data, maybe on its own disk."""
+    global CACHE  # noqa: PLW0603  this program copies once
+    CACHE = pathlib.Path(folder).expanduser() if folder else CACHE
 
 
 def answer_client(listener: socket.socket, name: str, key: bytes) -> None:
@@ -109,8 +118,9 @@ def send_archive(connection: socket.socket, name: str, key: bytes) -> None:
         archiver.wait()
 
 
-def fetch(*, name: str, key: str, host: str, port: int) -> None:
+def fetch(*, name: str, key: str, host: str, port: int, folder: str = "") -> None:
     """Copy an environment from a peer; whole or not at all."""
+    choose_folder(folder)
     started = time.monotonic()
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / (name + ".lock")).open("w") as lock:

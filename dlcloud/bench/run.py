@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dlcloud.bench.program import EARLIER, Program, is_sent
@@ -17,9 +19,11 @@ from dlcloud.launch.container import send_command
 from dlcloud.launch.files import send_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
+from dlcloud.launch.peers import Peer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
+from dlcloud.launch.storage import Storage, peer_of
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -34,6 +38,7 @@ class Runner:
         image_id: The image that the instances booted, for the record.
         fresh: Measure everything, even if an interrupted run had measured it already.
         environment: Of the program.
+        recipe_folder: The paths of the recipe's data are relative to it.
     """
 
     managed: ManagedCluster
@@ -42,12 +47,16 @@ class Runner:
     image_id: str
     fresh: bool = False
     environment: JobEnvironment = INHERITED
+    recipe_folder: Path = Path()
     _prices: PriceLookup = field(init=False)
     _jobs: RemoteJobs = field(init=False)
+    _storage: Storage = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud))
         object.__setattr__(self, "_jobs", RemoteJobs(managed=self.managed))
+        storage = Storage(managed=self.managed, recipe=self.recipe, recipe_folder=self.recipe_folder)
+        object.__setattr__(self, "_storage", storage)
 
     @property
     def workload(self) -> str:
@@ -60,6 +69,9 @@ class Runner:
             InstanceError: Every run failed.
             PartialError: Some runs failed; the results of the others are stored.
         """
+        if len(members) > 1 and any(not item.is_remote for item in self.recipe.data):
+            cloud, cluster = self.managed.cloud, self.managed.cluster
+            cloud.allow_peers(cloud.create_security_group(cluster.cluster_id, cluster.tags))
         outcomes = fan_out(self._run, members, width=max(1, len(members)))
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
 
@@ -99,8 +111,8 @@ class Runner:
         return run
 
     def prepare(self, connection: Connection, member: Member) -> str:
-        """Set an instance up; return the interpreter of the program's environment."""
-        return prepare(
+        """Set an instance up and bring it the data; return the interpreter of the program's environment."""
+        python = prepare(
             connection,
             self.recipe.setup,
             requirements_on(self.managed, member.instance.instance_type, self.program.requirements),
@@ -108,6 +120,8 @@ class Runner:
             emit=self.managed.emit,
             minimum_python=self.program.minimum_python,
         )
+        self._storage.bring(connection, member, self._peer(member))
+        return python
 
     def send_files(self, connection: Connection, run: Run) -> None:
         """Send the benchmarks and the user's files to a run's folder."""
@@ -116,6 +130,7 @@ class Runner:
         if self.program.files is not None:
             clock, emit = self.managed.clock, self.managed.emit
             send_files(connection, self.program.files, f"{folder}/work", clock=clock, emit=emit)
+        self._storage.link(connection, f"{folder}/work")
 
     def _send_program(self, connection: Connection, run: Run, python: str) -> None:
         folder = folder_of(run)
@@ -126,6 +141,12 @@ class Runner:
         command = self.program.command(python, host=run.instance_id, resume=bool(earlier))
         image, environment = self.recipe.setup.image, self.environment
         send_command(connection, folder, command, image=image, environment=environment)
+
+    def _peer(self, member: Member) -> Peer | None:
+        """Describe an instance to the others, where they copy a folder of this machine from it."""
+        if all(item.is_remote for item in self.recipe.data):
+            return None
+        return peer_of(member, partial(self._jobs.connect, member))
 
     def _earlier_records(self, run: Run) -> bytes:
         """Return the records of interrupted runs; the program checks which cases are still valid."""

@@ -243,6 +243,10 @@ class Up:
             from dlcloud.detached.rules import check_detachable
 
             check_detachable(self.file.recipe)
+        if self.file.recipe.data:
+            from dlcloud.launch.storage import check_data
+
+            check_data(self.file.recipe, self._folder)
         if self._is_elastic:
             from dlcloud.elastic.program import program_of as training_of
 
@@ -275,6 +279,7 @@ class Up:
             image_id=plan.image.image_id,
             fresh=self.fresh,
             environment=self.environment,
+            recipe_folder=self._folder,
         )
         earlier = {run.run_id for run in runs.of_cluster(launcher.cluster_id) if run.ended_at}
         try:

@@ -15,6 +15,7 @@ from dlcloud.core.cluster import Leftover
 from dlcloud.core.errors import CloudError
 
 POLICY_NAME = "control-own-cluster"
+STORAGE = "-storage"
 TRIES = 60
 PAUSE_S = 1.0
 EXISTS = {"EntityAlreadyExists"}
@@ -117,6 +118,21 @@ def delete_role(clients: Clients, cluster_id: str, *, pause: Pause) -> None:
         _repeat(clients.get("iam").delete_role, {"RoleName": name}, IN_USE, pause=pause)
 
 
+def storage_id(cluster_id: str) -> str:
+    """Return what stands for the cluster in the names of the role for its buckets."""
+    return cluster_id + STORAGE
+
+
+def storage_role_name(cluster_id: str) -> str:
+    """Return the name of the role for a cluster's buckets, and of its profile."""
+    return _name(storage_id(cluster_id))
+
+
+def has_storage_role(clients: Clients, cluster_id: str) -> bool:
+    """True if the role for a cluster's buckets exists."""
+    return storage_role_name(cluster_id) in {role.resource_id for role in find_roles(clients)}
+
+
 def find_roles(clients: Clients) -> Iterator[Leftover]:
     """Yield the roles of the region's clusters, by their path."""
     with translate_errors("listing roles of dlcloud (iam:ListRoles)"):
@@ -125,7 +141,7 @@ def find_roles(clients: Clients) -> Iterator[Leftover]:
         yield Leftover(
             kind="iam-role",
             resource_id=role["RoleName"],
-            cluster_id=role["RoleName"].removeprefix(_name("")),
+            cluster_id=role["RoleName"].removeprefix(_name("")).removesuffix(STORAGE),
             name="",
             region=clients.region,
         )

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud import control_role, network, own_images
+from dlcloud.cloud import buckets, control_role, network, own_images
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, retry_launch, translate_errors
 from dlcloud.cloud.images import Images
@@ -30,7 +30,8 @@ from dlcloud.cloud.requests import (
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, Leftover
 from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.core.own_images import OwnImage
-from dlcloud.core.protocols import FleetRequest, Identity, LaunchRequest, LaunchResult
+from dlcloud.core.protocols import DataSet, FleetRequest, Identity, LaunchRequest, LaunchResult
+from dlcloud.core.storage import join_policies, pass_policy
 
 NO_TEMPLATE = {
     "InvalidLaunchTemplateId.NotFound",
@@ -263,22 +264,60 @@ class Ec2Cloud:
     def delete_snapshots(self, snapshot_ids: Sequence[str]) -> None:
         own_images.delete_snapshots(self._clients, snapshot_ids)
 
-    def put_control_role(self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "") -> str:
+    def put_control_role(
+        self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "", storage: str = ""
+    ) -> str:
         partition = partition_of(self.region)
+        policy = self._control_policy(cluster_id, self.region, partition.name)
+        if storage:
+            role_name = control_role.storage_role_name(cluster_id)
+            more = [storage, pass_policy(self.region, cluster_id, role_name)]
+            policy = join_policies([policy, *(_in_partition(text, partition.name) for text in more)])
         role = control_role.Role(
             cluster_id=cluster_id,
-            policy=self._control_policy(cluster_id, self.region, partition.name),
+            policy=policy,
             principal=partition.ec2_principal,
             tags=tags,
             boundary=boundary,
         )
         return control_role.put_role(self._clients, role, pause=self._pause)
 
+    @property
+    def endpoint_url(self) -> str:
+        return self._clients.endpoint_url
+
+    def put_storage_role(
+        self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = ""
+    ) -> str:
+        if self._clients.on_instance:
+            # The launcher has made it: a controller may hand it on, and not change it.
+            return control_role.storage_role_name(cluster_id)
+        partition = partition_of(self.region)
+        role = control_role.Role(
+            cluster_id=control_role.storage_id(cluster_id),
+            policy=_in_partition(policy, partition.name),
+            principal=partition.ec2_principal,
+            tags=tags,
+            boundary=boundary,
+        )
+        return control_role.put_role(self._clients, role, pause=self._pause)
+
+    def describe_prefix(self, uri: str) -> DataSet:
+        return buckets.describe_prefix(self._clients, uri)
+
+    def newest_step(self, uri: str) -> int:
+        return buckets.newest_step(self._clients, uri)
+
+    def bucket_region(self, uri: str) -> str:
+        return buckets.bucket_region(self._clients, uri)
+
     def attach_profile(self, instance_id: str, profile: str) -> None:
         control_role.attach_profile(self._clients, instance_id, profile, pause=self._pause)
 
     def delete_control_role(self, cluster_id: str) -> None:
         control_role.delete_role(self._clients, cluster_id, pause=self._pause)
+        if control_role.has_storage_role(self._clients, cluster_id):
+            control_role.delete_role(self._clients, control_role.storage_id(cluster_id), pause=self._pause)
 
     def put_tags(self, resource_ids: Sequence[str], tags: Mapping[str, str]) -> None:
         with translate_errors(f"tagging {', '.join(resource_ids)} (ec2:CreateTags)"):
@@ -298,3 +337,8 @@ class Ec2Cloud:
     def _with_host(self, instance: Instance) -> Instance:
         """A security group's rule for its own instances holds for their private addresses only."""
         return replace(instance, host=instance.private_host) if self._inside else instance
+
+
+def _in_partition(policy: str, partition: str) -> str:
+    """Return a policy with the ARNs of another partition."""
+    return policy.replace('"arn:aws:', f'"arn:{partition}:')

@@ -112,6 +112,16 @@ class LaunchResult:
     fleet_id: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSet:
+    """What a prefix of a bucket holds; `size` in bytes."""
+
+    uri: str
+    region: str
+    files: int
+    size: int
+
+
 class Account(Protocol):
     """The limits and the usage of an account in one region; see `cloud.account`.
 
@@ -144,6 +154,10 @@ class Cloud(Protocol):
     """
 
     region: str
+
+    @property
+    def endpoint_url(self) -> str:
+        """The address of the local EC2; empty for AWS."""
 
     def identity(self) -> Identity:
         """Return the caller's identity."""
@@ -247,12 +261,28 @@ class Cloud(Protocol):
     def delete_snapshots(self, snapshot_ids: Sequence[str]) -> None:
         """Delete snapshots; no error for one that is gone."""
 
-    def put_control_role(self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "") -> str:
+    def put_control_role(
+        self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "", storage: str = ""
+    ) -> str:
         """Return the name of an instance profile that may control this cluster only.
 
         Its role, its policy and itself are made where they are missing; `boundary` is the ARN of the role's
-        permissions boundary.
+        permissions boundary, `storage` the policy of the cluster's buckets, where it has some.
         """
+
+    def put_storage_role(
+        self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = ""
+    ) -> str:
+        """Return the name of the instance profile of a cluster's buckets, made where it is missing."""
+
+    def describe_prefix(self, uri: str) -> DataSet:
+        """Return what is below a prefix of a bucket."""
+
+    def newest_step(self, uri: str) -> int:
+        """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none."""
+
+    def bucket_region(self, uri: str) -> str:
+        """Return the region of a bucket."""
 
     def attach_profile(self, instance_id: str, profile: str) -> None:
         """Give an instance a profile, which may be a new one; no error if it already has it."""

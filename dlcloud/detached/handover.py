@@ -22,6 +22,7 @@ from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe, Setup
 from dlcloud.core.remote import Connection
 from dlcloud.core.sent_files import IGNORE_FILE
+from dlcloud.core.storage import reads_buckets, storage_policy
 from dlcloud.core.untrusted import printable
 from dlcloud.core.wait import wait_until
 from dlcloud.detached.rules import FILES, relocate_recipe
@@ -91,7 +92,7 @@ class HandOver:
         clock, emit, clusters = managed.clock, managed.emit, managed.store.clusters
         intent_id = clusters.begin_intent(cluster.cluster_id, HAND_OVER, instance_id, clock.now())
         connection = managed.connect(member.instance, DIAL_WAIT_S)
-        self._give_role(instance_id, boundary=recipe.permissions_boundary)
+        self._give_role(instance_id, recipe)
         variables = {"DLCLOUD_CONTROLLER": instance_id, **variables}
         folder = install_dlcloud(connection, variables, clock=clock, emit=emit)
         with stage(emit, clock, "handing the cluster over", instance_id=instance_id):
@@ -150,12 +151,19 @@ class HandOver:
         start_job(connection, JOB_FOLDER, environment().of_controller())
         self._wait_until_in_charge(connection)
 
-    def _give_role(self, instance_id: str, *, boundary: str) -> None:
+    def _give_role(self, instance_id: str, recipe: Recipe) -> None:
         cloud, cluster = self.managed.cloud, self.managed.cluster
         message = "giving it a role for this cluster only"
         with stage(self.managed.emit, self.managed.clock, message, instance_id=instance_id):
             cloud.allow_peers(cloud.create_security_group(cluster.cluster_id, cluster.tags))
-            profile = cloud.put_control_role(cluster.cluster_id, cluster.tags, boundary=boundary)
+            boundary = recipe.permissions_boundary
+            storage = storage_policy(recipe) if reads_buckets(recipe) else ""
+            if storage:
+                # For the instances that the controller will launch.
+                cloud.put_storage_role(cluster.cluster_id, storage, cluster.tags, boundary=boundary)
+            profile = cloud.put_control_role(
+                cluster.cluster_id, cluster.tags, boundary=boundary, storage=storage
+            )
             cloud.attach_profile(instance_id, profile)
 
     def _send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:

@@ -20,7 +20,7 @@ def relocate_recipe(recipe: Recipe) -> str:
     names = {name: f"env:{CONTROLLER_PREFIX}{name}" for name in workload.secrets}
     workload = workload.model_copy(update={"secrets": names})
     relocated = recipe.model_copy(update={"workload": workload})
-    content: dict[str, Any] = relocated.model_dump(mode="json", exclude_defaults=True)
+    content: dict[str, Any] = relocated.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
@@ -28,8 +28,8 @@ def check_detachable(recipe: Recipe) -> None:
     """Refuse a recipe that cannot run without a launcher.
 
     Raises:
-        RecipeError: It is no elastic training, its instances have a profile, or its rehearsal ends the
-            coordinator.
+        RecipeError: It is no elastic training, its instances have a profile, it reads a folder of this
+            machine, or its rehearsal ends the coordinator.
     """
     if recipe.workload.elastic is None:
         raise RecipeError(
@@ -40,6 +40,11 @@ def check_detachable(recipe: Recipe) -> None:
         raise RecipeError(
             f"--detach: the coordinator gets a role of its own beside {recipe.instances.profile}",
             "an instance has one profile: leave one of the two out",
+        )
+    if any(not item.is_remote for item in recipe.data):
+        raise RecipeError(
+            "--detach: data from a folder of this machine is not there for later instances",
+            "copy it to a bucket: aws s3 sync FOLDER s3://BUCKET/PREFIX, and name that in data",
         )
     if any(incident.kill == "coordinator" for incident in recipe.rehearsal):
         raise RecipeError(

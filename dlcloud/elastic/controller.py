@@ -46,13 +46,15 @@ MESSAGES = {
     "healed": "has the state of step {step} from a peer",
     "coordinator": "asks the new coordinator from step {step} on",
     "resumed": "goes on from the checkpoint of step {step}",
+    "checkpoint_stored": "the checkpoint of step {step} is stored {cause}",
+    "checkpoint_store_failed": "the checkpoint of step {step} is not stored: {cause}",
     "hold": "waiting: {cause}",
     "no_quorum": "waiting: {cause}",
     "done": "the last step, {step}, is committed",
 }
 """The events that are shown, by their name in the records."""
 
-RISK_EVENTS = {"notice", "rebalance"}
+RISK_EVENTS = {"notice", "rebalance", "checkpoint_store_failed"}
 
 
 Post = Callable[[RecordsReceived | WorkerExited], None]
@@ -77,6 +79,7 @@ class Controller:
         end: Terminates instances.
         target: Returns the requested number of workers.
         rehearsal: The incidents of the recipe.
+        restored: Committed steps of the checkpoint in S3 that a new run goes on from.
         deadline: Chooses size and markets in place of `target`, where the recipe has a deadline.
     """
 
@@ -89,6 +92,7 @@ class Controller:
     clock: Clock
     emit: Emit
     rehearsal: Rehearsal | None = None
+    restored: int = 0
     deadline: DeadlineScaler | None = None
     registry: WorkerRegistry = field(default_factory=WorkerRegistry)
     _workers: Workers = field(init=False)
@@ -132,7 +136,8 @@ class Controller:
         self._departures = Departures(registry=self.registry, end=self.end, clock=self.clock, emit=self.emit)
         for member in members:
             self._add(member)
-        self._failover.begin(first, minimum_workers(self.recipe.instances.minimum, self._target))
+        minimum = minimum_workers(self.recipe.instances.minimum, self._target)
+        self._failover.begin(first, minimum, self.restored)
         for member in members:
             self._workers.serve(member)
         self._failover.notify_all()

@@ -78,9 +78,14 @@ class CoordinatorFailover:
     _reminded_at: float = field(init=False, default=float("-inf"))
     _has_changed: bool = field(init=False, default=False)  # since the agents were started
 
-    def begin(self, first: Member, minimum: int = 1) -> None:
-        """Begin with the present coordinator, or the next one if an earlier controller saw it lost."""
-        self.coordinator = Coordinator(member=first, step=self.registry.step, minimum=minimum)
+    def begin(self, first: Member, minimum: int = 1, restored: int = 0) -> None:
+        """Begin with the present coordinator, or the next one if an earlier controller saw it lost.
+
+        A run that has not begun goes on from a checkpoint of `restored` steps.
+        """
+        self.coordinator = Coordinator(
+            member=first, step=self.registry.step or restored, minimum=minimum, least=restored
+        )
         if self.registry.step:
             generation = self.registry.generation + 1
             self.coordinator = replace(self.coordinator, generation=generation, least=self._newest_step())

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,13 +81,14 @@ class Program:
     files: Path | None
     elastic: Elastic
 
-    def agent(self, python: str, *, worker: str, coordinator: Coordinator) -> str:
+    def agent(self, python: str, *, worker: str, coordinator: Coordinator, upload: Sequence[str] = ()) -> str:
         """Return the shell command of an instance's agent, for the folder in which the command runs.
 
         Args:
             python: The environment's interpreter.
             worker: The instance's name in the records.
             coordinator: It may be this instance.
+            upload: Options of `trainer.uploader`, which then runs beside the agent.
         """
         elastic = self.elastic
         words = ["-m", "trainer.agent", "--folder", "..", "--run", self.run, "--worker", worker]
@@ -100,6 +102,9 @@ class Program:
             # The minimum may change while the workers train: it is in the control file.
             words += ["--lighthouse", "--step", str(coordinator.step)]
         words += ["--", "sh", "-c", f"exec {self.command}"]
+        if upload:
+            uploader = ["-m", "trainer.uploader", "--folder", "..", "--run", self.run, "--worker", worker]
+            words = [*uploader, *upload, "--", python, *words]
         return f"PYTHONPATH=.. exec {shlex.quote(python)} {shlex.join(words)}\n"
 
 

@@ -1,14 +1,17 @@
 """Run an elastic training on a cluster that is up: builds its controller."""
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.deadline_scaling import limit_plan
 from dlcloud.core.elastic import ScalingDecision
+from dlcloud.core.errors import InstanceError
 from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.plan import Plan
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.storage import run_name
 from dlcloud.elastic.controller import Controller, Post
 from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
 from dlcloud.elastic.program import Coordinator, program_of
@@ -18,6 +21,7 @@ from dlcloud.elastic.workers import Workers
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED
+from dlcloud.launch.storage import Storage
 
 
 def train(
@@ -43,11 +47,13 @@ def train(
         return Workers(
             launcher=launcher,
             recipe=recipe,
-            program=program_of(recipe, recipe_folder, run=launcher.cluster_id),
+            program=program_of(recipe, recipe_folder, run=run_name(recipe, launcher.cluster_id)),
             coordinator=coordinator,
             image_id=plan.image.image_id,
             prices=PriceLookup(launcher.cloud),
             post=post,
+            storage=Storage(managed=launcher, recipe=recipe, recipe_folder=recipe_folder),
+            restored=restored,
             environment=environment,
         )
 
@@ -57,15 +63,20 @@ def train(
         more = launcher.plan(recipe, cidrs=plan.cidrs, size=size, members=members)
         if decision.market is not None:
             more = limit_plan(more, decision.market, decision.pools, size)
+        if has_ended.is_set():
+            # Its cluster is being terminated: nothing must be launched any more.
+            return LaunchedMembers(members=[], connections={})
         return launcher.grow(more, connected=connected)
 
+    has_ended = threading.Event()
+    restored = launcher.cloud.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
     group_id = launcher.cloud.create_security_group(launcher.cluster_id, launcher.cluster.tags)
     launcher.cloud.allow_peers(group_id)
     registry = WorkerRegistry()
     scaler = None
     if recipe.deadline is not None:
         scaler = make_scaler(launcher, recipe, recipe.deadline, pools=prices_of(plan), registry=registry)
-    Controller(
+    controller = Controller(
         cluster=launcher.cluster,
         recipe=recipe,
         make_workers=make_workers,
@@ -75,8 +86,19 @@ def train(
         clock=launcher.clock,
         emit=launcher.emit,
         rehearsal=rehearsal,
+        restored=restored,
         deadline=scaler,
         registry=registry,
-    ).run(members)
+    )
+    try:
+        controller.run(members)
+    except InstanceError as error:
+        if recipe.checkpoints is None:
+            raise
+        message = error.message.partition(": the ")[0]
+        hint = f"dlcloud up goes on from the newest checkpoint in {recipe.checkpoints}"
+        raise InstanceError(message, hint) from error
+    finally:
+        has_ended.set()
     if scaler is not None:
         end_deadline(launcher, scaler.deadline)

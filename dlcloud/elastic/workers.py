@@ -1,5 +1,6 @@
 """Set up the workers on instances, start their agents and follow them, each from a thread of its own."""
 
+import json
 import random
 import threading
 from collections import defaultdict
@@ -23,6 +24,7 @@ from dlcloud.launch.peers import Peer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import OLDEST_PYTHON, prepare
+from dlcloud.launch.storage import Storage, peer_of
 
 DRAINED = 10
 """Exit status of an agent whose workers left because they were asked to."""
@@ -59,7 +61,9 @@ class Workers:
         image_id: The image of the instances, for the stored run.
         prices: Of the instances, in both markets.
         post: Receives what happens, from any thread.
+        storage: The data and the buckets of the recipe.
         environment: Of the workers.
+        restored: Committed steps of the checkpoint in S3 that the training goes on from.
     """
 
     launcher: Launcher
@@ -69,7 +73,9 @@ class Workers:
     image_id: str
     prices: PriceLookup
     post: Callable[[RecordsReceived | WorkerExited], None]
+    storage: Storage
     environment: JobEnvironment = INHERITED
+    restored: int = 0
     _peers: dict[str, Member] = field(default_factory=dict, init=False)  # that have the environment
     _drains: dict[str, str] = field(default_factory=dict, init=False)
     _locks: defaultdict[str, threading.Lock] = field(
@@ -142,10 +148,12 @@ class Workers:
             self.post(WorkerExited(instance_id=name, error=error))
         finally:
             self._peers.pop(name, None)
+            self.storage.forget(name)
 
     def _receive(self, name: str, records: Sequence[dict[str, Any]]) -> None:
         if any(record.get("event") == "notice" for record in records):
             self._peers.pop(name, None)  # it would end during a copy
+            self.storage.forget(name)
         self.post(RecordsReceived(instance_id=name, records=records))
 
     def _peers_of(self, member: Member) -> list[Peer]:
@@ -180,6 +188,7 @@ class Workers:
             minimum_python=OLDEST_PYTHON,
             peers=self._peers_of(member),
         )
+        self.storage.bring(connection, member, peer_of(member, partial(self._jobs.connect, member)))
         run = self._jobs.new_run(member, recipe.name, image_id=self.image_id, setup_at=setup_at)
         folder = folder_of(run)
         connection.send_tree(PACKAGE, f"{folder}/trainer")
@@ -187,9 +196,21 @@ class Workers:
         if program.files is not None:
             work = f"{folder}/work"
             send_files(connection, program.files, work, clock=launcher.clock, emit=launcher.emit)
+        self.storage.link(connection, f"{folder}/work")
         self._send_control(connection, member, run)
-        command = program.agent(python, worker=member.instance.instance_id, coordinator=self.coordinator())
+        coordinator, name = self.coordinator(), member.instance.instance_id
+        if name == coordinator.instance_id and 0 < coordinator.step <= self.restored:
+            self.storage.restore(connection, coordinator.step, f"{folder}/checkpoints")
+        command = program.agent(python, worker=name, coordinator=coordinator, upload=self._upload(connection))
         image, environment = recipe.setup.image, self.environment
         send_command(connection, folder, command, image=image, environment=environment)
         launcher.store.runs.add(run)
         return run
+
+    def _upload(self, connection: Connection) -> list[str]:
+        """Return the options by which an instance stores checkpoints in S3; none where it stores none."""
+        target = self.recipe.checkpoints
+        if target is None:
+            return []
+        tool = self.storage.tool_of(connection, target)
+        return ["--to", target, "--tool", tool["tool"], "--variables", json.dumps(tool["variables"])]

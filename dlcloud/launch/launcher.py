@@ -26,6 +26,7 @@ from dlcloud.launch.members import (
 )
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
+from dlcloud.launch.storage import describe_storage
 from dlcloud.store.clusters import GROUP
 
 
@@ -77,6 +78,7 @@ class Launcher(ManagedCluster):
             CapacityError, QuotaError, BudgetError: The recipe cannot be launched.
         """
         clusters = self.store.clusters
+        storage = describe_storage(self.cloud, recipe) if members is None else []
         size = size or clusters.size(self.cluster_id)
         resized = recipe if size is None else recipe.resized(size)
         # A cluster that has launched may launch.
@@ -86,7 +88,8 @@ class Launcher(ManagedCluster):
         ).facts()
         if members is None:
             members = self.members() if clusters.has_intents(self.cluster_id) else []
-        return make_plan(resized, facts, existing_capacity(self, resized, members, facts.prices))
+        plan = make_plan(resized, facts, existing_capacity(self, resized, members, facts.prices))
+        return replace(plan, reasons=(*plan.reasons, *storage))
 
     def launch(self, plan: Plan) -> LaunchedMembers:
         """Launch the plan's instances, or what is missing of them, and connect to all that can be used.

@@ -33,36 +33,48 @@ class Peer:
 
 
 def copy_environment(
-    connection: Connection, find: str, peers: Sequence[Peer], *, folder: str, clock: Clock, emit: Emit
-) -> None:
+    connection: Connection,
+    find: str,
+    peers: Sequence[Peer],
+    *,
+    folder: str,
+    clock: Clock,
+    emit: Emit,
+    thing: str = "the environment",
+    otherwise: str = "it is built from the package index",
+) -> bool:
     """Copy an environment that an instance lacks from the first peer that gives it; warn if none does.
 
     `find` is the command there that looks for the environment (environment.py), `folder` that of dlcloud's
-    files on all instances. The best peers come first; their ports are open to their cluster only.
+    files on all instances. The best peers come first; their ports are open to their cluster only. `thing` is
+    what it is called, `otherwise` what happens where no peer gives it.
+
+    Returns:
+        True if the instance has it.
 
     Raises:
         UnreachableError, RemoteCommandError: The instance itself does not answer as it should.
     """
     environment = read_answer(connection, connection.check(find))
     if environment.get("complete") or not peers:
-        return
+        return bool(environment.get("complete"))
     name = connection.endpoint.instance_id
     failures = []
-    with stage(emit, clock, "copying the environment from another instance", instance_id=name):
+    with stage(emit, clock, f"copying {thing} from another instance", instance_id=name):
         connection.send_bytes(template("peer.py").encode(), f"{folder}/peer.py")
         for peer in peers[:MOST_PEERS]:
             try:
                 copied = _copy(connection, peer, f"python3 -I -S {folder}/peer.py", environment, folder)
             except DlcloudError as error:
-                log.warning("%s: no environment from %s: %s", name, peer.instance_id, error.message)
-                failures.append(f"{peer.instance_id} gives no environment ({error.message})")
+                log.warning("%s: %s not from %s: %s", name, thing, peer.instance_id, error.message)
+                failures.append(f"{peer.instance_id} does not give {thing} ({error.message})")
                 continue
             size, seconds = copied["bytes"] / MIB, copied["seconds"]
-            message = f"has the environment of {peer.instance_id}: {size:.0f} MiB in {seconds:.1f} s"
+            message = f"has {thing} of {peer.instance_id}: {size:.0f} MiB in {seconds:.1f} s"
             emit(Notice(message=message, instance_id=name))
-            return
-    message = "; ".join(failures)
-    emit(Warned(message=f"{message}: it is built from the package index", instance_id=name))
+            return True
+    emit(Warned(message=f"{'; '.join(failures)}: {otherwise}", instance_id=name))
+    return False
 
 
 def read_answer(connection: Connection, output: bytes) -> dict[str, Any]:
@@ -91,7 +103,8 @@ def _copy(
     """
     source = peer.connect()
     source.send_bytes(template("peer.py").encode(), f"{folder}/peer.py")
-    order = {"name": environment.get("name"), "key": secrets.token_hex(KEY_BYTES), "host": peer.host}
+    place = {"folder": environment["folder"]} if "folder" in environment else {}
+    order = {**place, "name": environment.get("name"), "key": secrets.token_hex(KEY_BYTES), "host": peer.host}
     offer = json.dumps({**order, "system": environment.get("system")}).encode()
     port = read_answer(source, source.check(f"{program} serve", stdin=offer)).get("port")
     request = json.dumps({**order, "port": port}).encode()

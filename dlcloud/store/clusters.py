@@ -32,6 +32,9 @@ DECISION = "deadline decision"
 OUTLOOK = "deadline outlook"
 """Intent whose outcome is the newest outlook of a training with a deadline, as JSON."""
 
+STORAGE_ROLE = "storage role"
+"""Intent recorded before the role for a cluster's buckets is made."""
+
 GROUP = "security group"
 """Intent recorded before the cluster's security group is created."""
 

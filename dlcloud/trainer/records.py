@@ -44,6 +44,8 @@ class Event(Enum):
     HOLD = "hold"
     CHECKPOINT = "checkpoint"
     CHECKPOINT_FAILED = "checkpoint_failed"
+    STORED = "checkpoint_stored"
+    STORE_FAILED = "checkpoint_store_failed"
     DRAIN = "drain"
     DRAINED = "drained"
     DONE = "done"

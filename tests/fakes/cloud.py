@@ -73,6 +73,9 @@ class FakeCloud:
     fleets_made: set = field(default_factory=set)
     roles: dict = field(default_factory=dict)
     profiles: dict = field(default_factory=dict)
+    policies: dict = field(default_factory=dict)
+    data_sets: dict = field(default_factory=dict)
+    checkpoints: dict = field(default_factory=dict)
     admitted: list = field(default_factory=list)
 
     def __post_init__(self):
@@ -190,7 +193,23 @@ class FakeCloud:
 
         return self._call("delete_security_groups", delete)
 
-    def put_control_role(self, cluster_id, tags, *, boundary=""):  # noqa: ARG002  the protocol's
+    endpoint_url = ""
+
+    def put_storage_role(self, cluster_id, policy, tags, *, boundary=""):  # noqa: ARG002  the protocol's
+        self.policies[cluster_id] = policy
+        self.roles.setdefault(f"{cluster_id}-storage", dict(tags))
+        return f"dlcloud-{cluster_id}-storage"
+
+    def describe_prefix(self, uri):
+        return self.data_sets[uri]
+
+    def newest_step(self, uri):
+        return self.checkpoints.get(uri, 0)
+
+    def bucket_region(self, uri):  # noqa: ARG002  the protocol's
+        return "us-east-1"
+
+    def put_control_role(self, cluster_id, tags, *, boundary="", storage=""):  # noqa: ARG002  the protocol's
         assert tags[CLUSTER_TAG] == cluster_id
 
         def put():

@@ -5,6 +5,7 @@ import hashlib
 import json
 import operator
 from decimal import Decimal
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -22,12 +23,15 @@ from dlcloud.core.document import read_model
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.incident import Incident
 from dlcloud.core.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
+from dlcloud.core.recipe.data import DataItem, S3Uri
 from dlcloud.core.recipe.instances import Count, Instances
 from dlcloud.core.recipe.part import Name, Part, Texts
 from dlcloud.core.recipe.workload import Setup, Workload
 
 # Later keys: unset, they leave the hash as it was, by which stored clusters are found.
 LATER_KEYS = (
+    "checkpoints",
+    "data",
     "deadline",
     "instances.kms_key",
     "instances.profile",
@@ -96,6 +100,14 @@ class Recipe(Part):
     )
     tags: Tags = TAGS
     permissions_boundary: PolicyArn = BOUNDARY
+    data: list[DataItem] = Field(
+        default_factory=list, description="Folders and prefixes of S3 that the workload reads."
+    )
+    checkpoints: S3Uri | None = Field(
+        default=None,
+        description="s3://BUCKET/PREFIX: an elastic training's checkpoints are stored there, and the next up "
+        "goes on from the newest one.",
+    )
 
     @field_validator("deadline", mode="after")
     @classmethod
@@ -106,6 +118,20 @@ class Recipe(Part):
             is_elastic = workload.elastic is not None
             refuse_no_choice(is_elastic=is_elastic, market=instances.market, fixed_count=fixed)
         return deadline
+
+    @model_validator(mode="after")
+    def _storage_fits(self) -> Self:
+        if self.checkpoints is not None and self.workload.elastic is None:
+            raise ValueError("checkpoints belongs to an elastic workload")
+        paths = [PurePosixPath(item.to) for item in self.data]
+        for path in paths:
+            if paths.count(path) > 1 or any(other in path.parents for other in paths):
+                raise ValueError(f"data: two items are copied to {path}")
+        if self.data and self.workload.benchmark is not None:
+            raise ValueError("data belongs to a command; a benchmark reads none")
+        if self.setup.image and (self.data or self.checkpoints is not None):
+            raise ValueError("data and checkpoints are not there in a container yet: leave setup.image out")
+        return self
 
     @model_validator(mode="after")
     def _zones_in_region(self) -> Self:

@@ -1,6 +1,7 @@
 """A small CNN on scikit-learn's 1,797 handwritten digits: real data, and about a minute on two cores."""
 
 import argparse
+import csv
 import sys
 import time
 from collections.abc import Sequence
@@ -40,9 +41,20 @@ def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
     from sklearn.datasets import load_digits  # type: ignore[import-not-found]  # noqa: PLC0415
 
     data = load_digits()
-    images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16 - 0.5
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    sets = [TensorDataset(images[part], torch.tensor(data.target)[part]) for part in _parts(order)]
+    return _split(torch.tensor(data.images, dtype=torch.float32), torch.tensor(data.target), seed)
+
+
+def digits_of(folder: Path, seed: int) -> tuple[TensorDataset, TensorDataset]:
+    """Return the same of `digits.csv` in a folder: a line has an image's 64 values and its label."""
+    with (folder / "digits.csv").open(newline="", encoding="utf-8") as stream:
+        rows = torch.tensor([[float(value) for value in row] for row in csv.reader(stream)])
+    return _split(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].long(), seed)
+
+
+def _split(images: Tensor, labels: Tensor, seed: int) -> tuple[TensorDataset, TensorDataset]:
+    scaled = images[:, None] / 16 - 0.5
+    order = torch.randperm(len(scaled), generator=torch.Generator().manual_seed(seed))
+    sets = [TensorDataset(scaled[part], labels[part]) for part in _parts(order)]
     return sets[0], sets[1]
 
 
@@ -69,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.manual_seed(arguments.seed)
     where = device()
     model = network().to(where)
-    training, held_out = digits(arguments.seed)
+    folder, seed = arguments.data, arguments.seed
+    training, held_out = digits(seed) if folder is None else digits_of(folder, seed)
     outcome = train(
         model,
         torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
@@ -94,6 +107,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=positive, default=30, help="default: %(default)s")
     parser.add_argument("--batch", type=positive, default=96, help="over all workers (default: %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default: %(default)s")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="with digits.csv; default: scikit-learn's")
     parser.add_argument("--shards", type=positive, help="exact mode, with so many shards")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the trained parameters")
     parser.add_argument(

@@ -29,15 +29,20 @@ ONLY_BY_PEOPLE = {
     "delete_images",
     "delete_snapshots",
     "put_control_role",
+    "put_storage_role",
     "attach_profile",
     "delete_control_role",
     "put_tags",
     "admit_key",
 }
-MODULES_OF_PEOPLE = {"billing", "control_role", "leftovers", "own_images", "secret_values"}
+# What a controller may do in buckets comes with them: tests/unit/core/test_storage_policy.py.
+MODULES_OF_PEOPLE = {"billing", "buckets", "control_role", "leftovers", "own_images", "secret_values"}
 CHANGES = ("Create", "Run", "Delete", "Terminate", "Authorize", "Revoke", "Put", "Add", "Remove", "Associate")
 DETACHING = "iam_policy_detach.json"
 SECRETS = "iam_policy_secrets.json"
+STORAGE = "iam_policy_storage.json"
+# Source: Service Authorization Reference, Amazon S3: the actions that these operations need.
+ACTIONS = {"HeadBucket": "ListBucket", "ListObjectsV2": "ListBucket"}
 
 
 def methods(service):
@@ -78,7 +83,8 @@ def service_of(call):
 def actions_of(sources):
     found = {call for source in sources for call in calls_in(source)}
     known = {service: methods(service) for service in {service for service, _ in found}}
-    return {f"{PREFIXES.get(service, service)}:{known[service][method]}" for service, method in found}
+    names = {(service, known[service][method]) for service, method in found}
+    return {f"{PREFIXES.get(service, service)}:{ACTIONS.get(name, name)}" for service, name in names}
 
 
 def without(source, names):
@@ -108,7 +114,7 @@ def allowed(found):
     return {action for statement in found for action in actions(statement)}
 
 
-ALL = [*statements(), *statements(DETACHING), *statements(SECRETS), *own_statements()]
+ALL = [*statements(), *statements(DETACHING), *statements(SECRETS), *statements(STORAGE), *own_statements()]
 
 
 def test_the_policies_allow_exactly_the_calls_of_the_code():
@@ -116,7 +122,8 @@ def test_the_policies_allow_exactly_the_calls_of_the_code():
     detaching = allowed(statements(DETACHING)) - IMPLIED_BY_DETACHING
     assert len(used) > 20
     secrets = allowed(statements(SECRETS))
-    assert (allowed(statements()) | secrets) - IMPLIED | detaching == used - FREE
+    storage = allowed(statements(STORAGE))
+    assert (allowed(statements()) | secrets | storage) - IMPLIED | detaching == used - FREE
     assert not allowed(statements()) & secrets
     assert allowed(statements()) & detaching <= IMPLIED
 

@@ -96,7 +96,7 @@ def test_without_a_peer_that_gives_it_it_is_built_with_a_warning(to, peer):
     python, messages = prepared(to, peer)
     assert python == "/env/bin/python"
     assert isinstance(messages[0], Warned)
-    assert "i-old gives no environment" in messages[0].message
+    assert "i-old does not give the environment" in messages[0].message
     assert "it is built from the package index" in messages[0].message
 
 

@@ -1,0 +1,78 @@
+"""S3, as far as the launcher asks it: what a prefix holds, and how far a training's checkpoints are."""
+
+import re
+
+from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.faults import translate_errors
+from dlcloud.core.errors import CloudError
+from dlcloud.core.protocols import DataSet
+from dlcloud.core.recipe.data import split_uri
+
+MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
+"""As templates/storage.py names them; the checkpoint beside it is `step-STEP-DIGEST.pt`."""
+
+
+def describe_prefix(clients: Clients, uri: str) -> DataSet:
+    """Return region, number and size of the files below a prefix.
+
+    Raises:
+        CloudError: There is no such bucket, nothing below the prefix, or no permission.
+    """
+    bucket, prefix = split_uri(uri)
+    with translate_errors(f"looking at {uri} (s3:ListBucket)"):
+        region = _region(clients, bucket)
+        pages = clients.get("s3", region).get_paginator("list_objects_v2")
+        sizes = [
+            item["Size"]
+            for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
+            for item in page.get("Contents", ())
+            if not item["Key"].endswith("/")
+        ]
+    if not sizes:
+        raise CloudError(f"data: there is nothing below {uri}/", f"aws s3 ls {uri}/")
+    return DataSet(uri=uri, region=region, files=len(sizes), size=sum(sizes))
+
+
+def newest_step(clients: Clients, uri: str) -> int:
+    """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none.
+
+    Raises:
+        CloudError: There is no such bucket, or no permission.
+    """
+    bucket, prefix = split_uri(uri)
+    with translate_errors(f"looking for checkpoints in {uri} (s3:ListBucket)"):
+        pages = clients.get("s3", _region(clients, bucket)).get_paginator("list_objects_v2")
+        sizes = {
+            item["Key"].rpartition("/")[2]: item["Size"]
+            for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
+            for item in page.get("Contents", ())
+        }
+    return max(
+        (
+            int(match["step"])
+            for name in sizes
+            if (match := MANIFEST.fullmatch(name)) and sizes.get(checkpoint_name(name)) == int(match["size"])
+        ),
+        default=0,
+    )
+
+
+def bucket_region(clients: Clients, uri: str) -> str:
+    """Return the region of a bucket; raises as `newest_step` does."""
+    with translate_errors(f"looking up the region of {uri} (s3:ListBucket)"):
+        return _region(clients, split_uri(uri)[0])
+
+
+def checkpoint_name(manifest: str) -> str:
+    """Return the name of the checkpoint that a manifest is of."""
+    _, step, digest, _ = manifest.split("-")
+    return f"step-{step}-{digest}.pt"
+
+
+def _region(clients: Clients, bucket: str) -> str:
+    answer = clients.get("s3").head_bucket(Bucket=bucket)
+    return str(answer.get("BucketRegion") or clients.region)
+
+
+def _folder(prefix: str) -> str:
+    return f"{prefix}/" if prefix else ""

