@@ -343,8 +343,9 @@ def test_the_users_files_travel_to_the_work_folder(world, tmp_path):
 
 def test_the_tail_of_a_log(tmp_path):
     assert log_tail(tmp_path / "missing") == ""
-    (tmp_path / "log").write_bytes(b"\xff\n" + b"x\n" * 100)
-    assert log_tail(tmp_path / "log") == "\n".join("x" * 15)
+    lines = [f"line {number}" for number in range(100)]
+    (tmp_path / "log").write_text("\n".join([*lines, *lines[-3:], ""]))
+    assert log_tail(tmp_path / "log").splitlines() == lines[-15:]
 
 
 def test_a_run_is_stored_with_prices_of_both_markets_and_setup_time(world):
