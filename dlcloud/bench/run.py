@@ -71,7 +71,7 @@ class Runner:
         """
         if len(members) > 1 and any(not item.is_remote for item in self.recipe.data):
             cloud, cluster = self.managed.cloud, self.managed.cluster
-            cloud.allow_peers(cloud.create_security_group(cluster.cluster_id, cluster.tags))
+            cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
         outcomes = fan_out(self._run, members, width=max(1, len(members)))
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
 

@@ -1,19 +1,19 @@
 """The one place that builds collaborators; with `profiles`, the only one that reads the environment."""
 
-import logging
 import os
 import signal
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
+from dlcloud.cli.log_file import log_to_file
 from dlcloud.cli.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
 from dlcloud.core.cluster import DEFAULT_REGION
 from dlcloud.core.errors import CredentialsError, LocalCloudError, RecipeError
@@ -32,16 +32,17 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.cloud.secret_values import SecretValues
     from dlcloud.core.cluster import Cluster
     from dlcloud.core.events import Emit
+    from dlcloud.core.remote import Dial
+    from dlcloud.detached.locate import DetachedCluster
     from dlcloud.detached.remote import DetachedClusters
-    from dlcloud.launch.admit import AdmittingDialer
     from dlcloud.launch.launcher import Launcher
     from dlcloud.local.site import LocalEndpoint, LocalSite, SharedSite
     from dlcloud.ssh.dial import Dialer
+    from dlcloud.ssh.route import Connect
     from dlcloud.store.benches import Benches
     from dlcloud.store.measurements import Measurements
     from dlcloud.store.transfer import RunTransfer
 
-LOGS_KEPT = 50
 LOCAL_CIDR = "127.0.0.1/32"
 
 
@@ -82,7 +83,7 @@ class Context:
         """Make SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
-        self._log_to_file()
+        log_to_file(self.paths, self.command, verbose=self.verbose)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -183,7 +184,9 @@ class Context:
 
     def cloud_of(self, cluster: "Cluster") -> "Ec2Cloud":
         """Return EC2 in a cluster's region, by the credentials that launched it."""
-        return self.cloud(cluster.cloud, cluster.region, cluster.profile)
+        cloud = self.cloud(cluster.cloud, cluster.region, cluster.profile)
+        cloud.by_private_addresses |= cluster.is_private
+        return cloud
 
     def account_of(self, cluster: "Cluster") -> "Account":
         """Return the account that a cluster was launched in."""
@@ -192,10 +195,7 @@ class Context:
     def cloud(self, name: str, region: str, profile: str | None = None) -> "Ec2Cloud":
         """Return EC2 in a region: AWS's, or the local one, which is started if it does not run.
 
-        Args:
-            name: `aws` or `local`.
-            region: The region.
-            profile: The name of a profile, empty for none; by default this command's.
+        `profile` is the name of one, empty for none; by default this command's.
         """
         from dlcloud.cloud.catalog import Catalog
         from dlcloud.cloud.ec2 import Ec2Cloud
@@ -258,13 +258,31 @@ class Context:
             secret=lambda _: secret.read_text() if secret.exists() else None,
             clock=self.clock,
             loopback_only=cluster.cloud == "local",
+            connect=self.route(cluster),
         )
         self._open.callback(dialer.close)
         return dialer
 
-    def admitting_dialer(self, cluster: "Cluster") -> "AdmittingDialer":
+    def route(self, cluster: "Cluster") -> "Connect":
+        """Return what opens connections to a cluster's instances, the way that its network allows."""
+        from dlcloud.cli.routes import route_of_cluster
+
+        clients = partial(self._clients, cluster.cloud, cluster.region, cluster.profile)
+        return route_of_cluster(cluster, clients, inside=bool(self.controller_instance_id))
+
+    def route_of_detached(self, detached: "DetachedCluster") -> "Connect":
+        """Return what opens connections to the instance that controls a cluster, of whichever machine's."""
+        from dlcloud.cli.routes import route_of_detached
+
+        clients = partial(self._clients, detached.cloud, detached.region, detached.profile)
+        return route_of_detached(detached, clients, self.clusters, find_profile(detached.profile))
+
+    def admitting_dialer(self, cluster: "Cluster") -> "Dial":
         """Return connections to a cluster that is up, also from a machine whose address has changed."""
         from dlcloud.launch.admit import AdmittingDialer
+
+        if cluster.is_private:
+            return self.dialer(cluster)
 
         return AdmittingDialer(
             dialer=self.dialer(cluster),
@@ -296,6 +314,7 @@ class Context:
             cloud=self.cloud,
             has_local_site=lambda: self.local_site.find() is not None,
             controller_instance_id=self.controller_instance_id,
+            route=self.route_of_detached,
             profile=self.profile,
             first_region=self.first_region,
             clock=self.clock,
@@ -374,23 +393,6 @@ class Context:
         database = Database(self.paths.database)
         self._open.callback(database.close)
         return database
-
-    def _log_to_file(self) -> None:
-        folder = self.paths.make_folder(self.paths.logs)
-        for old in sorted(folder.glob("*.log"))[:-LOGS_KEPT]:
-            with suppress(OSError):
-                old.unlink(missing_ok=True)
-        path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{self.command}-{os.getpid()}.log"
-        logging.raiseExceptions = False  # a log on a full disk is lost, without a traceback on stderr
-        handlers: list[logging.Handler] = [logging.FileHandler(path, delay=True)]
-        if self.verbose:
-            handlers.append(logging.StreamHandler())
-        logging.basicConfig(
-            level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
-        )
-        # Below this level botocore and paramiko log requests, with headers and keys.
-        for library in ("botocore", "boto3", "urllib3", "paramiko"):
-            logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -9,7 +9,7 @@ import click
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.core.cost import exact
-from dlcloud.core.errors import CloudError
+from dlcloud.core.errors import CloudError, DlcloudError
 from dlcloud.core.events import stage
 from dlcloud.core.instance import Market, Price
 from dlcloud.core.quota import quota_key, quotas
@@ -108,6 +108,7 @@ _TITLES = {
     "zones": "offered in",
     "cidr": "SSH from",
     "subnets": "default network",
+    "network": "network",
     "limits": "vCPU quota",
     "scores": "spot placement score",
     "launch": "dry run",
@@ -174,7 +175,7 @@ def _price(price: Price) -> str:
 
 
 def _cidr(preflight: "Preflight") -> Verdict:
-    return True, ", ".join(preflight.answers["cidr"])
+    return True, ", ".join(preflight.answers["cidr"]) or "nowhere: Session Manager's agent connects"
 
 
 def _subnets(preflight: "Preflight") -> Verdict:
@@ -182,6 +183,24 @@ def _subnets(preflight: "Preflight") -> Verdict:
     if zones:
         return True, f"default subnets in {', '.join(zones)}"
     return False, f"no default subnet; aws ec2 create-default-vpc --region {preflight.recipe.region}"
+
+
+def _network(preflight: "Preflight") -> Verdict:
+    """Return what the recipe's network is, and whether this machine has what its access needs."""
+    from dlcloud.cli.routes import refuse_missing_program
+    from dlcloud.core.networks import describe_network, plan_network, usable_subnets
+
+    network, instances = preflight.recipe.network, preflight.recipe.instances
+    if network is None:
+        return None, "none is named"
+    resolved = preflight.answers["network"]
+    try:
+        refuse_missing_program(network)
+        subnets = usable_subnets(network, resolved, instances.zones)
+    except DlcloudError as error:
+        return False, f"{error.message}; {error.hint}"
+    lines = describe_network(network, subnets, count=instances.maximum, profile=instances.profile)
+    return True, "\n".join([plan_network(network, resolved, subnets).describe(), *lines])
 
 
 def _limits(preflight: "Preflight") -> Verdict:
@@ -250,6 +269,7 @@ _VERDICTS: dict[str, Callable[["Preflight"], Verdict]] = {
     "prices": _prices,
     "cidr": _cidr,
     "subnets": _subnets,
+    "network": _network,
     "limits": _limits,
     "scores": _scores,
     "launch": _launch,

@@ -15,6 +15,7 @@ COMMANDS = {
     "logs": "Print what a run's program printed.",
     "exec": "Run a command on every instance at once.",
     "ssh": "Open a shell on an instance.",
+    "tunnel": "Carry bytes to an instance's SSH server, for ssh's ProxyCommand.",
     "resize": "Change the number of instances of a cluster that is up.",
     "image": "Make an image with a recipe's environment in it.",
     "down": "Terminate clusters and all that belongs to them.",

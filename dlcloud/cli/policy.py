@@ -10,10 +10,11 @@ from dlcloud.core.errors import RecipeError
 @click.option("--detach", is_flag=True, help="What up --detach needs beside it.")
 @click.option("--secrets", is_flag=True, help="What secrets of SSM and Secrets Manager need beside it.")
 @click.option("--storage", is_flag=True, help="What data and checkpoints in S3 need beside it.")
+@click.option("--private", is_flag=True, help="What endpoints and Session Manager need beside it.")
 @click.option(
     "--region", default=DEFAULT_REGION, show_default=True, help="Any of the partition: China's, GovCloud's."
 )
-def command(*, detach: bool, secrets: bool, storage: bool, region: str) -> None:
+def command(*, detach: bool, secrets: bool, storage: bool, private: bool, region: str) -> None:
     """Print the IAM policy that dlcloud needs: every action that it calls, and nothing else.
 
     \b
@@ -23,11 +24,8 @@ def command(*, detach: bool, secrets: bool, storage: bool, region: str) -> None:
     from dlcloud.cloud.partitions import partition_of
     from dlcloud.resources.texts import iam_policy
 
-    chosen = [
-        name
-        for name, is_chosen in (("detach", detach), ("secrets", secrets), ("storage", storage))
-        if is_chosen
-    ]
+    parts = {"detach": detach, "secrets": secrets, "storage": storage, "private": private}
+    chosen = [name for name, is_chosen in parts.items() if is_chosen]
     if len(chosen) > 1:
         named = " and ".join(f"--{name}" for name in chosen)
         raise RecipeError(f"{named} are separate policies", "print and create one after the other")

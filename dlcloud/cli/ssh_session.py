@@ -12,7 +12,7 @@ from dlcloud.cli.context import Context
 from dlcloud.core.cluster import Cluster, Member, select_members
 from dlcloud.core.errors import RecipeError
 from dlcloud.report.table import envelope
-from dlcloud.ssh.command_line import config_entry, ssh_command
+from dlcloud.ssh.command_line import config_entry, ssh_command, tunnel_command
 from dlcloud.system.files import write_file
 
 CONFIG = "ssh_config"
@@ -60,6 +60,7 @@ def open_session(context: Context, name: str, session: Session, *, print_only: b
         context.paths.known_hosts(cluster.cluster_id),
         session.remote_command,
         forwards=session.forwards,
+        proxy=_proxy(context, cluster, endpoint.instance_id),
     )
     if print_only:
         click.echo(envelope("ssh", {"result": {"instance_id": endpoint.instance_id, "command": words}}))
@@ -111,8 +112,15 @@ def _entries(context: Context, cluster: Cluster) -> list[tuple[list[str], str]]:
         dialer.dial(endpoint)
         names = _names(cluster, member, number)
         key, known_hosts = paths.key(cluster.cluster_id), paths.known_hosts(cluster.cluster_id)
-        entries.append((names, config_entry(names, endpoint, key, known_hosts)))
+        proxy = _proxy(context, cluster, endpoint.instance_id)
+        entries.append((names, config_entry(names, endpoint, key, known_hosts, proxy=proxy)))
     return entries
+
+
+def _proxy(context: Context, cluster: Cluster, instance_id: str) -> str:
+    """Return the command by which ssh reaches an instance without a public address; empty for others."""
+    is_tunnelled = cluster.is_private and not context.controller_instance_id
+    return tunnel_command(cluster.cluster_id, instance_id) if is_tunnelled else ""
 
 
 def _names(cluster: Cluster, member: Member, number: int) -> list[str]:

@@ -13,6 +13,7 @@ from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.notify import notify_option
 from dlcloud.cli.options import cidr_option, output_option, verbose_option
 from dlcloud.cli.overrides import override_options
+from dlcloud.cli.routes import refuse_missing_program
 from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import DlcloudError
 from dlcloud.core.events import PREFLIGHT, stage
@@ -235,10 +236,11 @@ class Up:
         )
 
     def _check_program(self) -> None:
-        """Refuse a program at fault before anything is asked of a cloud."""
+        """Refuse a program at fault, or none for the way in, before anything is asked of a cloud."""
         from dlcloud.cli.script_check import warn_of_script
 
         warn_of_script(self.file.recipe.workload, self._folder, self.context.emit)
+        refuse_missing_program(self.file.recipe.network)
         if self.detach:
             from dlcloud.detached.rules import check_detachable
 

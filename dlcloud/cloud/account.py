@@ -7,13 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.chosen_network import find_network
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.dry_run import dry_run
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Market
-from dlcloud.core.protocols import Clock, LaunchRequest, Subnet
+from dlcloud.core.protocols import Clock, FoundNetwork, LaunchRequest, Subnet
 from dlcloud.core.quota import FALLBACKS, Usage
+from dlcloud.core.recipe.network import Network
 from dlcloud.core.successors import KnownType
 
 FRESH = timedelta(days=1)
@@ -110,6 +112,10 @@ class Account:
             self._put("fit default subnets", {zone: subnet.zone_id for zone, subnet in subnets.items()})
         return subnets
 
+    def network(self, network: Network) -> FoundNetwork:
+        """Return what a recipe's network is in this account."""
+        return find_network(self._clients, network, self._routes)
+
     def spot_scores(self, instance_types: Sequence[str], count: int) -> dict[str, int]:
         """Return the spot placement score, 1 to 10, by zone id; a zone without a score is absent.
 
@@ -127,6 +133,29 @@ class Account:
     def dry_run(self, action: str, request: LaunchRequest) -> None:
         """Ask EC2 whether it would make one of the changes of a launch; see `cloud.dry_run`."""
         dry_run(self._clients, action, request)
+
+    def _routes(self, vpc_id: str) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
+        """Return tests of subnets of a VPC: a default route to an internet gateway, and to another way out.
+
+        Source: VPC user guide, "Route tables"; a subnet without a table of its own has the main one.
+        """
+        with translate_errors("looking up routes (ec2:DescribeRouteTables)"):
+            tables = self._clients.get("ec2").describe_route_tables(
+                Filters=[{"Name": "vpc-id", "Values": [vpc_id]}]
+            )["RouteTables"]
+        targets: dict[str, list[str]] = {}
+        for table in tables:
+            ways = [_target(route) for route in table["Routes"] if _is_default(route)]
+            for association in table["Associations"]:
+                targets[association.get("SubnetId", "")] = ways
+
+        def of(subnet_id: str) -> list[str]:
+            return targets.get(subnet_id, targets.get("", []))
+
+        return (
+            lambda subnet_id: any(way.startswith("igw-") for way in of(subnet_id)),
+            lambda subnet_id: any(way and not way.startswith("igw-") for way in of(subnet_id)),
+        )
 
     def _isolated_subnets(self, vpc_ids: Collection[str]) -> Callable[[str], bool]:
         """Return a test for subnets without a route to an internet gateway; False where routes are denied.
@@ -184,3 +213,13 @@ class Account:
     def _subject(self, subject: str) -> str:
         """Return a name that no other account, region or local EC2 shares."""
         return f"{self._clients.identity()} {self._clients.region} {subject}"
+
+
+def _is_default(route: dict[str, Any]) -> bool:
+    return route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") == "active"
+
+
+def _target(route: dict[str, Any]) -> str:
+    """Return the id of what a route leads to, of whichever kind it is."""
+    keys = ("GatewayId", "NatGatewayId", "TransitGatewayId", "NetworkInterfaceId", "VpcPeeringConnectionId")
+    return next((str(route[key]) for key in keys if route.get(key)), "")

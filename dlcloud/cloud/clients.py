@@ -82,6 +82,11 @@ class Clients:
             name = _account_name(self._session_of(self.region))
         return hashlib.sha256(f"{name} {self.endpoint_url}".encode()).hexdigest()[:16]
 
+    def credentials(self) -> Any:  # noqa: ANN401  boto3 has no types
+        """Return the credentials of now, for what botocore does not sign itself."""
+        with self._lock, translate_errors("finding credentials"):
+            return self._session_of(self.region).get_credentials().get_frozen_credentials()
+
     def in_region(self, region: str) -> "Clients":
         """Return the clients of another region, which share the session: it is costly to load."""
         with self._lock, translate_errors(f"using AWS in {region}"):

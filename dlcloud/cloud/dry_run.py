@@ -46,21 +46,18 @@ def dry_run(clients: Clients, action: str, request: LaunchRequest) -> None:
 
 def _security_group(request: LaunchRequest) -> dict[str, Any]:
     tags = [tag_specification("security-group", request.tags)]
-    return {"GroupName": NAME, "Description": "SSH from where dlcloud runs", "TagSpecifications": tags}
+    vpc = {"VpcId": request.vpc_id} if request.vpc_id else {}
+    return {"GroupName": NAME, "Description": "SSH from where dlcloud runs", "TagSpecifications": tags, **vpc}
 
 
 def _instances(request: LaunchRequest) -> dict[str, Any]:
     arguments = run_instances_arguments(request)
     del arguments["ClientToken"]
-    if not request.security_group_id:
-        del arguments["SecurityGroupIds"]
     return arguments
 
 
 def _template(request: LaunchRequest) -> dict[str, Any]:
     data = template_data(request, b64encode(request.user_data.encode()).decode())
-    if not request.security_group_id:
-        del data["SecurityGroupIds"]
     tags = [tag_specification("launch-template", request.tags)]
     return {"LaunchTemplateName": NAME, "LaunchTemplateData": data, "TagSpecifications": tags}
 
@@ -76,6 +73,7 @@ def _fleet(request: LaunchRequest) -> dict[str, Any]:
             client_token="",
             tags=request.tags,
             requested_at=datetime.fromtimestamp(0, UTC),
+            subnets={request.zone: request.subnet_id} if request.subnet_id else {},
         )
     )
     del arguments["ClientToken"]

@@ -51,7 +51,7 @@ class Ec2Cloud:
         prices: The region's prices.
         own_cidr: Looks up the caller's own network.
         control_policy: Renders the policy of a cluster's role, from the cluster's id, region and partition.
-        inside: The caller is one of the instances, and reaches the others by private addresses.
+        inside: The caller reaches the instances by private addresses, as one of them does.
         pause: Waits so many seconds before a refused call is repeated.
     """
 
@@ -74,7 +74,7 @@ class Ec2Cloud:
         self._own_cidr = own_cidr
         self._control_policy = control_policy
         self._pause = pause
-        self._inside = inside
+        self.by_private_addresses = inside
         self.region = clients.region
 
     def identity(self) -> Identity:
@@ -132,8 +132,11 @@ class Ec2Cloud:
         ]
         return sorted(instances, key=lambda instance: (instance.launched_at, instance.instance_id))
 
-    def create_security_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
-        return network.create_group(self._clients, cluster_id, tags)
+    def create_security_group(self, cluster_id: str, tags: Mapping[str, str], *, vpc_id: str = "") -> str:
+        return network.create_group(self._clients, cluster_id, tags, vpc_id=vpc_id)
+
+    def find_security_group(self, cluster_id: str) -> str:
+        return network.find_group(self._clients, cluster_id)
 
     def allow_ssh(self, security_group_id: str, cidr: str, *, named: bool = False) -> None:
         network.allow_ssh(self._clients, security_group_id, cidr, named=named)
@@ -336,7 +339,7 @@ class Ec2Cloud:
 
     def _with_host(self, instance: Instance) -> Instance:
         """A security group's rule for its own instances holds for their private addresses only."""
-        return replace(instance, host=instance.private_host) if self._inside else instance
+        return replace(instance, host=instance.private_host) if self.by_private_addresses else instance
 
 
 def _in_partition(policy: str, partition: str) -> str:

@@ -39,9 +39,9 @@ def own_cidr() -> str:
         raise CloudError(f"{CHECK_URL} answered {text!r}, which is not an address", hint) from error
 
 
-def create_group(clients: Clients, cluster_id: str, tags: Mapping[str, str]) -> str:
-    """Create the cluster's security group in the default VPC, or find it."""
-    group_id = ""
+def create_group(clients: Clients, cluster_id: str, tags: Mapping[str, str], *, vpc_id: str = "") -> str:
+    """Create the cluster's security group, by default in the default VPC, or find it."""
+    group_id, place = "", {"VpcId": vpc_id} if vpc_id else {}
     with translate_errors(
         "creating the security group (ec2:CreateSecurityGroup)", ignore={"InvalidGroup.Duplicate"}
     ):
@@ -49,6 +49,7 @@ def create_group(clients: Clients, cluster_id: str, tags: Mapping[str, str]) -> 
             GroupName=_group_name(cluster_id),
             Description="SSH from where dlcloud runs",
             TagSpecifications=[tag_specification("security-group", tags)],
+            **place,
         )
         group_id = str(answer["GroupId"])
         # What a list shows cannot be overlooked when the cluster goes down.
@@ -64,6 +65,19 @@ def create_group(clients: Clients, cluster_id: str, tags: Mapping[str, str]) -> 
         f"security group {name} exists without dlcloud's tags",
         f"aws ec2 delete-security-group --group-name {name}",
     )
+
+
+def find_group(clients: Clients, cluster_id: str) -> str:
+    """Return the id of the cluster's security group.
+
+    Raises:
+        CloudError: There is none.
+    """
+    name = _group_name(cluster_id)
+    for group in _existing_group(clients, name):
+        if {"Key": CLUSTER_TAG, "Value": cluster_id} in (group.get("Tags") or ()):
+            return str(group["GroupId"])
+    raise CloudError(f"the security group {name} is gone", "dlcloud gc removes what is left of the cluster")
 
 
 def allow_ssh(clients: Clients, security_group_id: str, cidr: str, *, named: bool = False) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +40,7 @@ def run_instances_arguments(request: LaunchRequest) -> dict[str, Any]:
         "UserData": request.user_data,
         "TagSpecifications": [tag_specification(resource, request.tags) for resource in resources],
     }
-    if request.zone:
+    if request.zone and not request.subnet_id:
         arguments["Placement"] = {"AvailabilityZone": request.zone}
     if spot:
         arguments["InstanceMarketOptions"] = {
@@ -57,7 +58,8 @@ def template_data(request: LaunchRequest, user_data_base64: str) -> dict[str, An
     """Return a launch template; the fleet adds types, zones, market and the tags of instances."""
     resources = ("volume", "network-interface")
     return {
-        **_machine(request),
+        # A fleet names the subnets itself.
+        **_machine(replace(request, subnet_id="")),
         "UserData": user_data_base64,
         "TagSpecifications": [tag_specification(resource, request.tags) for resource in resources],
     }
@@ -80,7 +82,7 @@ def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
         {
             "InstanceType": name,
             "Priority": float(order[name]),
-            **({"AvailabilityZone": zone} if zone else {}),
+            **_place(zone, request),
             **({"MaxPrice": f"{request.max_usd[name]:f}"} if name in request.max_usd else {}),
         }
         for name, zone in request.pools
@@ -118,7 +120,7 @@ def read_fleet(answer: Mapping[str, Any], request: FleetRequest) -> LaunchResult
     ]
     return LaunchResult(
         instances=tuple(instances),
-        refusals=tuple(_pool_refusal(error) for error in answer.get("Errors") or ()),
+        refusals=tuple(_pool_refusal(error, request) for error in answer.get("Errors") or ()),
         fleet_id=answer["FleetId"],
     )
 
@@ -189,14 +191,21 @@ def _machine(request: LaunchRequest) -> dict[str, Any]:
 
 
 def _network(request: LaunchRequest) -> dict[str, Any]:
-    """Return the security group, in the network interface if that asks for a public address.
+    """Return groups and subnet, in the network interface if that says whether there is a public address.
 
     Source: EC2 refuses both in one request (InvalidParameterCombination); aws/aws-cli, issue 1019.
     """
-    groups = [request.security_group_id]
-    if not request.public_address:
-        return {"SecurityGroupIds": groups}
-    card = {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "DeleteOnTermination": True, "Groups": groups}
+    groups = [group for group in (request.security_group_id, *request.security_groups) if group]
+    subnet = {"SubnetId": request.subnet_id} if request.subnet_id else {}
+    if request.public_address is None:
+        return {**({"SecurityGroupIds": groups} if groups else {}), **subnet}
+    card = {
+        "DeviceIndex": 0,
+        "AssociatePublicIpAddress": request.public_address,
+        "DeleteOnTermination": True,
+        **({"Groups": groups} if groups else {}),
+        **subnet,
+    }
     return {"NetworkInterfaces": [card]}
 
 
@@ -213,7 +222,7 @@ def _fleet_instance(
         instance_id=instance_id,
         instance_type=group.get("InstanceType") or pool.get("InstanceType", ""),
         market=Market.SPOT if group.get("Lifecycle") == "spot" else Market.ON_DEMAND,
-        zone=pool.get("AvailabilityZone", ""),
+        zone=_zone_of(pool, request),
         state=InstanceState.PENDING,
         state_reason="",
         launched_at=requested_at,
@@ -221,9 +230,21 @@ def _fleet_instance(
     )
 
 
-def _pool_refusal(error: Mapping[str, Any]) -> Refusal:
+def _place(zone: str, request: FleetRequest) -> dict[str, str]:
+    if zone in request.subnets:
+        return {"SubnetId": request.subnets[zone]}
+    return {"AvailabilityZone": zone} if zone else {}
+
+
+def _zone_of(pool: Mapping[str, Any], request: FleetRequest) -> str:
+    """Return the zone of a pool of an answer, which names it or its subnet."""
+    zones = {subnet: zone for zone, subnet in request.subnets.items()}
+    return str(pool.get("AvailabilityZone") or zones.get(pool.get("SubnetId", ""), ""))
+
+
+def _pool_refusal(error: Mapping[str, Any], request: FleetRequest) -> Refusal:
     pool = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
-    zone = pool.get("AvailabilityZone") or pool.get("SubnetId") or "any zone"
+    zone = _zone_of(pool, request) or pool.get("SubnetId") or "any zone"
     name = f"{pool.get('InstanceType', '')} {error.get('Lifecycle', '')}"
     code = error.get("ErrorCode", "")
     foreign = ClientError({"Error": {"Code": code, "Message": error.get("ErrorMessage", "")}}, "CreateFleet")

@@ -28,6 +28,10 @@ CONTROLLER_TAG = "dlcloud:controller"
 HOST_KEY_TAG = "dlcloud:host-key"
 """The SHA256 fingerprint of an instance's host key, set by the launcher that verified it."""
 
+ACCESS_TAG = "dlcloud:access"
+"""How SSH reaches the instances of a cluster, if not by public addresses."""
+PUBLIC = "public"
+
 _NAME_PREFIX = "dlcloud "
 
 
@@ -66,9 +70,16 @@ class Cluster:
     network: str = ""
 
     @property
+    def is_private(self) -> bool:
+        """True if SSH goes to the private addresses of its instances."""
+        return json.loads(self.network).get("access", PUBLIC) != PUBLIC if self.network else False
+
+    @property
     def tags(self) -> dict[str, str]:
         """The tags of every resource of this cluster, set at its creation."""
         own: dict[str, str] = json.loads(self.own_tags) if self.own_tags else {}
+        if self.is_private:
+            own[ACCESS_TAG] = json.loads(self.network)["access"]
         named = f"{_NAME_PREFIX}{self.name}"
         return {**own, MANAGED_TAG: "true", CLUSTER_TAG: self.cluster_id, NAME_TAG: named}
 

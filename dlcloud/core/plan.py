@@ -1,7 +1,7 @@
 """The plan of a launch: made of a recipe and the facts of preflight, with its price and its reasons."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from dlcloud.core.account_settings import describe_account
@@ -9,9 +9,17 @@ from dlcloud.core.compatibility import check_types
 from dlcloud.core.cost import cost_of_seconds, rounded
 from dlcloud.core.deadline import Deadline, describe_deadline
 from dlcloud.core.errors import BudgetError, CapacityError, QuotaError
-from dlcloud.core.instance import Image, InstanceType, Market, Price
-from dlcloud.core.protocols import Identity, Subnet
-from dlcloud.core.quota import Quota, quota_key
+from dlcloud.core.facts import NO_CAPACITY, ExistingCapacity, Pool, PreflightFacts
+from dlcloud.core.instance import Image, Market, Price
+from dlcloud.core.networks import (
+    DEFAULT_NETWORK,
+    PlannedNetwork,
+    as_reachable,
+    describe_network,
+    plan_network,
+    usable_subnets,
+)
+from dlcloud.core.quota import quota_key
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.subnets import (
     best_zones,
@@ -20,8 +28,10 @@ from dlcloud.core.subnets import (
     refuse_network,
     zones_to_ask,
 )
-from dlcloud.core.successors import KnownType, describe, successors
+from dlcloud.core.successors import describe, successors
 from dlcloud.core.workload_summary import describe_workload
+
+__all__ = ["NO_CAPACITY", "ExistingCapacity", "Plan", "Pool", "PreflightFacts", "make_plan"]
 
 MINUTES_PER_HOUR = 60
 SHORTEST_MINUTES = {"aws": 15, "local": 5}
@@ -29,65 +39,6 @@ SHORTEST_MINUTES = {"aws": 15, "local": 5}
 which downloads hardly use the processor, may take most of it."""
 SPOT_HEADROOM = Decimal("1.2")
 """Under a budget in dollars, spot is given up where it costs so much more than it did at the launch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreflightFacts:
-    """What preflight found. `zones` and `hardware` are by instance type; an absent type is not offered."""
-
-    identity: Identity
-    cidrs: tuple[str, ...]
-    """The networks that may reach the instances."""
-    zones: Mapping[str, tuple[str, ...]]
-    hardware: Mapping[str, InstanceType]
-    image: Image
-    prices: Sequence[Price]
-    known_types: Sequence[KnownType] = ()
-    quotas: Mapping[tuple[str, Market], Quota] = field(default_factory=dict)
-    subnets: Mapping[str, Subnet] | None = None
-    """The default subnets by zone; None if unknown."""
-    scores: Mapping[str, int] = field(default_factory=dict)
-    """EC2's spot placement score, 1 to 10, by zone."""
-    notes: tuple[str, ...] = ()
-    """What is unknown, and why."""
-    names_cidrs: bool = False
-    """The networks were named, not looked up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExistingCapacity:
-    """The instances that the cluster has already, and how many of them are on-demand.
-
-    `committed_usd` is their cost so far and until their timers end them; None at an unknown price.
-    """
-
-    count: int = 0
-    on_demand: int = 0
-    committed_usd: Decimal | None = Decimal(0)
-
-
-NO_CAPACITY = ExistingCapacity()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """Capacity that a request can draw from; `zone` empty: any of `zones`, or whichever offers the type.
-
-    `price` is the lowest over the zones, `zone_prices` are those of each zone where they differ (spot), and
-    `ceiling_usd` is the most that an hour can cost; None if unknown.
-    """
-
-    instance_type: str
-    market: Market
-    zone: str
-    price: Price | None
-    zones: tuple[str, ...] = ()
-    zone_prices: tuple[Price, ...] = ()
-    ceiling_usd: Decimal | None = None
-
-    def price_in(self, zone: str) -> Price | None:
-        """Return the price of an instance of this pool in a zone."""
-        return next((price for price in self.zone_prices if price.zone == zone), self.price)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +72,17 @@ class Plan:
     """The instances share one zone, as far as it has capacity."""
     public_addresses: bool = False
     """Instances ask for a public address, as a subnet of theirs does not assign one."""
+    network: PlannedNetwork = DEFAULT_NETWORK
+    """The recipe's own network."""
     instance_profile: str = ""
     """The name of the user's own instance profile for the instances; empty for none."""
     kms_key: str = ""
     """The KMS key of the root volumes; empty for the account's default key of EBS."""
+
+    @property
+    def public_address(self) -> bool | None:
+        """Whether instances have a public address; None where the subnets say it."""
+        return True if self.public_addresses else self.network.public_ip
 
     @property
     def rehearsal(self) -> bool:
@@ -162,13 +120,13 @@ class _Planner:
         self._facts = facts
         self._present = present
         self._reasons = list(facts.notes)
+        self._subnets = facts.subnets
         self._disk_gib = max(recipe.instances.disk_gib, facts.image.snapshot_gib)
         self._missing = max(0, recipe.instances.maximum - present.count)
 
     def plan(self) -> Plan:
         recipe, facts = self._recipe, self._facts
-        refuse_network(recipe.region, facts.subnets, named=recipe.instances.zones)
-        self._reasons += describe_unfit(facts.subnets)
+        network = self._choose_network()
         pools = self._offered_pools()
         if not pools:
             raise CapacityError(
@@ -220,12 +178,38 @@ class _Planner:
             and recipe.deadline is None,
             instance_profile=recipe.instances.profile,
             kms_key=recipe.instances.kms_key,
-            public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, facts.subnets),
+            network=network,
+            public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, self._subnets),
         )
+
+    def _choose_network(self) -> PlannedNetwork:
+        """Return the recipe's network; without one, judge the subnets of the default VPC."""
+        recipe, resolved = self._recipe, self._facts.network
+        if recipe.network is None or resolved is None:
+            refuse_network(recipe.region, self._subnets, named=recipe.instances.zones)
+            self._reasons += describe_unfit(self._subnets)
+            return PlannedNetwork()
+        instances = recipe.instances
+        subnets = usable_subnets(recipe.network, resolved, instances.zones)
+        self._reasons += describe_network(
+            recipe.network, subnets, count=instances.maximum, profile=instances.profile
+        )
+        self._subnets = as_reachable(subnets)
+        return plan_network(recipe.network, resolved, subnets)
+
+    def _zones_to_ask(self, name: str) -> tuple[str, ...]:
+        """Return the zones to ask for a type: with a network, those of its subnets."""
+        zones, named = self._facts.zones[name], self._recipe.instances.zones
+        if self._facts.network is None:
+            return zones_to_ask(zones, self._subnets, named=named)
+        chosen = tuple(zone for zone in zones if zone in (self._subnets or {}))
+        if not chosen:
+            self._reasons.append(f"{name} is left out: no subnet of the network is in {', '.join(zones)}")
+        return chosen
 
     def _offered_pools(self) -> tuple[Pool, ...]:
         """List the pools market by market, type by type; record why a type is left out."""
-        instances, facts = self._recipe.instances, self._facts
+        instances = self._recipe.instances
         offered = [name for name in instances.types if self._is_offered(name)]
         pools = []
         for market in instances.markets:
@@ -236,7 +220,7 @@ class _Planner:
                     self._reasons.append(
                         f"no price is known for {name} {market} in {self._recipe.region}: costs stay unknown"
                     )
-                zones = zones_to_ask(facts.zones[name], facts.subnets, named=instances.zones)
+                zones = self._zones_to_ask(name)
                 pools += [self._pool(name, market, zone) for zone in zones]
         return tuple(pools)
 
@@ -275,7 +259,7 @@ class _Planner:
             market=market,
             zone=zone,
             price=min(prices, key=lambda price: price.hourly_usd, default=None),
-            zones=(zone,) if zone else best_zones(self._facts.zones[name], self._facts.subnets),
+            zones=(zone,) if zone else best_zones(self._facts.zones[name], self._subnets),
             zone_prices=tuple(price for price in prices if price.zone),
             ceiling_usd=self._ceiling(name, market, prices),
         )

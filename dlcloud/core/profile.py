@@ -20,6 +20,7 @@ from dlcloud.core.recipe.account import (
     ProfileName,
     Tags,
 )
+from dlcloud.core.recipe.network import Network
 from dlcloud.core.recipe.part import Part
 
 RoleArn = Annotated[str, StringConstraints(pattern=r"^(arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+)?$")]
@@ -68,6 +69,7 @@ class Profile(Part):
         default=60, ge=15, le=720, description="How long a session of the role is valid."
     )
     region: Region = Field(default="", description="The region of recipes that name none.")
+    network: Network | None = Field(default=None, description="As `network` of a recipe, key by key.")
     tags: Tags = TAGS
     instance_profile: ProfileName = INSTANCE_PROFILE
     kms_key: KmsKey = KMS_KEY
@@ -93,11 +95,21 @@ class Profile(Part):
         )
 
     @property
+    def _network(self) -> dict[str, Any]:
+        """Return the network's keys that are written."""
+        return (
+            {}
+            if self.network is None
+            else _texts(self.network.model_dump(mode="json", exclude_defaults=True))
+        )
+
+    @property
     def defaults(self) -> dict[str, Any]:
         """Return what recipes have that do not say otherwise, in a recipe's form."""
         instances = {"profile": self.instance_profile, "kms_key": self.kms_key}
         values = {
             "region": self.region,
+            "network": self._network,
             "tags": dict(self.tags),
             "permissions_boundary": self.permissions_boundary,
             "instances": {key: value for key, value in instances.items() if value},
@@ -166,3 +178,12 @@ def merge(written: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
         elif value is None:
             merged[key] = default
     return merged
+
+
+def _texts(value: Any) -> Any:  # noqa: ANN401  a tree of JSON
+    """Return scalars as the texts that a recipe's are."""
+    if isinstance(value, dict):
+        return {key: _texts(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_texts(inner) for inner in value]
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -11,6 +11,7 @@ from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.core.own_images import OwnImage
 from dlcloud.core.quota import Usage
+from dlcloud.core.recipe.network import Network
 from dlcloud.core.successors import KnownType
 
 
@@ -37,15 +38,32 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subnet:
-    """The default subnet of a zone.
+    """The subnet of a zone: the default one, or the recipe's, whose `subnet_id` is given.
 
     `assigns_addresses`: instances have a public address without asking for one. `reaches_internet`: its route
-    table has an internet gateway; True if that is unknown.
+    table has an internet gateway; True if that is unknown. `has_nat`: it has another way out.
     """
 
     zone_id: str
     assigns_addresses: bool = True
     reaches_internet: bool = True
+    subnet_id: str = ""
+    has_nat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundNetwork:
+    """What a recipe's network turned out to be.
+
+    `subnets` are by zone, one each; `groups` are the ids of the user's own security groups; `cidrs` are the
+    VPC's address ranges, and `endpoints` the ids of its EC2 Instance Connect Endpoints that are ready.
+    """
+
+    vpc_id: str
+    subnets: Mapping[str, Subnet]
+    groups: tuple[str, ...] = ()
+    cidrs: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +83,14 @@ class LaunchRequest:
     tags: Mapping[str, str]
     max_usd: Decimal | None = None
     """The most that an hour of a spot instance may cost; None: EC2's own limit, the on-demand price."""
-    public_address: bool = False
-    """Ask for a public address, which the subnet does not assign."""
+    public_address: bool | None = None
+    """Whether there is a public address; None: as the subnet says."""
+    subnet_id: str = ""
+    """The subnet; empty: the default one of the zone."""
+    security_groups: tuple[str, ...] = ()
+    """The ids of groups of the user's own."""
+    vpc_id: str = ""
+    """The VPC of the security group of a dry run; empty: the default one."""
     instance_profile: str = ""
     """The name of an instance profile that exists."""
     kms_key: str = ""
@@ -91,6 +115,8 @@ class FleetRequest:
     requested_at: datetime
     max_usd: Mapping[str, Decimal] = field(default_factory=dict)
     single_zone: bool = False
+    subnets: Mapping[str, str] = field(default_factory=dict)
+    """Subnet ids by zone; without one, the default subnet of the zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +166,9 @@ class Account(Protocol):
     def subnets(self, *, fresh: bool = False) -> Mapping[str, Subnet]:
         """Return the default subnets by zone."""
 
+    def network(self, network: Network) -> FoundNetwork:
+        """Return what a recipe's network is; raises CloudError where there is no such thing."""
+
     def spot_scores(self, instance_types: Sequence[str], count: int) -> Mapping[str, int]:
         """Return the spot placement score by zone id."""
 
@@ -183,8 +212,11 @@ class Cloud(Protocol):
     def instances(self, cluster_id: str = "") -> list[Instance]:
         """Return the instances that carry the cluster's tag (any managed one without `cluster_id`)."""
 
-    def create_security_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
-        """Return the id of the cluster's security group in the default VPC, made if it is missing."""
+    def create_security_group(self, cluster_id: str, tags: Mapping[str, str], *, vpc_id: str = "") -> str:
+        """Return the id of the cluster's security group, made if missing; by default in the default VPC."""
+
+    def find_security_group(self, cluster_id: str) -> str:
+        """Return the id of the cluster's security group, which was created before."""
 
     def allow_ssh(self, security_group_id: str, cidr: str, *, named: bool = False) -> None:
         """Allow one network to reach port 22; no error if it already may.

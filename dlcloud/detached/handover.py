@@ -155,7 +155,7 @@ class HandOver:
         cloud, cluster = self.managed.cloud, self.managed.cluster
         message = "giving it a role for this cluster only"
         with stage(self.managed.emit, self.managed.clock, message, instance_id=instance_id):
-            cloud.allow_peers(cloud.create_security_group(cluster.cluster_id, cluster.tags))
+            cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
             boundary = recipe.permissions_boundary
             storage = storage_policy(recipe) if reads_buckets(recipe) else ""
             if storage:

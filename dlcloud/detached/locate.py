@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlcloud.core.cluster import (
+    ACCESS_TAG,
     CLUSTER_TAG,
     CONTROLLER_TAG,
     HOST_KEY_TAG,
     MANAGED_TAG,
     NAME_TAG,
+    PUBLIC,
     cluster_name,
 )
 from dlcloud.core.instance import Instance
+from dlcloud.core.remote import Endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,22 @@ class DetachedCluster:
         """The tags that everything of the cluster carries."""
         shared = {MANAGED_TAG, CLUSTER_TAG, NAME_TAG}
         return {name: value for name, value in self.instance.tags.items() if name in shared}
+
+    @property
+    def access(self) -> str:
+        """How SSH reaches the instance."""
+        return self.instance.tags.get(ACCESS_TAG, PUBLIC)
+
+    @property
+    def is_private(self) -> bool:
+        """True if SSH goes to its private address."""
+        return self.access != PUBLIC
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where its SSH server answers."""
+        endpoint = self.instance.endpoint(self.user)
+        return replace(endpoint, host=self.instance.private_host) if self.is_private else endpoint
 
     def is_named(self, name: str) -> bool:
         """True if a name means this cluster, one of its runs, or its controlling instance."""

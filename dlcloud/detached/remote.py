@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlcloud.core.cluster import DEFAULT_REGION, REGIONS_AT_ONCE, Cluster, ClusterState
 from dlcloud.core.errors import CloudError, RecipeError, UnreachableError
@@ -21,11 +22,14 @@ from dlcloud.detached.state import check_copy, import_cluster, run_ids
 from dlcloud.launch.admit import move_access
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import FOLDER, JOB
-from dlcloud.ssh.command_line import ssh_command
+from dlcloud.ssh.command_line import ssh_command, tunnel_command
 from dlcloud.store.database import Database
 from dlcloud.store.foreign import open_foreign
 from dlcloud.store.home import Store
 from dlcloud.system.parallel import fan_out
+
+if TYPE_CHECKING:  # it brings paramiko
+    from dlcloud.ssh.route import Connect
 
 LOGIN_WAIT_S = 20.0
 STORE = "store.sqlite"
@@ -50,8 +54,8 @@ class DetachedClusters:
     """The clusters that their own instances control, wherever they were launched.
 
     `cloud` returns EC2 by its name (`aws` or `local`), a region and a profile. `controller_instance_id` is
-    empty but on an instance that controls its own cluster. `profile` is this command's, and `first_region` is
-    asked which others its account has.
+    empty but on an instance that controls its own cluster. `route` returns the way to an instance. `profile`
+    is this command's, and `first_region` is asked which others its account has.
     """
 
     store: Store
@@ -61,6 +65,7 @@ class DetachedClusters:
     controller_instance_id: str
     clock: Clock
     emit: Emit
+    route: "Callable[[DetachedCluster], Connect]"
     profile: str = ""
     first_region: str = DEFAULT_REGION
 
@@ -112,7 +117,8 @@ class DetachedClusters:
         from dlcloud.ssh.keys import create_key  # noqa: PLC0415
 
         cloud = self.cloud(detached.cloud, detached.region, detached.profile)
-        move_access(cloud, detached.cluster_id, self.emit)
+        if not detached.is_private:
+            move_access(cloud, detached.cluster_id, self.emit)
         with tempfile.TemporaryDirectory() as temporary:
             key = self.store.paths.key(detached.cluster_id)
             if not key.exists():
@@ -126,9 +132,10 @@ class DetachedClusters:
                 fingerprint=detached.host_key,
                 clock=self.clock,
                 loopback_only=detached.cloud == "local",
+                connect=self.route(detached),
             )
             with closing(dialer):
-                endpoint = detached.instance.endpoint(detached.user)
+                endpoint = detached.endpoint
                 connection = dialer.dial(endpoint, wait_s=LOGIN_WAIT_S)
                 yield Session(connection=connection, key=key, known_hosts=known_hosts)
 
@@ -179,8 +186,9 @@ class DetachedClusters:
         words = ["ssh", detached.cluster_id, *(["--instance", instance] if instance else [])]
         words += ["--", *command] if command else []
         with self.log_in(detached) as session:
-            endpoint = detached.instance.endpoint(detached.user)
-            _, *options = ssh_command(endpoint, session.key, session.known_hosts)
+            _, *options = ssh_command(
+                detached.endpoint, session.key, session.known_hosts, proxy=self._proxy(detached)
+            )
             # -t: a shell needs a terminal.
             terminal = [] if command else ["-t"]
             whole = [program, *terminal, *options, f"exec {COMMAND} {shlex.join(words)}"]
@@ -222,6 +230,11 @@ class DetachedClusters:
                 )
             self._warn_of_failure(connection, cluster)
         return cluster
+
+    def _proxy(self, detached: DetachedCluster) -> str:
+        """Return the command by which ssh reaches an instance without a public address."""
+        place = (detached.cluster_id, detached.instance.instance_id)
+        return tunnel_command(*place) if detached.is_private else ""
 
     def _warn_of_failure(self, connection: Connection, cluster: Cluster) -> None:
         """Emit why the controller ended, where it failed."""

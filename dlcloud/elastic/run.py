@@ -70,7 +70,7 @@ def train(
 
     has_ended = threading.Event()
     restored = launcher.cloud.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
-    group_id = launcher.cloud.create_security_group(launcher.cluster_id, launcher.cluster.tags)
+    group_id = launcher.cloud.find_security_group(launcher.cluster_id)
     launcher.cloud.allow_peers(group_id)
     registry = WorkerRegistry()
     scaler = None

@@ -113,6 +113,7 @@ def new_cluster(file: RecipeFile, *, name: str, clock: Clock) -> Cluster:
         created_at=clock.now(),
         disk_gib=recipe.instances.disk_gib,
         profile=file.profile,
+        network="" if recipe.network is None else recipe.network.model_dump_json(),
         own_tags=json.dumps(recipe.tags, sort_keys=True) if recipe.tags else "",
     )
 
@@ -193,13 +194,18 @@ def _acquire_named(cluster: Cluster, file: RecipeFile, store: Store) -> ClusterL
             f"{cluster.name} was launched with {_named(cluster.profile)}, not with {_named(file.profile)}",
             f"dlcloud down {cluster.name}, or choose another --name or --profile",
         )
-    if acquired and (old.cloud, old.region, old.instances) != (recipe.cloud, recipe.region, recipe.instances):
+    if acquired and _of_launch(old) != _of_launch(recipe):
         acquired.release()
         raise RecipeError(
             f"{cluster.name} is up with other instances than {recipe.name} asks for",
             f"dlcloud down {cluster.name}, or choose another --name",
         )
     return acquired
+
+
+def _of_launch(recipe: Recipe) -> tuple[object, ...]:
+    """Return what instances cannot change once they are launched."""
+    return (recipe.cloud, recipe.region, recipe.instances, recipe.network)
 
 
 def _named(profile: str) -> str:

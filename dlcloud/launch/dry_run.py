@@ -7,7 +7,8 @@ from functools import partial
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.core.instance import Image, Market
-from dlcloud.core.protocols import Account, LaunchRequest
+from dlcloud.core.networks import PlannedNetwork, plan_network, usable_subnets
+from dlcloud.core.protocols import Account, FoundNetwork, LaunchRequest
 from dlcloud.core.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 
@@ -48,13 +49,19 @@ class LaunchChecks:
         return next((error for error in launches if _is_certain(error, NOT_OF_THE_LAUNCH)), None)
 
 
-def check_launch(recipe: Recipe, account: Account, image: Callable[[], Image]) -> LaunchChecks:
+def check_launch(
+    recipe: Recipe,
+    account: Account,
+    image: Callable[[], Image],
+    network: Callable[[], FoundNetwork | None] = lambda: None,
+) -> LaunchChecks:
     """Make the dry runs of a launch at once: at most five calls.
 
     Args:
         recipe: The first of its types is asked for, in each market.
         account: Asks EC2.
         image: Returns the image once it is known; what needs none does not wait for it.
+        network: Returns what the recipe's network is, likewise; None for the default VPC.
     """
     instances = recipe.instances
     unknown = Image(image_id="", name="", root_device="")
@@ -69,7 +76,7 @@ def check_launch(recipe: Recipe, account: Account, image: Callable[[], Image]) -
     def ask(key: tuple[str, Market]) -> CloudError | None:
         action, market = key
         try:
-            account.dry_run(action, _request(recipe, market, calls[key]()))
+            account.dry_run(action, _request(recipe, market, calls[key](), network()))
         except CloudError as error:
             return error
         return None
@@ -95,11 +102,16 @@ def _is_certain(error: CloudError, unlike: Collection[str] = ()) -> bool:
     return error.is_final and not isinstance(error, CapacityError | QuotaError)
 
 
-def _request(recipe: Recipe, market: Market, image: Image) -> LaunchRequest:
-    instances = recipe.instances
+def _request(recipe: Recipe, market: Market, image: Image, resolved: FoundNetwork | None) -> LaunchRequest:
+    instances, zone, place = recipe.instances, "", PlannedNetwork()
+    if recipe.network is not None and resolved is not None:
+        place = plan_network(
+            recipe.network, resolved, usable_subnets(recipe.network, resolved, instances.zones)
+        )
+        zone = next(iter(place.subnets))
     return LaunchRequest(
         instance_type=instances.types[0],
-        zone=instances.zones[0] if len(instances.zones) == 1 else "",
+        zone=zone or (instances.zones[0] if len(instances.zones) == 1 else ""),
         market=market,
         min_count=1,
         max_count=instances.maximum,
@@ -111,4 +123,8 @@ def _request(recipe: Recipe, market: Market, image: Image) -> LaunchRequest:
         tags={**recipe.tags, **TAGS},
         instance_profile=instances.profile,
         kms_key=instances.kms_key,
+        public_address=place.public_ip,
+        subnet_id=place.subnets.get(zone, ""),
+        security_groups=place.groups,
+        vpc_id=place.vpc_id,
     )

@@ -193,18 +193,18 @@ class Launcher(ManagedCluster):
     def _provisioner(self, plan: Plan) -> Provisioner:
         """Return what requests the plan's instances, its security group made."""
         self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
-        return Provisioner(managed=self, plan=plan, security_group_id=self._create_group())
+        return Provisioner(managed=self, plan=plan, security_group_id=self._create_group(plan.network.vpc_id))
 
-    def _create_group(self) -> str:
+    def _create_group(self, vpc_id: str) -> str:
         """Return the id of the security group, made if it is missing; the intent of the first is stored."""
         clusters = self.store.clusters
         intents = clusters.intents(self.cluster_id, GROUP)
         if any(intent.outcome for intent in intents):
-            return self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
+            return self.cloud.create_security_group(self.cluster_id, self.cluster.tags, vpc_id=vpc_id)
         unfinished = next((intent.intent_id for intent in intents if intent.outcome is None), None)
         intent_id = unfinished or clusters.begin_intent(self.cluster_id, GROUP, "", self.clock.now())
         try:
-            group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags)
+            group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags, vpc_id=vpc_id)
         except CloudError as error:
             if error.answered:
                 clusters.end_intent(intent_id, "", self.clock.now())

@@ -5,19 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import call
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
 from dlcloud.core.plan import PreflightFacts
-from dlcloud.core.protocols import Account, Cloud, Subnet
+from dlcloud.core.protocols import Account, Cloud, FoundNetwork, Subnet
 from dlcloud.core.quota import CODES, Quota, quota_key, quotas
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.recipe.network import Access
 from dlcloud.launch.dry_run import LaunchChecks, check_launch
 from dlcloud.system.parallel import fan_out
 
-REQUIRED = ("identity", "zones", "image", "prices", "cidr")
+REQUIRED = ("identity", "zones", "image", "prices", "network", "cidr")
 """The questions that a plan cannot be made without, in the order in which a refusal is raised."""
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +74,20 @@ class Preflight:
             known_types=account.known_types() if account is not None else (),
             quotas=self._quotas(),
             subnets=subnets,
-            scores=_scores_by_zone(answers.get("scores", {}), subnets or {}),
+            network=answers.get("network"),
+            scores=_scores_by_zone(answers.get("scores", {}), self._zone_ids),
             notes=(
                 *(f"not checked: {error}" for name, error in self.errors.items() if name not in REQUIRED),
                 *(error.message for error in (self.launch.errors if self.launch is not None else ())),
             ),
         )
+
+    @property
+    def _zone_ids(self) -> Mapping[str, Subnet]:
+        """The subnets whose zones are known by name and id."""
+        resolved: FoundNetwork | None = self.answers.get("network")
+        subnets: Mapping[str, Subnet] = self.answers.get("subnets") or {}
+        return subnets if resolved is None else resolved.subnets
 
     def _quotas(self) -> dict[tuple[str, Market], Quota]:
         """Join limits and use; a cached limit that is too low may have been raised: it is asked for again."""
@@ -122,17 +133,20 @@ def run_preflight(
         return find_image(cloud, recipe.instances.image, types, hardware)
 
     image = _Once(resolve_image)
+    network = _Once(lambda: _find_network(recipe, account))
     questions: dict[str, Callable[[], Any]] = {
         "identity": cloud.identity,
         "zones": lambda: cloud.offered_zones(types),
         "image": image.value,
         "prices": lambda: cloud.prices(types, recipe.instances.markets),
-        "cidr": lambda: cidrs or (cloud.caller_cidr(),),
+        "cidr": lambda: cidrs or _cidrs(recipe, cloud, network.value),
     }
+    if recipe.network is not None and account is not None:
+        questions["network"] = network.value
     if account is not None:
         questions |= _account_questions(recipe, account)
     if account is not None and dry_run:
-        questions["launch"] = lambda: check_launch(recipe, account, image.value)
+        questions["launch"] = lambda: check_launch(recipe, account, image.value, network.value)
     outcomes = dict(zip(questions, fan_out(call, list(questions.values())), strict=True))
     errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
     for error in errors.values():
@@ -145,28 +159,42 @@ def run_preflight(
         hardware=hardware,
         answers=answers,
         errors=errors,
-        names_cidrs=bool(cidrs),
+        names_cidrs=bool(cidrs) or (recipe.network is not None and recipe.network.is_private),
     )
 
 
-class _Once:
+def _find_network(recipe: Recipe, account: Account | None) -> FoundNetwork | None:
+    """Return what the recipe's network is; None where it names none, or no account can be asked."""
+    return account.network(recipe.network) if recipe.network is not None and account is not None else None
+
+
+def _cidrs(recipe: Recipe, cloud: Cloud, find_network: Callable[[], FoundNetwork | None]) -> tuple[str, ...]:
+    """Return the networks that reach the instances: the caller's, or where endpoint and bastion are."""
+    if recipe.network is None or not recipe.network.is_private:
+        return (cloud.caller_cidr(),)
+    resolved = find_network()
+    return () if resolved is None or recipe.network.access is Access.SESSION_MANAGER else resolved.cidrs
+
+
+class _Once(Generic[Answer]):
     """A question that several others need the answer of: it is asked once, the others wait."""
 
-    def __init__(self, ask: Callable[[], Image]) -> None:
+    def __init__(self, ask: Callable[[], Answer]) -> None:
         self._ask = ask
-        self._answer: Image | CloudError | None = None
+        self._answers: list[Answer] = []
+        self._error: CloudError | None = None
         self._lock = Lock()
 
-    def value(self) -> Image:
+    def value(self) -> Answer:
         with self._lock:
-            if self._answer is None:
+            if not self._answers and self._error is None:
                 try:
-                    self._answer = self._ask()
+                    self._answers = [self._ask()]
                 except CloudError as error:
-                    self._answer = error
-        if isinstance(self._answer, CloudError):
-            raise self._answer
-        return self._answer
+                    self._error = error
+        if self._error is not None:
+            raise self._error
+        return self._answers[0]
 
 
 def find_image(cloud: Cloud, image: str, types: Sequence[str], hardware: Mapping[str, InstanceType]) -> Image:
@@ -214,8 +242,9 @@ def _account_questions(recipe: Recipe, account: Account) -> dict[str, Callable[[
     questions: dict[str, Callable[[], Any]] = {
         "limits": lambda: account.limits(codes),
         "usage": account.usage,
-        "subnets": account.subnets,
     }
+    if recipe.network is None:
+        questions["subnets"] = account.subnets
     if Market.SPOT in markets and len(types) >= FEWEST_SCORED_TYPES:
         questions["scores"] = lambda: account.spot_scores(types, recipe.instances.maximum)
     return questions

@@ -187,6 +187,7 @@ class Provisioner:
             requested_at=self.managed.clock.now(),
             max_usd=attempt.max_usd,
             single_zone=attempt.single_zone,
+            subnets=self.plan.network.subnets,
         )
 
     def _launch_request(self, attempt: LaunchAttempt) -> LaunchRequest:
@@ -211,7 +212,9 @@ class Provisioner:
             client_token=client_token(cluster, attempt.to_text()),
             tags=cluster.tags,
             max_usd=attempt.max_usd.get(name),
-            public_address=self.plan.public_addresses,
+            public_address=self.plan.public_address,
+            subnet_id=self.plan.network.subnets.get(zone, ""),
+            security_groups=self.plan.network.groups,
             instance_profile=self.plan.instance_profile,
             kms_key=self.plan.kms_key,
         )

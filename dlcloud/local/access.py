@@ -30,6 +30,7 @@ _FREE = ("sts:GetCallerIdentity",)
 """Allowed to everyone, whatever a policy says. Source: STS API reference, GetCallerIdentity."""
 _RESOURCE_TYPES = {
     "ami": "image",
+    "eice": "instance-connect-endpoint",
     "eni": "network-interface",
     "fleet": "fleet",
     "i": "instance",

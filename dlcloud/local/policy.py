@@ -103,6 +103,7 @@ def _all_equal(values: Values, allowed: Values) -> bool:
 
 _OPERATORS: Mapping[str, Callable[[Values, Values], bool]] = {
     "Bool": _any_equals,
+    "NumericEquals": _any_equals,
     "StringEquals": _any_equals,
     "StringLike": _any_matches,
     "StringNotEquals": _none_equals,

@@ -12,6 +12,7 @@ from dlcloud.local.addresses import Listeners
 from dlcloud.local.capacity import Pool
 from dlcloud.local.firewall import Sources, ssh_sources
 from dlcloud.local.identity import Identity
+from dlcloud.local.inside import inside_sources
 from dlcloud.local.metadata_documents import metadata_documents
 
 SSH_PORT_TAG = "dlcloud:ssh-port"
@@ -123,7 +124,11 @@ class InstanceRecord:
 
     def ssh_sources(self) -> Sources:
         """Return from where the instance's security groups let connections reach its port 22."""
-        return ssh_sources(self._instance.security_groups)
+        sources = ssh_sources(self._instance.security_groups)
+        if self._public:
+            return sources
+        vpc = self._instance.ec2_backend.get_vpc(self._instance.nics[0].subnet.vpc_id)
+        return inside_sources(sources, vpc.cidr_block)
 
     def profile(self) -> Any | None:  # noqa: ANN401 - moto's object
         """Return the instance profile that the instance has now, if any."""

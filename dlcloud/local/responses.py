@@ -14,7 +14,7 @@ from moto.iam.exceptions import NotFoundException
 
 from dlcloud.core.instance import Market
 from dlcloud.local.capacity import OVER_QUOTA, VcpuQuotas
-from dlcloud.local.image_responses import ImageResponses
+from dlcloud.local.connect_endpoints import ConnectEndpointResponses
 from dlcloud.local.launch_checks import (
     block_devices,
     check_instance_ids,
@@ -54,7 +54,7 @@ _SHOWN_OF_LAUNCH = (
 _SHOWN_AFTER_END = timedelta(hours=1)
 
 
-class LocalResponses(ImageResponses):
+class LocalResponses(ConnectEndpointResponses):
     """moto's EC2 answers with these actions in place of its own; bound to one site by a subclass."""
 
     spot: ClassVar[SpotRequests]

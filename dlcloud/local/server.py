@@ -6,6 +6,7 @@ Usual development servers (wsgiref, werkzeug) close every connection after one r
 import io
 import logging
 import re
+import socket
 import socketserver
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from dlcloud.local.call import NO_ANSWER, Reply
 from dlcloud.local.peers import belongs_to_other_user
 
 _BACKLOG = 512
+TUNNEL_PATH = "/openTunnel"
 _IDLE_S = 75.0
 _MAX_BODY = 16 * 1024 * 1024
 _MAX_S3_BODY = 256 * 1024 * 1024  # a part of s5cmd has 50 MiB, of the AWS CLI 8
@@ -34,6 +36,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
     Args:
         answer: Answers a request, given as WSGI's environment.
         instance_users: The user ids of instances' programs.
+        open_tunnel: Serves a request for a tunnel, its line and headers also as they were sent, to its end.
     """
 
     daemon_threads = True
@@ -41,8 +44,14 @@ class HttpServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = _BACKLOG
 
-    def __init__(self, answer: Callable[[dict[str, Any]], Reply], instance_users: range) -> None:
+    def __init__(
+        self,
+        answer: Callable[[dict[str, Any]], Reply],
+        instance_users: range,
+        open_tunnel: Callable[[dict[str, Any], bytes, socket.socket], None],
+    ) -> None:
         self.answer = answer
+        self.open_tunnel = open_tunnel
         self.instance_users = instance_users
         super().__init__(("127.0.0.1", 0), _Handler)
 
@@ -73,6 +82,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.send_error(HTTPStatus.FORBIDDEN, "the local EC2 belongs to another user of this machine")
             return
+        if self.path.partition("?")[0] == TUNNEL_PATH:
+            self._open_tunnel()
+            return
         body = self._read_body()
         if body is None:
             self.close_connection = True
@@ -101,6 +113,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._is_other_user = belongs_to_other_user(*ends, self.server.instance_users)
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
+
+    def _open_tunnel(self) -> None:
+        """Hand the connection to the endpoint that its request names, until the tunnel ends."""
+        self.close_connection = True
+        headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        raw = f"{self.requestline}\r\n{headers}\r\n".encode("latin-1")
+        self.server.open_tunnel(self._environ(b""), raw, self.connection)
 
     def _read_body(self) -> bytes | None:
         """Return the body of the request; None if it is larger than such a request may be."""

@@ -22,6 +22,7 @@ from dlcloud.local.processes import base_interpreter
 from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.server import HttpServer
 from dlcloud.local.site_files import SitePaths, SiteState, load_access_key, write_state
+from dlcloud.local.tunnels import Tunnels
 from dlcloud.local.visibility import Visibility
 
 _BOOT_DELAY_S = 0.2
@@ -82,7 +83,7 @@ async def _serve(paths: SitePaths) -> None:
         visibility=visibility,
         access_key=load_access_key(paths),
     )
-    server = HttpServer(endpoint.answer, isolation.users)
+    server = HttpServer(endpoint.answer, isolation.users, Tunnels(access_key=endpoint.access_key).serve)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

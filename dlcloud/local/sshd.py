@@ -10,12 +10,14 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 
 from dlcloud.local.container import Container
+from dlcloud.local.inside import forward
 from dlcloud.local.peers import belongs_to_other_user
 from dlcloud.local.ssh_sessions import run_session
 
@@ -194,10 +196,12 @@ class _Login(asyncssh.SSHServer):
         self._sessions.add(session)
         return self._connection.create_server_channel(), session
 
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> Callable[..., Coroutine[Any, Any, None]]:
         """Allow forwarding, as sshd does: a logged-in user may run any program anyway."""
         log.debug("forwarding from %s:%d to %s:%d", orig_host, orig_port, dest_host, dest_port)
-        return True
+        return partial(forward, dest_host, dest_port)
 
 
 class _Session(asyncssh.SSHServerProcess[bytes]):

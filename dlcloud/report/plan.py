@@ -29,7 +29,8 @@ def _section(plan: Plan, *, detached: bool) -> Section:
     notes = [
         f"{count} instance(s) for {plan.workload}",
         f"image {plan.image.image_id}{_architecture(plan)}, {plan.disk_gib} GiB of encrypted gp3",
-        f"SSH from {', '.join(plan.cidrs)} only; account {plan.account}, {plan.region}",
+        _way_in(plan),
+        *filter(None, [plan.network.describe()]),
         _cost(plan),
         *_conditions(plan),
         _afterwards(plan, detached=detached),
@@ -44,6 +45,11 @@ def _section(plan: Plan, *, detached: bool) -> Section:
         notes=notes,
         numeric=frozenset({4}),
     )
+
+
+def _way_in(plan: Plan) -> str:
+    networks = f"SSH from {', '.join(plan.cidrs)} only" if plan.cidrs else "SSH from no network"
+    return f"{networks}; account {plan.account}, {plan.region}"
 
 
 def _architecture(plan: Plan) -> str:
@@ -133,6 +139,8 @@ def _whole(plan: Plan) -> dict[str, Cell | list[str]]:
         "image_id": plan.image.image_id,
         "disk_gib": plan.disk_gib,
         "cidr": ", ".join(plan.cidrs),
+        "vpc": plan.network.vpc_id,
+        "access": str(plan.network.access),
         "workload": plan.workload,
         "life_minutes": plan.life_minutes,
         "hourly_usd": plan.hourly_usd,

@@ -3,19 +3,24 @@
 Both hold the pinned host key of our connections.
 """
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dlcloud.core.remote import Endpoint
 
 
-def ssh_options(endpoint: Endpoint, key_path: Path, known_hosts: Path) -> Mapping[str, str]:
+def ssh_options(
+    endpoint: Endpoint, key_path: Path, known_hosts: Path, *, proxy: str = ""
+) -> Mapping[str, str]:
     """Return the options of ssh that hold a connection to an instance's pinned host key.
 
     Args:
         endpoint: The instance.
         key_path: The cluster's private key.
         known_hosts: The file that `KnownHosts` writes.
+        proxy: A command that carries bytes to the instance's SSH server; empty for a direct connection.
     """
     return {
         "HostKeyAlias": endpoint.instance_id,
@@ -31,6 +36,7 @@ def ssh_options(endpoint: Endpoint, key_path: Path, known_hosts: Path) -> Mappin
         "ForwardAgent": "no",
         "ServerAliveInterval": "15",
         "LogLevel": "ERROR",
+        **({"ProxyCommand": proxy.replace("%", "%%")} if proxy else {}),
     }
 
 
@@ -41,6 +47,7 @@ def ssh_command(
     remote_command: str | None = None,
     *,
     forwards: Sequence[str] = (),
+    proxy: str = "",
 ) -> list[str]:
     """Return the arguments that start `ssh` on an instance whose host key is pinned.
 
@@ -53,9 +60,10 @@ def ssh_command(
         known_hosts: The file that `KnownHosts` writes.
         remote_command: A command of the instance's shell; None opens a terminal session.
         forwards: Local ports to forward, as ssh's -L takes them.
+        proxy: As of `ssh_options`.
     """
     command = ["ssh", "-F", "/dev/null", "-p", str(endpoint.port), "-l", endpoint.user]
-    for name, value in ssh_options(endpoint, key_path, known_hosts).items():
+    for name, value in ssh_options(endpoint, key_path, known_hosts, proxy=proxy).items():
         command += ["-o", f"{name}={value}"]
     for forward in forwards:
         command += ["-L", forward]
@@ -65,19 +73,27 @@ def ssh_command(
     return command if remote_command is None else [*command, remote_command]
 
 
-def config_entry(names: Sequence[str], endpoint: Endpoint, key_path: Path, known_hosts: Path) -> str:
+def config_entry(
+    names: Sequence[str], endpoint: Endpoint, key_path: Path, known_hosts: Path, *, proxy: str = ""
+) -> str:
     """Return the entry of an ssh_config file that reaches an instance by any of the names."""
     options = {
         "HostName": endpoint.host,
         "Port": str(endpoint.port),
         "User": endpoint.user,
-        **ssh_options(endpoint, key_path, known_hosts),
         # A socket or a proxy of another entry would bypass the pinned key.
         "ControlPath": "none",
         "ProxyCommand": "none",
+        **ssh_options(endpoint, key_path, known_hosts, proxy=proxy),
     }
     lines = [f"Host {' '.join(names)}", *(f"    {name} {value}" for name, value in options.items())]
     return "\n".join(lines) + "\n"
+
+
+def tunnel_command(cluster_id: str, instance_id: str) -> str:
+    """Return the ProxyCommand that connects to an instance the way that its network allows."""
+    program = "from dlcloud.cli.main import main; main()"
+    return "exec " + shlex.join([sys.executable, "-P", "-c", program, "tunnel", cluster_id, instance_id])
 
 
 def _quote(path: Path) -> str:

@@ -16,6 +16,7 @@ from dlcloud.ssh.connection import SshConnection, is_loopback
 from dlcloud.ssh.handshake import ask_default_user, exchange_keys, log_in, read_key
 from dlcloud.ssh.host_keys import PROOF_COMMAND, KnownHosts, fingerprint, is_proof
 from dlcloud.ssh.process import explain, label
+from dlcloud.ssh.route import Connect, connect_directly
 from dlcloud.ssh.transports import Transports
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Dialer:
         fingerprint: The host key of the one instance that is dialled, if it was proven before.
         loopback_only: Refuse every address but this machine's own, before connecting (the local EC2).
         connect_timeout_s: Seconds for one TCP connection; short, as a lost SYN is repeated ever more rarely.
+        connect: Opens a connection to an instance's SSH server, through whatever lies between.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Dialer:
         fingerprint: str = "",
         loopback_only: bool = False,
         connect_timeout_s: float = 5.0,
+        connect: Connect = connect_directly,
     ) -> None:
         self._key_path = key_path
         self._key: Ed25519Key | None = None
@@ -70,6 +73,7 @@ class Dialer:
         self._fingerprint = fingerprint
         self._loopback_only = loopback_only
         self._connect_timeout_s = connect_timeout_s
+        self._connect = connect
         self._lock = threading.Lock()
         self._slots: dict[Endpoint, _Slot] = {}
         self._closed = False
@@ -121,7 +125,7 @@ class Dialer:
                 failed, cause = f"{label(endpoint)}: no SSH connection: {explain(e)}", e
             log.debug("%s", failed)
             if not wait.pause():
-                raise UnreachableError(f"{failed}{wait.duration()}") from cause
+                raise UnreachableError(f"{failed}{wait.duration()}", getattr(cause, "hint", "")) from cause
 
     def _attempt(self, endpoint: Endpoint, wait: "_Wait") -> SshConnection:
         answer_timeout_s = max(ANSWER_S, min(wait.left_s(), LONGEST_ANSWER_S))
@@ -140,7 +144,10 @@ class Dialer:
     def _log_in(self, endpoint: Endpoint, answer_timeout_s: float) -> tuple[Transport, str, str | None]:
         """Return a logged-in transport, its host key, and the secret that must still prove it, or None."""
         transport, host_key = exchange_keys(
-            endpoint, connect_timeout_s=self._connect_timeout_s, answer_timeout_s=answer_timeout_s
+            endpoint,
+            connect_timeout_s=self._connect_timeout_s,
+            answer_timeout_s=answer_timeout_s,
+            connect=self._connect,
         )
         try:
             secret = self._secret_to_prove(endpoint, host_key)
@@ -152,9 +159,13 @@ class Dialer:
 
     def _refuse_other_user(self, endpoint: Endpoint) -> None:
         """Raise InstanceError if the image gives its keys to another user; else a login may work later."""
-        timeouts = {"connect_timeout_s": self._connect_timeout_s, "answer_timeout_s": ANSWER_S}
         with contextlib.suppress(OSError, EOFError, SSHException):
-            transport, _ = exchange_keys(endpoint, **timeouts)
+            transport, _ = exchange_keys(
+                endpoint,
+                connect_timeout_s=self._connect_timeout_s,
+                answer_timeout_s=ANSWER_S,
+                connect=self._connect,
+            )
             with contextlib.closing(transport):
                 user = ask_default_user(transport, self._login_key(), timeout_s=ANSWER_S)
             if user not in {"", endpoint.user}:

@@ -1,9 +1,7 @@
 """From an address to a logged-in transport: the socket, the host key, the login."""
 
-import contextlib
 import logging
 import re
-import socket
 from pathlib import Path
 
 from paramiko import Ed25519Key, SSHException, Transport
@@ -11,11 +9,11 @@ from paramiko import Ed25519Key, SSHException, Transport
 from dlcloud.core.errors import StoreError
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh.host_keys import KEY_TYPE
+from dlcloud.ssh.route import Connect, connect_directly
 
 KEEPALIVE_S = 15
 # Sealed in one go, GCM carries 1.5 times what paramiko's own first choice, CTR with a separate HMAC, does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
-_UNANSWERED_MS = 60_000
 _DEFAULT_USER = re.compile(rb'login as the user "([a-z_][a-z0-9_-]{0,31})"')
 _LONGEST_LINE = 1024
 _LOG_NAME = "dlcloud.ssh.transport"
@@ -34,7 +32,11 @@ def read_key(path: Path) -> Ed25519Key:
 
 
 def exchange_keys(
-    endpoint: Endpoint, *, connect_timeout_s: float, answer_timeout_s: float
+    endpoint: Endpoint,
+    *,
+    connect_timeout_s: float,
+    answer_timeout_s: float,
+    connect: Connect = connect_directly,
 ) -> tuple[Transport, str]:
     """Connect and exchange keys, without a login.
 
@@ -42,6 +44,7 @@ def exchange_keys(
         endpoint: The instance.
         connect_timeout_s: Seconds for the TCP connection.
         answer_timeout_s: Seconds for the banner, and for each later step, the login included.
+        connect: Opens the connection to its SSH server.
 
     Returns:
         The transport, and the host key in base64, which is not proven yet.
@@ -50,13 +53,12 @@ def exchange_keys(
         OSError: No TCP connection within `connect_timeout_s`.
         SSHException, EOFError: The server does not speak SSH correctly.
     """
-    connected = socket.create_connection((endpoint.host, endpoint.port), timeout=connect_timeout_s)
+    connected = connect(endpoint, connect_timeout_s)
     transport = None
     try:
-        _tune(connected)
         # The proof is of the plain ed25519 key: no other kind, no certificate.
         transport = Transport(connected, disabled_algorithms={"keys": [f"{KEY_TYPE}-cert-v01@openssh.com"]})
-        transport.set_log_channel(_quiet_log())
+        transport.set_log_channel(quiet_log())
         options = transport.get_security_options()
         options.key_types = (KEY_TYPE,)
         options.ciphers = _CIPHERS
@@ -104,16 +106,7 @@ def ask_default_user(transport: Transport, key: Ed25519Key, *, timeout_s: float)
     return answer[1].decode() if answer else ""
 
 
-def _tune(connected: socket.socket) -> None:
-    """Send small packets at once, and detect a peer that is gone without a packet."""
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:  # Linux only
-        with contextlib.suppress(OSError):
-            connected.setsockopt(socket.IPPROTO_TCP, option, _UNANSWERED_MS)
-
-
-def _quiet_log() -> str:
+def quiet_log() -> str:
     """Return the name of a log that records paramiko's tracebacks as details; our errors report the rest."""
     logger = logging.getLogger(_LOG_NAME)
     if _lower_to_debug not in logger.filters:

@@ -118,7 +118,10 @@ class FakeCloud:
 
         return self._call("instances", list_instances)
 
-    def create_security_group(self, cluster_id, tags):
+    def find_security_group(self, cluster_id):
+        return self._call("find_security_group", lambda: self.groups[cluster_id])
+
+    def create_security_group(self, cluster_id, tags, *, vpc_id=""):  # noqa: ARG002  the protocol's
         assert tags[CLUSTER_TAG] == cluster_id
 
         def create():

@@ -25,6 +25,7 @@ from dlcloud.core.incident import Incident
 from dlcloud.core.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
 from dlcloud.core.recipe.data import DataItem, S3Uri
 from dlcloud.core.recipe.instances import Count, Instances
+from dlcloud.core.recipe.network import Network
 from dlcloud.core.recipe.part import Name, Part, Texts
 from dlcloud.core.recipe.workload import Setup, Workload
 
@@ -36,6 +37,7 @@ LATER_KEYS = (
     "instances.kms_key",
     "instances.profile",
     "keep.all_nodes",
+    "network",
     "permissions_boundary",
     "setup.image",
     "tags",
@@ -98,6 +100,7 @@ class Recipe(Part):
         default=None,
         description="When an elastic training ends; its size and markets are chosen for the least money.",
     )
+    network: Network | None = Field(default=None, description="A VPC of your own, and the way in.")
     tags: Tags = TAGS
     permissions_boundary: PolicyArn = BOUNDARY
     data: list[DataItem] = Field(

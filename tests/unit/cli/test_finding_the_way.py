@@ -46,7 +46,12 @@ def test_the_bundled_recipes_are_listed_and_printed(dlcloud):
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [([], "iam_policy"), (["--detach"], "iam_policy_detach"), (["--secrets"], "iam_policy_secrets")],
+    [
+        ([], "iam_policy"),
+        (["--detach"], "iam_policy_detach"),
+        (["--secrets"], "iam_policy_secrets"),
+        (["--private"], "iam_policy_private"),
+    ],
 )
 def test_the_policy_is_printed_as_it_is(dlcloud, words, name):
     assert dlcloud("policy", *words).stdout == iam_policy(f"{name}.json")

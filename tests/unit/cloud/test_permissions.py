@@ -24,6 +24,7 @@ from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import Image, Market
 from dlcloud.core.own_images import IMAGE_TAG
 from dlcloud.core.protocols import FleetRequest
+from dlcloud.core.recipe.network import Access, Network
 from dlcloud.local.access import access_requests, spot_role_request
 from dlcloud.local.call import read_call
 from dlcloud.local.policy import AccessRequest, is_allowed
@@ -169,6 +170,7 @@ class Tour:
             lambda: account.limits(["L-1216C47A"]),
             account.usage,
             account.subnets,
+            lambda: account.network(Network(access=Access.INSTANCE_CONNECT_ENDPOINT)),
             lambda: account.spot_scores([TYPE], 1),
         ]
         for question in questions:

@@ -1,0 +1,29 @@
+"""The log of a command: a file, and stderr where it is asked for."""
+
+import logging
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from dlcloud.store.paths import Paths
+
+LOGS_KEPT = 50
+
+
+def log_to_file(paths: Paths, command: str, *, verbose: bool) -> None:
+    """Log to a new file of a command, and with `verbose` to stderr, too; old files are removed."""
+    folder = paths.make_folder(paths.logs)
+    for old in sorted(folder.glob("*.log"))[:-LOGS_KEPT]:
+        with suppress(OSError):
+            old.unlink(missing_ok=True)
+    path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{command}-{os.getpid()}.log"
+    logging.raiseExceptions = False  # a log on a full disk is lost, without a traceback on stderr
+    handlers: list[logging.Handler] = [logging.FileHandler(path, delay=True)]
+    if verbose:
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
+    )
+    # Below this level botocore and paramiko log requests, with headers and keys.
+    for library in ("botocore", "boto3", "urllib3", "paramiko"):
+        logging.getLogger(library).setLevel(logging.WARNING)

@@ -1,0 +1,123 @@
+"""Instances without public addresses: through the VPC's endpoint and through a bastion, from up to down."""
+
+import json
+import socket
+
+import paramiko
+import pytest
+from terminal import User
+
+from dlcloud.local.site import LocalSite
+from dlcloud.ssh.keys import create_key, public_key
+from tests.fakes.local_ec2 import Rig, wait_for
+
+SILENT_S = 2.0
+RECIPE = """\
+name: private
+cloud: local
+instances: {{types: c7i.large, count: {{min: 1, max: 2}}}}
+network: {network}
+workload: {{command: 'echo "images/sec: 5"', throughput: 'images/sec: ([0-9.]+)'}}
+budget: {{max_hours: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def rig(user: User) -> Rig:
+    site = LocalSite(user.home / ".dlcloud" / "local")
+    return Rig(site, site.find())
+
+
+@pytest.fixture(scope="module")
+def subnet(rig: Rig) -> str:
+    """A VPC of the user's own with one subnet, without public addresses and without a route out."""
+    vpc_id = rig.ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
+    tags = [{"ResourceType": "subnet", "Tags": [{"Key": "Name", "Value": "private"}]}]
+    made = rig.ec2.create_subnet(
+        VpcId=vpc_id, CidrBlock="10.7.1.0/24", AvailabilityZone="us-east-1b", TagSpecifications=tags
+    )
+    return made["Subnet"]["SubnetId"]
+
+
+def write(user: User, network: str) -> str:
+    (user.home / "private.yaml").write_text(RECIPE.format(network=network))
+    return "private.yaml"
+
+
+def test_a_subnet_without_an_endpoint_is_refused_before_the_launch(user: User, subnet: str):
+    path = write(user, f"{{subnets: {subnet}, access: instance-connect-endpoint, public_ip: false}}")
+    refused = user.run("up", path, "--yes", expect=3)
+    assert "has no EC2 Instance Connect Endpoint" in refused.stderr
+    assert f"create-instance-connect-endpoint --subnet-id {subnet}" in refused.stderr
+    assert user.alive() == []
+
+
+def test_a_cluster_is_reached_through_the_endpoint_alone(user: User, rig: Rig, subnet: str):
+    rig.ec2.create_instance_connect_endpoint(SubnetId=subnet)
+    network = "{subnets: 'tag:Name=private', access: instance-connect-endpoint, public_ip: false}"
+    path = write(user, network)
+    checks = {row["check"]: row for row in user.json("doctor", path)["result"]["records"]}
+    assert "reached by instance-connect-endpoint" in checks["network"]["detail"]
+    assert "no route from" in checks["network"]["detail"]
+    plan = " ".join(user.run("up", path, "--dry-run").stdout.split())
+    assert f"{subnet} (us-east-1b); no public addresses; reached by instance-connect-endpoint" in plan
+    user.run("up", path, "--keep", "--yes", "--name", "x")
+    (instance_id, other) = user.alive()
+    instance = rig.describe(instance_id)
+    assert (instance["SubnetId"], instance.get("PublicIpAddress")) == (subnet, None)
+    assert _refuses(instance)
+    answers = user.json("exec", "x", "hostname")["result"]["records"]
+    assert {answer["instance_id"] for answer in answers} == {instance_id, other}
+    words = user.json("ssh", "x", "-i", "1")["result"]["command"]
+    assert any(word.startswith("ProxyCommand=") and "tunnel" in word for word in words)
+    user.run("resize", "x", "1", "--yes")
+    user.run("resize", "x", "2", "--yes")
+    assert len(user.alive()) == 2
+    user.run("logs", "x", expect=None)
+    user.run("down", "x")
+    assert user.alive() == []
+    groups = rig.ec2.describe_security_groups()["SecurityGroups"]
+    assert [group["GroupName"] for group in groups if group["GroupName"].startswith("dlcloud-")] == []
+
+
+def test_a_cluster_is_reached_through_a_bastion(user: User, rig: Rig, subnet: str, tmp_path):
+    create_key(tmp_path / "key")
+    data = f"#cloud-config\nssh_authorized_keys:\n  - {public_key(tmp_path / 'key')}\n"
+    bastion = rig.up(UserData=data)
+    port = next(int(tag["Value"]) for tag in bastion["Tags"] if tag["Key"] == "dlcloud:ssh-port")
+    host = bastion["PublicIpAddress"]
+    hosts = tmp_path / "known_hosts"
+    name = f"[{host}]:{port}" if port != 22 else host
+    key = wait_for(lambda: _host_key(bastion), "its host key is known")
+    hosts.write_text(f"{name} {key}\n")
+    place = {"host": host, "port": port, "key": str(tmp_path / "key"), "known_hosts": str(hosts)}
+    network = {"subnets": subnet, "access": "bastion", "public_ip": "false", "bastion": place}
+    path = write(user, json.dumps(network))
+    user.run("up", path, "--keep", "--yes", "--name", "y")
+    assert len(user.json("exec", "y", "hostname")["result"]["records"]) == 2
+    hosts.write_text(f"{name} ssh-ed25519 {rig.private_key.get_base64()}\n")
+    refused = user.run("exec", "y", "true", expect=4)
+    assert "host key" in refused.stderr
+    hosts.write_text(f"{name} {key}\n")
+    user.run("down", "y")
+    rig.ec2.terminate_instances(InstanceIds=[bastion["InstanceId"]])
+
+
+def _host_key(instance) -> str:
+    port = next(int(tag["Value"]) for tag in instance["Tags"] if tag["Key"] == "dlcloud:ssh-port")
+    transport = paramiko.Transport((instance["PublicIpAddress"], port))
+    try:
+        transport.start_client(timeout=60)
+        return f"ssh-ed25519 {transport.get_remote_server_key().get_base64()}"
+    finally:
+        transport.close()
+
+
+def _refuses(instance) -> bool:
+    """True if the instance's SSH server answers no connection that comes from this machine itself."""
+    port = next(int(tag["Value"]) for tag in instance["Tags"] if tag["Key"] == "dlcloud:ssh-port")
+    try:
+        with socket.create_connection((instance["PrivateIpAddress"], port), timeout=SILENT_S) as connected:
+            return connected.recv(1) == b""
+    except OSError:
+        return True

@@ -1,0 +1,38 @@
+"""Session Manager: what its plugin is given, and a program that carries bytes."""
+
+import json
+import sys
+from contextlib import closing
+
+import pytest
+
+from dlcloud.cloud.sessions import PLUGIN, VARIABLE, start_session
+from dlcloud.core.errors import UnreachableError
+from dlcloud.ssh.route import connect_by_program
+
+ANSWER = {"SessionId": "me-1", "TokenValue": "secret", "StreamUrl": "wss://ssmmessages.example/me-1"}
+
+
+def test_the_plugin_gets_the_session_and_its_token_is_no_argument(clients, stub):
+    ssm = stub(clients.get("ssm"))
+    parameters = {"portNumber": ["22"]}
+    expected = {"Target": "i-1", "DocumentName": "AWS-StartSSHSession", "Parameters": parameters}
+    ssm.add_response("start_session", ANSWER, expected)
+    words, environment = start_session(clients, "i-1", 22, {"PATH": "/bin"})
+    assert words[:4] == [PLUGIN, VARIABLE, clients.region, "StartSession"]
+    assert json.loads(words[5]) == expected
+    assert json.loads(environment[VARIABLE]) == ANSWER
+    assert environment["PATH"] == "/bin"
+    assert not any("secret" in word for word in words)
+
+
+def test_a_program_carries_bytes_both_ways():
+    program = "import os\nwhile data := os.read(0, 100): os.write(1, data.upper())"
+    with closing(connect_by_program([sys.executable, "-c", program], {}, 60.0)) as stream:
+        stream.sendall(b"ssh-2.0")
+        assert stream.recv(100) == b"SSH-2.0"
+
+
+def test_a_program_that_is_missing_is_unreachable():
+    with pytest.raises(UnreachableError, match="cannot start no-such-plugin"):
+        connect_by_program(["no-such-plugin"], {}, 1.0)
