@@ -84,11 +84,11 @@ def mount_device(device: str) -> None:
 
 
 def find(*, key: str) -> "dict[str, object]":
-    """Describe a copy, for a peer that may give it."""
+    """Describe a copy, for a peer that may give it; the folder is below the home of either."""
     DATA.mkdir(parents=True, exist_ok=True)
     complete = (DATA / key / "complete").exists()
     system = "-".join(platform.libc_ver())
-    return {"name": key, "system": system, "complete": complete, "folder": str(DATA.resolve())}
+    return {"name": key, "system": system, "complete": complete, "folder": str(DATA)}
 
 
 def copy(*, key: str, source: str, tool: str, variables: "dict[str, str]") -> "dict[str, object]":

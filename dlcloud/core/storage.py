@@ -95,7 +95,8 @@ def describe_data(sets: Sequence[DataSet], region: str, instances: int) -> list[
 
 def _describe(data: DataSet, region: str, instances: int) -> str:
     gb = Decimal(data.size) / GB
-    text = f"data: {data.files} file(s), {gb:.3g} GB from {data.uri}, once per instance"
+    size = f"{gb:.1f} GB" if gb >= 1 else f"{gb * 1000:.1f} MB"
+    text = f"data: {data.files} file(s), {size} from {data.uri}, once per instance"
     if data.region == region:
         return f"{text}; traffic from S3 within {region} is free"
     is_usual = data.region.startswith(_USUAL_TRAFFIC)

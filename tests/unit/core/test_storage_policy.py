@@ -109,6 +109,6 @@ def test_the_plan_names_size_and_the_price_of_traffic_between_regions():
     far = DataSet(uri="s3://c/d", region="eu-west-1", files=1, size=10 * 10**9)
     first, second = describe_data([near, far], "us-east-1", 4)
     assert first == (
-        "data: 3 file(s), 5 GB from s3://a/b, once per instance; traffic from S3 within us-east-1 is free"
+        "data: 3 file(s), 5.0 GB from s3://a/b, once per instance; traffic from S3 within us-east-1 is free"
     )
     assert "its bucket is in eu-west-1: traffic to us-east-1 costs about 0.80 USD for 4 instance(s)" in second

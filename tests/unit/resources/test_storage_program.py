@@ -133,7 +133,7 @@ def test_a_copy_describes_itself_to_peers(machine):
     machine.copy()
     described = machine.ask("find", key="key")
     assert (described["name"], described["complete"]) == ("key", True)
-    assert Path(described["folder"]) == machine.home / "dlcloud" / "data"
+    assert described["folder"] == "dlcloud/data", "the peer's home may be another folder"
 
 
 def test_a_rehearsal_uses_a_folder_and_no_disk(machine):
