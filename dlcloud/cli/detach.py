@@ -16,6 +16,8 @@ from dlcloud.core.plan import Plan
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
 from dlcloud.detached.handover import HandOver
+from dlcloud.detached.standby import StandbyPreparer
+from dlcloud.elastic.run import OwnControl
 from dlcloud.launch.acquire import ClusterLock, RecipeFile, lock_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
@@ -81,6 +83,20 @@ def restart_dead_controller(
         ):
             hand_over = HandOver(managed=context.launcher(cluster), database=context.database)
             hand_over.restart_dead(session.connection, environment)
+
+
+def own_control(
+    context: Context, launcher: Launcher, file: RecipeFile, plan: Plan, *, term: int
+) -> OwnControl:
+    """Return what the controller of its own cluster adds; `term` is that in which it took over, or 0."""
+    preparer = StandbyPreparer(
+        hand_over=HandOver(managed=launcher, database=context.database),
+        recipe=file.recipe,
+        recipe_folder=Path(file.path).parent,
+        cidrs=plan.cidrs,
+        variables=_local_variables(context, file.recipe),
+    )
+    return OwnControl(prepare=preparer.prepare, term=term)
 
 
 @contextmanager

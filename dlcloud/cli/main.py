@@ -38,6 +38,9 @@ COMMANDS = {
 }
 """The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""
 
+HIDDEN = {"take-over"}
+"""Commands that only instances run."""
+
 MODULES = {"import": "import_"}
 """The modules of commands whose names are keywords of Python."""
 
@@ -53,7 +56,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
+        if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
             return None
         name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
         module = import_module(f"dlcloud.cli.{name}")

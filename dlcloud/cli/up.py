@@ -166,7 +166,10 @@ class Up:
         _ = self.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):
             cluster = cluster or new_cluster(self.file, name=self.name, clock=context.clock)
-            plan = context.launcher(cluster).plan(self.file.recipe, cidrs=self.cidrs)
+            launcher = context.launcher(cluster)
+            # A successor first goes on with those that are there.
+            size = len(launcher.members()) if self._term_of(cluster) else None
+            plan = launcher.plan(self.file.recipe, cidrs=self.cidrs, size=size)
         return replace(plan, reasons=(*plan.reasons, *self._notes()))
 
     def _notes(self) -> Iterator[str]:
@@ -177,6 +180,15 @@ class Up:
         if self.file.recipe.workload.files is not None:
             notes.append(check_files(self._folder / self.file.recipe.workload.files).describe())
         yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+
+    def _term_of(self, cluster: Cluster) -> int:
+        """Return the term in which this instance took the control of its cluster over; 0: it did not."""
+        if not self.context.controller_instance_id:
+            return 0
+        from dlcloud.store.clusters import SUCCESSION
+
+        intents = self.context.clusters.intents(cluster.cluster_id, SUCCESSION)
+        return int(intents[-1].detail) if intents else 0
 
     def show(self, plan: "Plan") -> None:
         """Print the plan as the result."""
@@ -212,10 +224,11 @@ class Up:
             else:
                 at_end = destroy_at_end(launcher, acquired, keep=keep)
             with at_end:
-                launched = launcher.launch(plan)
+                is_successor = self._term_of(acquired.cluster) > 0
+                members = launcher.reconcile() if is_successor else launcher.launch(plan).members
                 if context.controller_instance_id:
                     context.paths.in_charge(launcher.cluster_id).touch()
-                self._run_workload(launcher, plan, launched.members)
+                self._run_workload(launcher, plan, members)
         if self._is_elastic:
             from dlcloud.cli.training import print_training
 
@@ -261,14 +274,21 @@ class Up:
         if self._is_elastic:
             from dlcloud.elastic.run import train
 
+            control = None
+            if self.context.controller_instance_id:
+                from dlcloud.cli.detach import own_control
+
+                term = self._term_of(launcher.cluster)
+                control = own_control(self.context, launcher, self.file, plan, term=term)
             train(
                 launcher,
                 recipe,
                 members,
                 recipe_folder=self._folder,
                 plan=plan,
-                rehearsal=self._rehearsal(),
+                rehearsal=None if control is not None and control.term else self._rehearsal(),
                 environment=self.environment,
+                control=control,
             )
             return
         from dlcloud.bench.nodes import run_workload

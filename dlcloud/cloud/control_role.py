@@ -11,8 +11,7 @@ from typing import Any
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_list
-from dlcloud.core.cluster import Leftover
-from dlcloud.core.errors import CloudError
+from dlcloud.core.cluster import Leftover, control_role_name
 
 POLICY_NAME = "control-own-cluster"
 STORAGE = "-storage"
@@ -23,9 +22,6 @@ FULL = {"LimitExceeded"}  # a profile holds one role
 GONE = {"NoSuchEntity"}
 DENIED = {"AccessDenied"}
 IN_USE = {"DeleteConflict"}
-NOT_YET = {"InvalidParameterValue", "IncorrectInstanceState", "InvalidInstanceID.NotFound"}
-"""EC2's answers before it knows of a new profile, and before an instance runs."""
-OCCUPIED = {"IncorrectState"}
 Pause = Callable[[float], None]
 
 
@@ -58,7 +54,7 @@ def put_role(clients: Clients, role: Role, *, pause: Pause) -> str:
     The role is created first and deleted last, so that the others are always found through a role. Calls are
     repeated while IAM does not yet know everywhere what was created a moment ago.
     """
-    name, path, tags = _name(role.cluster_id), _path(clients.region), tag_list(role.tags)
+    name, path, tags = control_role_name(role.cluster_id), _path(clients.region), tag_list(role.tags)
     with translate_errors(f"creating the role {name} (iam:CreateRole)", ignore=EXISTS):
         clients.get("iam").create_role(RoleName=name, Path=path, **role.arguments)
     with translate_errors(f"giving the role {name} its policy (iam:PutRolePolicy)"):
@@ -74,30 +70,13 @@ def put_role(clients: Clients, role: Role, *, pause: Pause) -> str:
     return name
 
 
-def attach_profile(clients: Clients, instance_id: str, profile: str, *, pause: Pause) -> None:
-    """Attach the profile to an instance; EC2 needs some seconds to learn of a new one.
-
-    Raises:
-        CloudError: The instance has another profile, or EC2 has not learned of it within a minute.
-    """
-    arguments = {"InstanceId": instance_id, "IamInstanceProfile": {"Name": profile}}
-    is_attached = False
-    with translate_errors(
-        f"giving {instance_id} the profile {profile} (ec2:AssociateIamInstanceProfile)", ignore=OCCUPIED
-    ):
-        _repeat(clients.get("ec2").associate_iam_instance_profile, arguments, NOT_YET, pause=pause)
-        is_attached = True
-    if not is_attached:
-        _check_profile(clients, instance_id, profile)
-
-
 def delete_role(clients: Clients, cluster_id: str, *, pause: Pause) -> None:
     """Delete profile, policy and role, as far as they exist; wait while IAM still links them.
 
     Under a policy that names their path, IAM denies what concerns a role that does not exist, since it has
     none: a denial counts where the role is listed.
     """
-    name = _name(cluster_id)
+    name = control_role_name(cluster_id)
     is_listed = name in {role.resource_id for role in find_roles(clients)}
     gone = GONE if is_listed else GONE | DENIED
     holds_role = _holds_role(clients, name)
@@ -125,7 +104,7 @@ def storage_id(cluster_id: str) -> str:
 
 def storage_role_name(cluster_id: str) -> str:
     """Return the name of the role for a cluster's buckets, and of its profile."""
-    return _name(storage_id(cluster_id))
+    return control_role_name(storage_id(cluster_id))
 
 
 def has_storage_role(clients: Clients, cluster_id: str) -> bool:
@@ -141,7 +120,7 @@ def find_roles(clients: Clients) -> Iterator[Leftover]:
         yield Leftover(
             kind="iam-role",
             resource_id=role["RoleName"],
-            cluster_id=role["RoleName"].removeprefix(_name("")).removesuffix(STORAGE),
+            cluster_id=role["RoleName"].removeprefix(control_role_name("")).removesuffix(STORAGE),
             name="",
             region=clients.region,
         )
@@ -156,32 +135,11 @@ def _holds_role(clients: Clients, profile: str) -> bool | None:
     return next((bool(item["Roles"]) for item in profiles if item["InstanceProfileName"] == profile), None)
 
 
-def _check_profile(clients: Clients, instance_id: str, profile: str) -> None:
-    """Refuse an instance that has another profile."""
-    with translate_errors(
-        f"looking up the profile of {instance_id} (ec2:DescribeIamInstanceProfileAssociations)"
-    ):
-        answer = clients.get("ec2").describe_iam_instance_profile_associations(
-            Filters=[{"Name": "instance-id", "Values": [instance_id]}]
-        )
-    associations = answer["IamInstanceProfileAssociations"]
-    arns = [str(association["IamInstanceProfile"]["Arn"]) for association in associations]
-    if not any(arn.endswith(f"/{profile}") for arn in arns):
-        raise CloudError(
-            f"{instance_id} already has another instance profile: {', '.join(arns) or 'unknown'}",
-            "take it off the instance, then run it again",
-        )
-
-
 def _repeat(
     call: Callable[..., Any], arguments: Mapping[str, Any], codes: Collection[str], *, pause: Pause
 ) -> None:
     """Make a call, repeated for a minute while it is refused with one of `codes`."""
     retry_codes(call, arguments, codes, pauses_s=[PAUSE_S] * (TRIES - 1), pause=pause)
-
-
-def _name(cluster_id: str) -> str:
-    return f"dlcloud-{cluster_id}"
 
 
 def _path(region: str) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud import buckets, control_role, network, own_images
+from dlcloud.cloud import buckets, control, control_role, network, own_images
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, retry_launch, translate_errors
 from dlcloud.cloud.images import Images
@@ -32,6 +32,7 @@ from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market,
 from dlcloud.core.own_images import OwnImage
 from dlcloud.core.protocols import DataSet, FleetRequest, Identity, LaunchRequest, LaunchResult
 from dlcloud.core.storage import join_policies, pass_policy
+from dlcloud.core.succession import ControlClaim
 
 NO_TEMPLATE = {
     "InvalidLaunchTemplateId.NotFound",
@@ -315,7 +316,13 @@ class Ec2Cloud:
         return buckets.bucket_region(self._clients, uri)
 
     def attach_profile(self, instance_id: str, profile: str) -> None:
-        control_role.attach_profile(self._clients, instance_id, profile, pause=self._pause)
+        control.attach_profile(self._clients, instance_id, profile, pause=self._pause)
+
+    def claim_control(self, term: int, instance_id: str, tags: Mapping[str, str]) -> bool:
+        return control.claim_control(self._clients, term, instance_id, tags)
+
+    def control_claims(self, cluster_id: str) -> list[ControlClaim]:
+        return control.find_claims(self._clients, cluster_id)
 
     def delete_control_role(self, cluster_id: str) -> None:
         control_role.delete_role(self._clients, cluster_id, pause=self._pause)

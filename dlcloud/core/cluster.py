@@ -27,6 +27,8 @@ CONTROLLER_TAG = "dlcloud:controller"
 """On the instance that controls its own cluster; its value is the login user."""
 HOST_KEY_TAG = "dlcloud:host-key"
 """The SHA256 fingerprint of an instance's host key, set by the launcher that verified it."""
+CLAIM_TAG = "dlcloud:claimed-by"
+"""On a claim of the control of a cluster: the instance that made it."""
 
 ACCESS_TAG = "dlcloud:access"
 """How SSH reaches the instances of a cluster, if not by public addresses."""
@@ -152,6 +154,11 @@ def select_members(cluster: Cluster, members: Sequence[Member], instance: str) -
         ids = ", ".join(member.instance.instance_id for member in running) or "none"
         raise RecipeError(f"{cluster.name} has no instance {instance}".rstrip(), f"its instances: {ids}")
     return selected
+
+
+def control_role_name(cluster_id: str) -> str:
+    """Return the name of the role, and of the instance profile, of a cluster's own controllers."""
+    return f"dlcloud-{cluster_id}"
 
 
 def cluster_name(tags: Mapping[str, str]) -> str:

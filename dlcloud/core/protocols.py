@@ -12,6 +12,7 @@ from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market,
 from dlcloud.core.own_images import OwnImage
 from dlcloud.core.quota import Usage
 from dlcloud.core.recipe.network import Network
+from dlcloud.core.succession import ControlClaim
 from dlcloud.core.successors import KnownType
 
 
@@ -318,6 +319,12 @@ class Cloud(Protocol):
 
     def attach_profile(self, instance_id: str, profile: str) -> None:
         """Give an instance a profile, which may be a new one; no error if it already has it."""
+
+    def claim_control(self, term: int, instance_id: str, tags: Mapping[str, str]) -> bool:
+        """Claim the control of the cluster of these tags for an instance; False if the term is claimed."""
+
+    def control_claims(self, cluster_id: str) -> list[ControlClaim]:
+        """Return the claims of a cluster, the oldest first."""
 
     def delete_control_role(self, cluster_id: str) -> None:
         """Delete the cluster's role with its instance profile; no error where they are gone."""

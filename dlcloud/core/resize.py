@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlcloud.core.cluster import Member
+from dlcloud.core.cluster import CONTROLLER_TAG, Member
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import Market
 from dlcloud.core.recipe import Count, Recipe
@@ -84,8 +84,9 @@ def refuse_size(recipe: Recipe, target: int) -> None:
 
 
 def coordinator(living: Sequence[Member]) -> Member | None:
-    """Return the instance that others may depend on: the oldest on-demand one."""
-    return next(iter(_of_market(living, Market.ON_DEMAND)), None)
+    """Return the instance that others depend on: the one that controls them, or the oldest on-demand one."""
+    controlling = [member for member in living if CONTROLLER_TAG in member.instance.tags]
+    return next(iter([*controlling, *_of_market(living, Market.ON_DEMAND)]), None)
 
 
 def _ending_order(living: Sequence[Member], base: int) -> list[Member]:

@@ -39,6 +39,12 @@ from dlcloud.store.database import Database
 CONTROL = f"{FOLDER}/control"
 """The folder on the instance of dlcloud, the recipe and the home, below its user's home."""
 
+HOME = f"{CONTROL}/home"
+"""The home of dlcloud there."""
+
+STAND_BY = "stand-by"
+"""The program in CONTROL by which an instance takes control; the trainer's agent runs it."""
+
 COMMAND = f"{CONTROL}/dlcloud"
 """Runs any command of dlcloud there, on the home that was handed over."""
 
@@ -96,11 +102,11 @@ class HandOver:
         variables = {"DLCLOUD_CONTROLLER": instance_id, **variables}
         folder = install_dlcloud(connection, variables, clock=clock, emit=emit)
         with stage(emit, clock, "handing the cluster over", instance_id=instance_id):
-            self._send_recipe(connection, recipe, recipe_folder)
-            self._send_home(connection, recipe, folder)
-            connection.send_bytes(self._command(folder, cidrs).encode(), f"{JOB_FOLDER}/command")
+            self.send_recipe(connection, recipe, recipe_folder)
+            self.send_home(connection, recipe, folder)
+            self.send_commands(connection, folder, cidrs)
             # Before it begins: every controller can be found.
-            host_key = self._host_key_fingerprint(instance_id)
+            host_key = self.host_key_fingerprint(instance_id)
             managed.cloud.put_tags([instance_id], {CONTROLLER_TAG: cluster.user, HOST_KEY_TAG: host_key})
         try:
             start_job(connection, JOB_FOLDER, environment.of_controller())
@@ -166,7 +172,8 @@ class HandOver:
             )
             cloud.attach_profile(instance_id, profile)
 
-    def _send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:
+    def send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:
+        """Send the recipe and its files, in place of all that the instance knew of a cluster."""
         connection.check(f"rm -rf {CONTROL}/recipe {CONTROL}/home {JOB_FOLDER}")
         connection.send_bytes(relocate_recipe(recipe).encode(), f"{CONTROL}/recipe/recipe.yaml")
         if recipe.workload.files is not None:
@@ -175,7 +182,8 @@ class HandOver:
             # They are chosen: without their repository, the same ignore files would leave out other ones.
             connection.send_bytes(b"!*\n", f"{CONTROL}/recipe/{IGNORE_FILE}")
 
-    def _send_home(self, connection: Connection, recipe: Recipe, folder: str) -> None:
+    def send_home(self, connection: Connection, recipe: Recipe, folder: str, home: str = HOME) -> None:
+        """Send a home that knows this cluster only; `folder` is CONTROL's absolute path on the instance."""
         cluster = replace(
             self.managed.cluster,
             recipe_text=relocate_recipe(recipe),
@@ -184,14 +192,23 @@ class HandOver:
         )
         connection.send_tree(
             self.managed.store.paths.cluster(cluster.cluster_id),
-            f"{CONTROL}/home/clusters/{cluster.cluster_id}",
+            f"{home}/clusters/{cluster.cluster_id}",
             only=lambda path: path.suffix not in {".lock", ".new"} and path.name != "lock",
         )
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "store.sqlite"
             with closing(Database(path)) as target:
                 copy_cluster(self.database, target, cluster)
-            connection.send_tree(path, f"{CONTROL}/home")
+            connection.send_tree(path, home)
+
+    def send_commands(
+        self, connection: Connection, folder: str, cidrs: Sequence[str], *, wait_s: float = 0.0
+    ) -> None:
+        """Send the command of the controller, and that by which an instance becomes one after a wait."""
+        connection.send_bytes(self._command(folder, cidrs).encode(), f"{JOB_FOLDER}/command")
+        words = [f"{folder}/dlcloud", "take-over", self.managed.cluster_id]
+        script = f"#!/bin/sh\nsleep {wait_s:g}\nexec {shlex.join(words)}\n"
+        connection.send_bytes(script.encode(), f"{CONTROL}/{STAND_BY}", mode=0o700)
 
     def _command(self, folder: str, cidrs: Sequence[str]) -> str:
         name = self.managed.cluster.name
@@ -199,7 +216,8 @@ class HandOver:
         words += [word for cidr in cidrs for word in ("--cidr", cidr)]
         return f"exec {shlex.quote(f'{folder}/dlcloud')} {shlex.join(words)}\n"
 
-    def _host_key_fingerprint(self, instance_id: str) -> str:
+    def host_key_fingerprint(self, instance_id: str) -> str:
+        """Return the fingerprint of an instance's host key; raises StoreError if that is not pinned."""
         path = self.managed.store.paths.known_hosts(self.managed.cluster_id)
         key = KnownHosts(path).pinned(instance_id)
         if key is None:

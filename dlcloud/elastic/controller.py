@@ -27,6 +27,7 @@ from dlcloud.elastic.program import Coordinator
 from dlcloud.elastic.refusals import final_error
 from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.standbys import Standbys
 from dlcloud.elastic.workers import RecordsReceived, WorkerExited, Workers
 from dlcloud.launch.launcher import LaunchedMembers
 
@@ -81,6 +82,8 @@ class Controller:
         rehearsal: The incidents of the recipe.
         restored: Committed steps of the checkpoint in S3 that a new run goes on from.
         deadline: Chooses size and markets in place of `target`, where the recipe has a deadline.
+        standbys: Keeps instances ready to take over, where one of the cluster's own controls it.
+        term: Of a controller that took over from one that is lost; 0 for the first one.
     """
 
     cluster: Cluster
@@ -94,6 +97,8 @@ class Controller:
     rehearsal: Rehearsal | None = None
     restored: int = 0
     deadline: DeadlineScaler | None = None
+    standbys: Standbys | None = None
+    term: int = 0
     registry: WorkerRegistry = field(default_factory=WorkerRegistry)
     _workers: Workers = field(init=False)
     _failover: CoordinatorFailover = field(init=False)
@@ -134,10 +139,11 @@ class Controller:
             emit=self.emit,
         )
         self._departures = Departures(registry=self.registry, end=self.end, clock=self.clock, emit=self.emit)
+        members = self._release_unknown(members, first) if self.term else members
         for member in members:
             self._add(member)
         minimum = minimum_workers(self.recipe.instances.minimum, self._target)
-        self._failover.begin(first, minimum, self.restored)
+        self._failover.begin(first, minimum, self.restored, self.term)
         for member in members:
             self._workers.serve(member)
         self._failover.notify_all()
@@ -145,12 +151,24 @@ class Controller:
             self._handle_inbox()
             self._act()
 
+    def _release_unknown(self, members: Sequence[Member], first: Member) -> list[Member]:
+        """Terminate the instances that the lost controller was setting up: where they were is not known."""
+        known = [member for member in members if member is first or self._workers.has_run(member)]
+        for member in members:
+            if member not in known:
+                self.registry.add(member)
+                self._departures.release(member.instance.instance_id)
+                self.registry.mark_gone(member.instance.instance_id)
+        return known
+
     def _add(self, member: Member) -> None:
         name = member.instance.instance_id
         self.registry.add(member)
         self._following.add(name)
         for record in self._workers.read_stored(member):
             self._observe(name, record)
+        for record in self._workers.read_newest(member) if self.term else ():
+            self.registry.observe(name, record)
 
     def _observe(self, name: str, record: Mapping[str, Any]) -> None:
         self.registry.observe(name, record)
@@ -294,6 +312,8 @@ class Controller:
         if self.registry.done or self._failover.phase is Phase.TERMINATING:
             return
         self._failover.appoint()
+        if self.standbys is not None and self._failover.phase is Phase.STEADY:
+            self.standbys.update(self.registry.workers, self._failover.coordinator.instance_id)
         if self.rehearsal is not None and self._first_step_at is not None:
             elapsed_s = self.clock.monotonic() - self._first_step_at
             self.rehearsal.start_due(elapsed_s, self._others(), self._failover.coordinator.instance_id)

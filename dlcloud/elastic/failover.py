@@ -78,16 +78,20 @@ class CoordinatorFailover:
     _reminded_at: float = field(init=False, default=float("-inf"))
     _has_changed: bool = field(init=False, default=False)  # since the agents were started
 
-    def begin(self, first: Member, minimum: int = 1, restored: int = 0) -> None:
+    def begin(self, first: Member, minimum: int = 1, restored: int = 0, term: int = 0) -> None:
         """Begin with the present coordinator, or the next one if an earlier controller saw it lost.
 
-        A run that has not begun goes on from a checkpoint of `restored` steps.
+        Args:
+            first: The coordinator.
+            minimum: Workers that every step needs.
+            restored: Steps of the checkpoint that a run which has not begun goes on from.
+            term: Of a controller that took over, from 1: its coordinator is a new one.
         """
         self.coordinator = Coordinator(
             member=first, step=self.registry.step or restored, minimum=minimum, least=restored
         )
-        if self.registry.step:
-            generation = self.registry.generation + 1
+        if self.registry.step or term:
+            generation = self.registry.generation + max(1, term)
             self.coordinator = replace(self.coordinator, generation=generation, least=self._newest_step())
             self._lost_at = self.registry.step
             self._has_changed = True

@@ -29,6 +29,9 @@ LAST_S = 5.0
 END_ALONE_S = 600.0
 """An instance without coordinator and controller ends itself: no launcher may be there to do it."""
 
+SUCCESSOR = "../../../control/stand-by"
+"""The program by which an instance takes control, from the folder of a command; there on standbys only."""
+
 Revision = tuple[int, int, int]
 
 
@@ -98,6 +101,7 @@ class Program:
         # A worker has at least half of that time to leave before it is killed.
         words += ["--last-seconds", f"{min(LAST_S, elastic.leave_seconds / 2):g}"]
         words += ["--hash-every", str(elastic.exact_hash_every), "--end-alone-after", f"{END_ALONE_S:g}"]
+        words += ["--successor", SUCCESSOR]
         if worker == coordinator.instance_id:
             # The minimum may change while the workers train: it is in the control file.
             words += ["--lighthouse", "--step", str(coordinator.step)]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.core.cluster import Member
@@ -17,11 +18,20 @@ from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
 from dlcloud.elastic.program import Coordinator, program_of
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.standbys import Prepare, Standbys
 from dlcloud.elastic.workers import Workers
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED
 from dlcloud.launch.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnControl:
+    """What an instance that controls its own cluster adds: standbys, and the term in which it took over."""
+
+    prepare: Prepare
+    term: int = 0
 
 
 def train(
@@ -33,10 +43,12 @@ def train(
     plan: Plan,
     rehearsal: Rehearsal | None = None,
     environment: JobEnvironment = INHERITED,
+    control: OwnControl | None = None,
 ) -> None:
     """Train on a cluster that is up.
 
-    The paths of the recipe are relative to `recipe_folder`; with `plan` the cluster was launched.
+    The paths of the recipe are relative to `recipe_folder`; with `plan` the cluster was launched. `control`
+    is set on an instance that controls its own cluster.
 
     Raises:
         InstanceError: The coordinator is gone, and no other instance has the model's state.
@@ -89,6 +101,11 @@ def train(
         restored=restored,
         deadline=scaler,
         registry=registry,
+        term=0 if control is None else control.term,
+        # The instances of a training with checkpoints in S3 have a role already, and a checkpoint to go on from.
+        standbys=None
+        if control is None or recipe.checkpoints is not None
+        else Standbys(prepare=control.prepare, clock=launcher.clock, emit=launcher.emit),
     )
     try:
         controller.run(members)

@@ -1,6 +1,7 @@
 """Set up the workers on instances, start their agents and follow them, each from a thread of its own."""
 
 import json
+import logging
 import random
 import threading
 from collections import defaultdict
@@ -10,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.errors import RemoteCommandError
+from dlcloud.core.errors import DlcloudError, RemoteCommandError
 from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
@@ -22,9 +23,17 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.peers import Peer
 from dlcloud.launch.preflight import PriceLookup
-from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
+from dlcloud.launch.remote_jobs import INHERITED, RECORDS, RemoteJobs, folder_of
 from dlcloud.launch.setup import OLDEST_PYTHON, prepare
 from dlcloud.launch.storage import Storage, peer_of
+
+NEWEST_BYTES = 1 << 16
+"""Of the records of a worker, some hundred steps: how far it is."""
+
+REACH_S = 10.0
+"""How long a new controller waits for an instance that may be gone, too."""
+
+log = logging.getLogger(__name__)
 
 DRAINED = 10
 """Exit status of an agent whose workers left because they were asked to."""
@@ -95,6 +104,25 @@ class Workers:
         """Return the records that an agent which is to be followed on sent to an earlier controller."""
         run = self._jobs.find_unfinished(member, self.recipe.name)
         lines = [] if run is None else self.launcher.store.runs.all_lines(run.run_id)
+        return [record for line in lines if (record := parse_record(line)) is not None]
+
+    def has_run(self, member: Member) -> bool:
+        """True if an agent was started on an instance."""
+        return self._jobs.find_unfinished(member, self.recipe.name) is not None
+
+    def read_newest(self, member: Member) -> list[dict[str, Any]]:
+        """Return the newest records on an instance; none where it does not answer."""
+        run = self._jobs.find_unfinished(member, self.recipe.name)
+        if run is None:
+            return []
+        try:
+            answer = self._jobs.connect(member, REACH_S).run(
+                f"tail -c {NEWEST_BYTES} {folder_of(run)}/{RECORDS}"
+            )
+        except DlcloudError as error:
+            log.warning("cannot read the records of %s: %s", run.instance_id, error.message)
+            return []
+        lines = answer.stdout.decode("utf-8", "replace").split("\n")[1:-1]
         return [record for line in lines if (record := parse_record(line)) is not None]
 
     def error_of(self, run: Run) -> RemoteCommandError:

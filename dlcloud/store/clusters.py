@@ -17,6 +17,9 @@ RESIZE = "resize"
 HAND_OVER = "hand-over"
 """Intent recorded when a cluster's control is handed over to an instance, which is its detail."""
 
+SUCCESSION = "succession"
+"""Intent recorded when an instance takes the control of its cluster over; its detail is the term, from 1."""
+
 FETCH = "fetch"
 """Intent recorded while results are copied back from a detached cluster's controller."""
 

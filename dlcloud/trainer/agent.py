@@ -28,6 +28,7 @@ from .orphan import OrphanWatch, power_off
 from .processes import make_lighthouse, make_workers
 from .records import Event, Records, log_to_stderr
 from .settings import ledger_address
+from .successor import Successor
 
 TICK_S = 0.1
 LEDGER_S = 1.0
@@ -92,6 +93,7 @@ class Agent:
     _orphan: OrphanWatch | None = field(default=None, init=False)
     _orphaned_at: float | None = field(default=None, init=False)
     _ledger: str = field(default="", init=False)
+    _successor: Successor = field(init=False)
 
     def ask_to_leave(self, cause: str) -> None:
         """Leave after this step, the lighthouse included."""
@@ -101,6 +103,7 @@ class Agent:
         """Supervise; return the exit status. No process is left behind."""
         self._control = ControlFile(self.options.folder / "control.json")
         self._ledger = self.options.ledger_address
+        self._successor = Successor(program=self.options.successor, records=self.records)
         self._start_poller()
         self._start_orphan_watch()
         try:
@@ -125,6 +128,8 @@ class Agent:
         self._read_control()
         self._drain_in_time()
         self._end_orphan(now)
+        alone_s = 0.0 if self._orphan is None else self._orphan.alone_s
+        self._successor.poll(alone_s, now, coordinates=self.lighthouse is not None)
         for child in self._children():
             child.poll(now)
         if self.lighthouse is not None and self.options.engine == "elastic" and now >= self._ledger_at:
@@ -179,9 +184,10 @@ class Agent:
         if fault and fault != self._fault:
             self.records.event(Event.CONTROL, fault)
         self._fault = fault
+        if control.coordinator:
+            self._ledger = ledger_address(control.coordinator)
         is_promoted = control.coordinator and control.coordinates and self.lighthouse is None
         if is_promoted and self.make_lighthouse is not None:
-            self._ledger = ledger_address(control.coordinator or "")
             self.lighthouse = self.make_lighthouse(control)
         if control.drain:
             self._drain(control.drain)

@@ -45,6 +45,7 @@ class Options:
     drain_on_rebalance: bool
     restarts: int
     end_alone_s: float | None
+    successor: Path | None
     metadata: str
     engine: str
     command: tuple[str, ...]
@@ -174,6 +175,8 @@ def _add_leaving(parser: argparse.ArgumentParser, metadata: str) -> None:
     add("--drain-on-rebalance", action="store_true", help="leave at a rebalance recommendation, too")
     add("--end-alone-after", dest="end_alone_s", type=seconds, metavar="S",
         help="power off after so long without coordinator and controller; None: never")  # fmt: skip
+    add("--successor", type=Path, metavar="FILE",
+        help="run when the coordinator is lost, if it is there then; needs --end-alone-after")  # fmt: skip
     add("--metadata", default=metadata, metavar="URL", help="of the metadata service")
 
 

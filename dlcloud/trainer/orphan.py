@@ -38,6 +38,11 @@ class OrphanWatch:
     _stamp: int = field(default=-1, init=False)
 
     @property
+    def alone_s(self) -> float:
+        """Seconds since the last sign."""
+        return self._alone_s
+
+    @property
     def is_orphan(self) -> bool:
         return self._alone_s >= self.limit_s
 

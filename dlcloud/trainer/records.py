@@ -54,6 +54,7 @@ class Event(Enum):
     METADATA = "metadata"
     CONTROL = "control"
     ORPHANED = "orphaned"
+    TAKE_OVER = "take_over"
     WORKER_STARTED = "worker_started"
     WORKER_ENDED = "worker_ended"
     KILLED = "killed"

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from dlcloud.cloud import control_role
+from dlcloud.cloud import control, control_role
 from dlcloud.cloud.clients import Clients
 from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.local.site import LocalSite
@@ -136,7 +136,7 @@ class Home:
             tags=tags,
         )
         profile = control_role.put_role(self.clients, role, pause=time.sleep)
-        control_role.attach_profile(self.clients, instance_id, profile, pause=time.sleep)
+        control.attach_profile(self.clients, instance_id, profile, pause=time.sleep)
         if in_charge:
             tag = {"Key": CONTROLLER_TAG, "Value": "ubuntu"}
             self.ec2.create_tags(Resources=[instance_id], Tags=[tag])

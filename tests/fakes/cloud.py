@@ -8,6 +8,7 @@ from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CapacityError, CloudError, QuotaError
 from dlcloud.core.instance import Image, Instance, InstanceState, Market
 from dlcloud.core.protocols import Identity, LaunchResult, Refusal
+from dlcloud.core.succession import ControlClaim
 
 UNLIMITED = 10**6
 IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")
@@ -77,6 +78,7 @@ class FakeCloud:
     data_sets: dict = field(default_factory=dict)
     checkpoints: dict = field(default_factory=dict)
     admitted: list = field(default_factory=list)
+    claims: list = field(default_factory=list)
 
     def __post_init__(self):
         self._lock = threading.RLock()
@@ -231,6 +233,19 @@ class FakeCloud:
                 raise CloudError(f"{instance_id} has another instance profile already")
 
         return self._call("attach_profile", attach)
+
+    def claim_control(self, term, instance_id, tags):
+        def claim():
+            if any(claim.term == term for claim in self.claims):
+                return False
+            self.claims.append(ControlClaim(term=term, instance_id=instance_id, at=self.clock.now()))
+            return True
+
+        assert tags[CLUSTER_TAG]
+        return self._call("claim_control", claim)
+
+    def control_claims(self, cluster_id):  # noqa: ARG002  the protocol's
+        return self._call("control_claims", lambda: list(self.claims))
 
     def delete_control_role(self, cluster_id):
         return self._call("delete_control_role", lambda: self.roles.pop(cluster_id, None) and None)

@@ -3,24 +3,27 @@
 import contextlib
 import subprocess
 
-PREFIX = "10.77.0"
-
 
 class Network:
-    """A bridge, at `host`, and a network namespace for each name; Linux only."""
+    """A bridge, at `host`, and a network namespace for each name; Linux only.
 
-    def __init__(self, names):
-        self.addresses = {name: f"{PREFIX}.{number}" for number, name in enumerate(names, 2)}
-        self.host = f"{PREFIX}.1"
+    Args:
+        names: Of the machines, short ones.
+        prefix, tag: Of addresses and of what is made here; two networks at a time need different ones.
+    """
+
+    def __init__(self, names, *, prefix="10.77.0", tag="dlc"):
+        self.addresses = {name: f"{prefix}.{number}" for number, name in enumerate(names, 2)}
+        self.host, self.tag = f"{prefix}.1", tag
 
     def __enter__(self):
-        self._ip("link add dlc-bridge type bridge")
-        self._ip(f"addr add {self.host}/24 dev dlc-bridge")
-        self._ip("link set dlc-bridge up")
+        self._ip(f"link add {self.tag}-bridge type bridge")
+        self._ip(f"addr add {self.host}/24 dev {self.tag}-bridge")
+        self._ip(f"link set {self.tag}-bridge up")
         for name, address in self.addresses.items():
-            self._ip(f"netns add dlc-{name}")
-            self._ip(f"link add dlc-{name} type veth peer name eth0 netns dlc-{name}")
-            self._ip(f"link set dlc-{name} master dlc-bridge up")
+            self._ip(f"netns add {self.tag}-{name}")
+            self._ip(f"link add {self.tag}-{name} type veth peer name eth0 netns {self.tag}-{name}")
+            self._ip(f"link set {self.tag}-{name} master {self.tag}-bridge up")
             self._inside(name, f"addr add {address}/24 dev eth0")
             self._inside(name, "link set eth0 up")
             self._inside(name, "link set lo up")
@@ -29,13 +32,13 @@ class Network:
     def __exit__(self, *_):
         for name in self.addresses:
             with contextlib.suppress(subprocess.CalledProcessError):
-                self._ip(f"netns del dlc-{name}")
-                self._ip(f"link del dlc-{name}")  # it may be gone with the machine
-        self._ip("link del dlc-bridge")
+                self._ip(f"netns del {self.tag}-{name}")
+                self._ip(f"link del {self.tag}-{name}")  # it may be gone with the machine
+        self._ip(f"link del {self.tag}-bridge")
 
     def command(self, name, command):
         """Return a command that runs on a machine."""
-        return ["ip", "netns", "exec", f"dlc-{name}", *command]
+        return ["ip", "netns", "exec", f"{self.tag}-{name}", *command]
 
     def cut(self, one, other):
         """Let nothing pass between two machines, and say nothing about it."""
@@ -48,13 +51,13 @@ class Network:
 
     def unplug(self, name):
         """Let a machine be gone without a word."""
-        self._ip(f"link set dlc-{name} down")
+        self._ip(f"link set {self.tag}-{name} down")
 
     def plug(self, name):
-        self._ip(f"link set dlc-{name} up")
+        self._ip(f"link set {self.tag}-{name} up")
 
     def _inside(self, name, words):
-        self._ip(f"-n dlc-{name} {words}")
+        self._ip(f"-n {self.tag}-{name} {words}")
 
     @staticmethod
     def _ip(words):

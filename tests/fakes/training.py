@@ -153,7 +153,7 @@ class Cluster:
             lines.append(f"{name}: exit {process.poll()}; steps {steps}; {events}")
         return "\n".join(lines)
 
-    def _spawn(self, name, command, extra):
+    def _spawn(self, name, command, extra, **options):
         environment = {
             **{key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ},
             "OMP_NUM_THREADS": "1",
@@ -161,7 +161,9 @@ class Cluster:
             **extra,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
+            return subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=log, stderr=log, **options
+            )
 
     def _listens(self, port):
         with contextlib.suppress(OSError), socket.create_connection((self.host, port), 1):

@@ -188,6 +188,15 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
     assert (options.host, options.port, options.step, options.minimum) == ("127.0.0.7", 4000, 12, 1)
 
 
+def test_an_agent_asks_the_ledger_of_the_coordinator_that_took_over(tmp_path):
+    desk = Desk(tmp_path, DRAINS, "--end-alone-after", "600")
+    path, asked = tmp_path / "control.json", []
+    desk.once("worker_started", lambda: write_control_file(path, generation=1, coordinator="127.0.0.9:4000"))
+    desk.some_ticks_after("worker_started", lambda: (asked.append(desk.agent._orphan.ledger()), desk.leave()))
+    assert desk.run() == DRAINED
+    assert asked == ["127.0.0.9:4001"]
+
+
 @pytest.mark.parametrize("drain", [True, False])
 def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path, drain):
     desk = Desk(tmp_path, DRAINS, *(["--drain-on-rebalance"] if drain else []))

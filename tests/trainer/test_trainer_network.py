@@ -31,10 +31,10 @@ class Spread(Cluster):
     def sizes(self, name):
         return [record["world_size"] for record in self.steps(name)]
 
-    def _spawn(self, name, command, extra):
+    def _spawn(self, name, command, extra, **options):
         if name in self.network.addresses:
             command, extra = self.network.command(name, command), {**extra, "GLOO_SOCKET_IFNAME": "eth0"}
-        return super()._spawn(name, command, extra)
+        return super()._spawn(name, command, extra, **options)
 
 
 @pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ or os.geteuid(), reason="root, and DLCLOUD_FAULTS=1")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import moto
 import pytest
 
-from dlcloud.cloud import control_role
+from dlcloud.cloud import control, control_role
 from dlcloud.cloud.clients import Clients
 from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CloudError, CredentialsError
@@ -132,7 +132,7 @@ def test_a_permanent_refusal_is_not_retried(clients, stub):
     stub(clients.get("ec2")).add_client_error("associate_iam_instance_profile", "UnauthorizedOperation")
     pauses = []
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):
-        control_role.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
+        control.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
     assert not pauses
 
 
@@ -142,7 +142,7 @@ def test_a_profile_that_ec2_never_learns_of_fails_after_a_minute(clients, stub):
         stubbed.add_client_error("associate_iam_instance_profile", "InvalidParameterValue")
     pauses = []
     with pytest.raises(CloudError, match="InvalidParameterValue"):
-        control_role.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
+        control.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
     assert 50 <= sum(pauses) <= 60
 
 

@@ -30,9 +30,7 @@ ONLY_BY_PEOPLE = {
     "delete_snapshots",
     "put_control_role",
     "put_storage_role",
-    "attach_profile",
     "delete_control_role",
-    "put_tags",
     "admit_key",
 }
 # What a controller may do in buckets comes with them: tests/unit/core/test_storage_policy.py.
@@ -138,7 +136,7 @@ def test_the_controller_of_a_cluster_may_make_exactly_its_calls():
     assert all(hasattr(Ec2Cloud, name) for name in ONLY_BY_PEOPLE)
     sources = [path.read_text() for path in SOURCES if path.stem not in MODULES_OF_PEOPLE]
     used = actions_of(without(source, ONLY_BY_PEOPLE) for source in sources)
-    assert allowed(own_statements()) - IMPLIED == used - FREE
+    assert allowed(own_statements()) - IMPLIED - {"iam:PassRole"} == used - FREE
 
 
 def test_the_controller_is_bound_to_its_cluster_and_region():
@@ -162,9 +160,12 @@ def test_spot_requests_and_snapshots_need_no_tag():
             assert "Condition" not in naming[0]
 
 
-def test_the_controller_can_give_no_rights_away():
+def test_the_controller_gives_its_own_rights_to_its_own_instances_only():
     iam = {action for action in allowed(own_statements()) if action.startswith("iam:")}
-    assert iam == {"iam:CreateServiceLinkedRole"}
+    assert iam == {"iam:CreateServiceLinkedRole", "iam:PassRole"}
+    (passing,) = [found for found in own_statements() if "iam:PassRole" in actions(found)]
+    assert passing["Resource"] == "arn:aws:iam::*:role/dlcloud/eu-west-1/dlcloud-c0ffee"
+    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
 
 
 def test_a_policy_fits_into_the_quotas_of_iam():

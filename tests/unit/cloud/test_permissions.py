@@ -126,10 +126,28 @@ class Tour:
         others = [other.instance_id for other in cloud.instances("c0ffee")]
         cloud.terminate([other for other in others if other != instance.instance_id])
         ask(lambda: cloud.delete_fleets(cloud.fleets("c0ffee")))
+        self._stand_by(instance)
         cloud.delete_launch_templates("c0ffee")
         cloud.revoke_ssh("c0ffee")
         cloud.delete_security_groups("c0ffee")
         return instance
+
+    def _stand_by(self, instance):
+        """Make the calls of controllers that prepare another one, or take over."""
+        self._make_profile()
+        for _ in range(2):
+            ask(lambda: self.cloud.attach_profile(instance.instance_id, "dlcloud-c0ffee"))
+            ask(lambda: self.cloud.claim_control(1, instance.instance_id, self.tags))
+        ask(lambda: self.cloud.control_claims("c0ffee"))
+        self.cloud.put_tags([instance.instance_id], {"dlcloud:controller": "ubuntu", "dlcloud:host-key": "x"})
+
+    @staticmethod
+    def _make_profile():
+        """Make a profile of the cluster's role, as the launcher did."""
+        iam, name, path = boto3.client("iam"), "dlcloud-c0ffee", f"/dlcloud/{REGION}/"
+        iam.create_role(RoleName=name, Path=path, AssumeRolePolicyDocument="{}")
+        iam.create_instance_profile(InstanceProfileName=name, Path=path)
+        iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
 
     def of_people(self):
         """Make the calls of every command."""
