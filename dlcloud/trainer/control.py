@@ -45,7 +45,7 @@ def parse(text: str) -> Control:
     """
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ControlError(f"not JSON: {error}") from error
     if not isinstance(values, dict):
         raise ControlError("not a JSON object")

@@ -12,6 +12,10 @@ State = dict[str, Any]
 """All that a newcomer needs: tensors and plain values only, so that it can be read from a peer safely."""
 
 
+class StateError(Exception):
+    """A state does not fit the model or the optimizer; nothing, or all, is to be loaded again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """A worker's place in one step.

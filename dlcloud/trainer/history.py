@@ -5,13 +5,14 @@ before another one begins. It keeps all of them, and those that a peer had when 
 replaces a lost one is sent what it lacks.
 """
 
-import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .protocol import LARGEST, parse_record
 
 AT_ONCE = 500
 """Records of one request: a coordinator that lacks many receives them over several steps."""
@@ -26,9 +27,11 @@ class History:
 
     Attributes:
         recorded: The coordinator has every step up to this one.
+        run: Records of another run are not taken; empty takes any.
     """
 
     recorded: int = 0
+    run: str = ""
     _lines: dict[int, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -48,15 +51,14 @@ class History:
         """Go on from a state with so many steps; `line` is the record of its last one."""
         with self._lock:
             self._lines = {number: own for number, own in self._lines.items() if number < step}
-            if line is not None:
+            if line is not None and parse_record(line, run=self.run, most=step) is not None:
                 self._lines[step] = line
 
     def fill(self, lines: Iterable[str], step: int) -> None:
         """Add the records of a peer, with whose state of a step this worker goes on."""
         with self._lock:
-            for line, record in _parse(lines):
-                if record["step"] <= step:
-                    self._lines[record["step"]] = line
+            for line, record in _parse(lines, self.run, step):
+                self._lines[record["step"]] = line
 
     def all(self) -> list[str]:
         with self._lock:
@@ -76,26 +78,27 @@ class Journal:
 
     Args:
         path: What is in it already counts; None keeps none.
+        run: Records of another run are not taken; empty takes any.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.recorded = 0
+    def __init__(self, path: Path | None, run: str = "") -> None:
+        self.recorded, self._run = 0, run
         self._seen: dict[int, set[object]] = {}
         self._file = -1
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
-                for _, record in _parse(path.read_text(errors="replace").split("\n")):
+                for _, record in _parse(path.read_text(errors="replace").split("\n"), run):
                     self._note(record)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def add(self, lines: Iterable[str]) -> None:
-        """Write the records that are new, each in one write.
+    def add(self, lines: Iterable[str], most: int = LARGEST) -> None:
+        """Write the records that are new, each in one write; those of steps after `most` are not taken.
 
         Raises:
             OSError: The disk is full.
         """
-        for line, record in _parse(lines):
+        for line, record in _parse(lines, self._run, most):
             if self._file >= 0 and self._is_new(record):
                 os.write(self._file, line.encode() + b"\n")
                 self._note(record)
@@ -109,15 +112,8 @@ class Journal:
             self.recorded += 1
 
 
-def _parse(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parse(lines: Iterable[str], run: str, most: int = LARGEST) -> Iterator[tuple[str, dict[str, Any]]]:
     for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # a line that is still being written
-        if (
-            isinstance(record, dict)
-            and record.get("record") == "step"
-            and isinstance(record.get("step"), int)
-        ):
+        record = parse_record(line, run=run, most=most)
+        if record is not None:
             yield line, record

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .drain import Drain
-from .engine import State, digest_of
+from .engine import State, StateError, digest_of
 from .history import History
 from .ledger import WrongRunError
 from .sampler import key
@@ -87,6 +87,9 @@ class Job:
             raise ValueError("give shards or micro_batch: a shard is a forward pass of its own")
 
 
+LONGEST_FAULT = 200
+
+
 class TrainingState:
     """What training changes: model, optimizer, and the number of committed steps.
 
@@ -121,16 +124,24 @@ class TrainingState:
 
         Raises:
             WrongRunError: It belongs to another run, or to other settings.
+            StateError: It does not fit; this worker counts from 0 then, and needs another one.
         """
         if state.get("fingerprint") != self._fingerprint:
             raise WrongRunError(
                 "this state is of another run, or of other settings (batch, seed, shards, data set, model)"
             )
         with self._drain.uninterruptible():
-            self._job.model.load_state_dict(state["model"])
-            self._job.optimizer.load_state_dict(state["optimizer"])
-            self.step, self.lineage = state["step"], state["lineage"]
-        self._history.rewind(self.step, state.get("record"))
+            try:
+                step, lineage = _whole(state["step"]), _whole(state["lineage"])
+                self._job.model.load_state_dict(state["model"])
+                self._job.optimizer.load_state_dict(state["optimizer"])
+            except Exception as error:
+                # PyTorch's errors have no class in common; a half of the state may have been loaded.
+                self.reset()
+                raise StateError(f"{type(error).__name__}: {error}"[:LONGEST_FAULT]) from error
+            self.step, self.lineage = step, lineage
+        record = state.get("record")
+        self._history.rewind(self.step, record if isinstance(record, str) else None)
 
     def reset(self) -> None:
         """Count from 0, so that a peer's state replaces this one."""
@@ -149,3 +160,9 @@ class TrainingState:
         """Return a digest of model and optimizer; lineages differ even where results are equal."""
         state = self.save()
         return digest_of({name: state[name] for name in ("step", "model", "optimizer")})
+
+
+def _whole(value: Any) -> int:  # noqa: ANN401 - whatever a peer sent
+    if type(value) is not int or value < 0:
+        raise ValueError(f"not a whole number of at least 0: {value!r:.50}")
+    return value

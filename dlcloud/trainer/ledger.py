@@ -14,6 +14,8 @@ import threading
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 
+from .limits import time_limit
+
 PATH = "/ledger"
 LIMIT_BYTES = 4096
 TIMEOUT_S = 3.0
@@ -56,7 +58,10 @@ def parse_entry(text: str) -> Entry:
     Raises:
         ValueError: The text is not an entry.
     """
-    values = json.loads(text)
+    try:
+        values = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("not a ledger entry") from error
     if not isinstance(values, dict) or not isinstance(values.get("run"), str):
         raise ValueError("not a ledger entry")  # noqa: TRY004 - the text is wrong, not a type of the program
     entry = Entry(**{name: values[name] for name in Entry.__dataclass_fields__ if name in values})
@@ -89,9 +94,11 @@ class LedgerClient:
     def _request(self, method: str, body: str | None) -> Entry:
         connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_S)
         try:
-            connection.request(method, PATH, body=body)
-            response = connection.getresponse()
-            text = response.read(LIMIT_BYTES).decode()
+            connection.connect()
+            with time_limit(connection.sock, TIMEOUT_S):
+                connection.request(method, PATH, body=body)
+                response = connection.getresponse()
+                text = response.read(LIMIT_BYTES).decode()
             if response.status not in {HTTPStatus.OK, HTTPStatus.CONFLICT}:
                 raise LedgerError(f"the ledger at {self.address} answered {response.status}")
             entry = parse_entry(text)

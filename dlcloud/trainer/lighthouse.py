@@ -38,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             join_s=arguments.join_ms / 1000,
             silent_s=arguments.heartbeat_ms / 1000,
         )
-        QuorumServer(roster, Journal(arguments.records), arguments.run, arguments.host, arguments.port)
+        QuorumServer(
+            roster, Journal(arguments.records, arguments.run), arguments.run, arguments.host, arguments.port
+        )
     except (OSError, ValueError, WrongRunError) as error:
         sys.stderr.write(f"lighthouse: {error}\n")
         return 1
@@ -118,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if self.path != PATH or not length.isdigit() or int(length) > LIMIT_BYTES:
+        if self.path != PATH or not length.isdecimal() or int(length) > LIMIT_BYTES:
             self._answer(HTTPStatus.BAD_REQUEST, {})
             return
         try:

@@ -4,19 +4,18 @@ Source: Amazon EC2 User Guide, "Spot Instance interruption notices" and "EC2 ins
 recommendations": 404 while there is none; then JSON with `action` and `time`, or `noticeTime`.
 """
 
-import contextlib
 import http.client
 import json
 import re
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
+
+from .limits import time_limit
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
@@ -154,7 +153,7 @@ class MetadataClient:
         connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=_TIMEOUT_S)
         try:
             connection.connect()
-            with _time_limit(connection.sock):
+            with time_limit(connection.sock, _TIMEOUT_S):
                 connection.request(method, path, headers=headers)
                 response = connection.getresponse()
                 return response.status, response.read(1 << 16).decode("utf-8", "replace")
@@ -202,23 +201,6 @@ class NoticeTracker:
             return None
         self._rebalance = status.rebalance
         return "rebalance recommendation"
-
-
-@contextlib.contextmanager
-def _time_limit(sock: socket.socket) -> Iterator[None]:
-    """End a connection after `_TIMEOUT_S`: a socket's own timeout begins anew with every byte."""
-
-    def end() -> None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(_TIMEOUT_S, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _parse_time(text: str) -> datetime:

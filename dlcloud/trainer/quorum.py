@@ -56,6 +56,17 @@ class Attendant:
     ask: Ask | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A member of a quorum: its address, the ports of its store and its state, and its committed steps."""
+
+    id: str
+    host: str
+    store: int
+    state: int
+    step: int
+
+
 @dataclass(frozen=True, slots=True)
 class Quorum:
     """The participants of a step, by their ids; the number changes where they have to connect anew."""

@@ -10,22 +10,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .ledger import WrongRunError
-from .quorum import Ask, NoQuorumError
+from .protocol import (
+    LONGEST_LINE,
+    OtherRunError,
+    ProtocolError,
+    parse_line,
+    parse_number,
+    parse_quorum,
+    parse_text,
+)
+from .quorum import Ask, NoQuorumError, Peer
 
 CONNECT_S = 3.0
 SLICE_S = 0.25
 """Of a wait: signals are handled, and what ends it is looked at, so often."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """A member of a quorum: its address, the ports of its store and its state, and its committed steps."""
-
-    id: str
-    host: str
-    store: int
-    state: int
-    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +53,7 @@ class QuorumClient:
     ) -> None:
         host, _, port = address.rpartition(":")
         self._address, self._beat_s, self._silent_s = address, beat_s, silent_s
+        self._run, self._own, self._unheard_s = run, str(hello["id"]), 0.0
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._agreement: tuple[int, Agreement] | None = None
@@ -115,28 +114,41 @@ class QuorumClient:
 
     def _beat(self) -> None:
         """Send signs of life; each is answered, and one that is not ends the connection."""
+        before = time.monotonic()
         while not self._end:
             self._send({"beat": 1})
             time.sleep(self._beat_s)
+            now = time.monotonic()
+            # A longer time is a pause of this machine: its rest is not the lighthouse's silence.
+            self._unheard_s += min(now - before, 2 * self._beat_s)
+            before = now
+            if self._unheard_s > 2 * self._silent_s:
+                self._stop("it sends no whole message")
 
     def _listen(self) -> None:
         try:
             with self._socket.makefile("rb") as lines:
-                for line in lines:
-                    self._handle(json.loads(line))
+                while line := lines.readline(LONGEST_LINE + 1):
+                    self._handle(parse_line(line))
+                    self._unheard_s = 0.0
             self._stop("it has closed the connection")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OtherRunError as error:
+            with self._changed:
+                self._refused = str(error)
+            self._stop(str(error))
+        except ProtocolError as error:
+            self._stop(f"it sent {error}")
+        except (OSError, ValueError) as error:
             self._stop(str(error) or type(error).__name__)
 
     def _handle(self, message: dict[str, Any]) -> None:
         with self._changed:
-            self._broken = max(self._broken, message.get("broken", 0))
-            self._end = message.get("end", self._end)
-            self._refused = message.get("refused", self._refused)
+            self._broken = max(self._broken, parse_number(message, "broken"))
+            self._end = parse_text(message, "end") or self._end
+            self._refused = parse_text(message, "refused") or self._refused
             if "quorum" in message:
-                members = tuple(Peer(**member) for member in message["members"])
-                agreement = Agreement(number=message["quorum"], members=members, recorded=message["recorded"])
-                self._agreement = message["ask"], agreement
+                ask, quorum, members, recorded = parse_quorum(message, own=self._own, run=self._run)
+                self._agreement = ask, Agreement(number=quorum.number, members=members, recorded=recorded)
             self._changed.notify_all()
 
     def _stop(self, reason: str) -> None:

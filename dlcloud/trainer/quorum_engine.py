@@ -10,14 +10,14 @@ from datetime import timedelta
 from torch import Tensor
 from torch.distributed import TCPStore
 
-from .engine import Load, Member, Save, copy_state
+from .engine import Load, Member, Save, StateError, copy_state
 from .group import Group, GroupError
 from .history import History
 from .probe import Probes
 from .quorum import Ask, NoQuorumError
 from .quorum_client import Agreement, QuorumClient
 from .settings import Timing
-from .transfer import StateServer, TransferError, fetch_history, fetch_state
+from .transfer import SPARE, StateServer, TransferError, count_bytes, fetch_history, fetch_state
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,18 @@ class QuorumEngine:
             return False
         source = sources[behind.index(self._id) % len(sources)]
         address = f"{source.host}:{source.state}"
-        self._load(fetch_state(address, agreement.number, self._watch(agreement)))
+        state = fetch_state(
+            address,
+            agreement.number,
+            self._watch(agreement),
+            step=top,
+            most_bytes=2 * count_bytes(self._save()) + SPARE,
+        )
+        try:
+            self._load(state)
+        except StateError as error:
+            self.step = 0
+            raise TransferError(f"the state of {address} does not fit: {error}") from error
         self.step = top
         threading.Thread(target=self._fill, args=(address, top), name="history", daemon=True).start()
         return True

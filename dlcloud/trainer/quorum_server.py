@@ -22,14 +22,15 @@ from dataclasses import asdict
 from typing import Any
 
 from .history import Journal
-from .quorum import Ask, Attendant, Quorum, Roster
+from .protocol import LONGEST_LINE, parse_ask, parse_hello, parse_line
+from .quorum import Attendant, Quorum, Roster
 
 TICK_S = 0.1
 MOST_TICK_S = 0.5
 """A longer tick is a pause of this machine, not of the workers: its rest does not count as their silence."""
 
-LIMIT_BYTES = 16 << 20
-"""Longest line."""
+HELLO_S = 10.0
+"""A connection whose first message takes longer is none of a worker's."""
 
 
 class QuorumServer:
@@ -50,7 +51,7 @@ class QuorumServer:
         threading.Thread(target=lambda: asyncio.run(self._serve()), name="quorum", daemon=True).start()
 
     async def _serve(self) -> None:
-        await asyncio.start_server(self._meet, sock=self._socket, limit=LIMIT_BYTES)
+        await asyncio.start_server(self._meet, sock=self._socket, limit=LONGEST_LINE)
         before = time.monotonic()
         while True:
             await asyncio.sleep(TICK_S)
@@ -63,11 +64,13 @@ class QuorumServer:
         """Serve one worker until its connection closes."""
         worker = ""
         try:
-            while line := await reader.readline():
-                message = json.loads(line)
+            line = await asyncio.wait_for(reader.readline(), HELLO_S)
+            while line:
+                message = parse_line(line)
                 worker = worker or self._welcome(message, writer)
                 self._handle(worker, message)
-        except (OSError, ValueError, TypeError, KeyError, asyncio.LimitOverrunError):
+                line = await reader.readline()
+        except (OSError, ValueError, TimeoutError, asyncio.LimitOverrunError):
             pass  # a connection that was cut, or no worker of ours
         finally:
             writer.close()
@@ -76,10 +79,10 @@ class QuorumServer:
                 self._advance()
 
     def _welcome(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> str:
-        if message["run"] != self._run:
-            _send(writer, {"refused": f"serves run {self._run}, not {message['run']}"})
+        if message.get("run") != self._run:
+            _send(writer, {"refused": f"serves run {self._run}, not {str(message.get('run'))[:300]}"})
             raise ValueError("another run")
-        attendant = Attendant(**message["hello"])
+        attendant = parse_hello(message)
         former = self._writers.get(attendant.id)
         if former is not None:
             former.transport.abort()
@@ -92,17 +95,18 @@ class QuorumServer:
             raise ValueError("it has connected again")
         self._roster.hear(worker)
         if "beat" in message:
-            _send(self._writers[worker], message)
+            _send(self._writers[worker], {"beat": 1})
         if "leave" in message:
             self._roster.leave(worker)
         if "ask" in message:
+            ask, records = parse_ask(message)
             # Before the answer: a step begins only once the record of the one before is here.
             try:
-                self._journal.add(message.get("records", []))
+                self._journal.add(records, most=ask.step)
             except OSError as error:
                 _send(self._writers[worker], {"end": f"it cannot record a step: {error}"})
                 raise
-            self._roster.ask(worker, _ask(message["ask"]))
+            self._roster.ask(worker, ask)
             self._advance()
 
     def _advance(self) -> None:
@@ -119,14 +123,16 @@ class QuorumServer:
 
     def _answer(self, quorum: Quorum, steps: dict[str, int], numbers: dict[str, int]) -> None:
         members = [_address(self._roster.attendants[name]) | {"step": steps[name]} for name in quorum.members]
-        answer = {"quorum": quorum.number, "members": members, "recorded": self._journal.recorded}
+        most = max(steps[name] for name in quorum.members)
+        answer = {
+            "run": self._run,
+            "quorum": quorum.number,
+            "members": members,
+            # Where all workers begin again from a checkpoint, steps after it are taken again.
+            "recorded": min(self._journal.recorded, most),
+        }
         for name in quorum.members:
             _send(self._writers[name], {**answer, "ask": numbers[name]})
-
-
-def _ask(values: dict[str, Any]) -> Ask:
-    names = {name: tuple(values[name]) for name in ("before", "unreachable")}
-    return Ask(**{**values, **names})
 
 
 def _address(attendant: Attendant) -> dict[str, Any]:

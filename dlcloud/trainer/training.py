@@ -35,7 +35,7 @@ from torch.optim import Optimizer
 
 from .children import end_with_parent
 from .drain import Drain
-from .engine import Connect, Solo
+from .engine import Connect, Solo, StateError
 from .history import History
 from .job import Job, Loss, Samples
 from .ledger import LedgerClient, LedgerReporter, WrongRunError
@@ -105,7 +105,7 @@ def run(job: Job, settings: Settings) -> Outcome:
         # At its end Python would walk through all objects: a second or more, of the notice's two minutes.
         atexit.register(gc.freeze)
     client = LedgerClient(address=settings.ledger, run=settings.run) if settings.ledger else None
-    drain, history = Drain(), History()
+    drain, history = Drain(), History(run=settings.run)
     with (
         Records(
             path=settings.records, run=settings.run, worker=settings.worker, log=log_to_stderr
@@ -125,7 +125,7 @@ def run(job: Job, settings: Settings) -> Outcome:
         )
         try:
             return loop.run()
-        except WrongRunError as error:
+        except (WrongRunError, StateError) as error:
             # No script can handle it: end with one line.
             raise SystemExit(f"{settings.worker}: {error}") from error
 

@@ -1,10 +1,10 @@
 """The transfer of a state from a worker to one that is behind: plain HTTP inside the security group."""
 
+import http.client
 import io
 import json
 import threading
-import urllib.error
-import urllib.request
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,11 +14,21 @@ import torch
 
 from .engine import State
 from .history import History
+from .limits import time_limit
 
 IDLE_S = 5.0
 """A transfer in which nothing comes for so long has failed."""
 
 CHUNK = 1 << 20
+
+
+SLOWEST = 64 << 10
+"""Bytes a second: a transfer that is slower than this over its whole time has failed."""
+
+SPARE = 64 << 20
+"""Bytes that a state may have beyond twice those of the worker's own."""
+
+LONGEST_HISTORY = 256 << 20
 
 
 class TransferError(Exception):
@@ -55,6 +65,9 @@ class StateServer(ThreadingHTTPServer):
             published = self._published
         return published[1] if published and published[0] == quorum else None
 
+    def handle_error(self, *_: Any) -> None:  # noqa: ANN401 - as the library has it
+        """Write no log: the peer repeats its request."""
+
     def close(self) -> None:
         self.shutdown()
         self.server_close()
@@ -80,52 +93,77 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.end_headers()
 
-    def handle_error(self, *_: Any) -> None:  # noqa: ANN401 - as the library has it
-        """Write no log: the peer repeats its request."""
-
-    def log_message(self, *_: Any) -> None:  # noqa: ANN401
+    def log_message(self, *_: Any) -> None:  # noqa: ANN401 - as the library has it
         """Write no log."""
 
 
-def fetch_state(address: str, quorum: int, is_broken: Callable[[], bool]) -> State:
+def fetch_state(
+    address: str, quorum: int, is_broken: Callable[[], bool], *, step: int, most_bytes: int
+) -> State:
     """Fetch a peer's state.
 
     Args:
         address: `HOST:PORT` of its server.
         quorum: In which both take part.
         is_broken: True once a worker of it is gone.
+        step: Committed steps that it must have.
+        most_bytes: A longer answer is given up.
 
     Raises:
         TransferError: The peer is gone, or has no such state.
     """
-    data = _fetch(f"http://{address}/state/{quorum}", is_broken)
+    data = _fetch(address, f"/state/{quorum}", is_broken, most_bytes)
     try:
         # Plain values and tensors only: a peer cannot send code.
         state: State = torch.load(data, map_location="cpu", weights_only=True)
     except Exception as error:
         # PyTorch's errors for a file that was cut off have no class in common.
         raise TransferError(f"the state of {address} is not whole: {error}") from error
+    if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] != step:
+        raise TransferError(f"{address} gave no state of step {step}")
     return state
+
+
+def count_bytes(state: Any) -> int:  # noqa: ANN401 - any tree of tensors and plain values
+    """Count the bytes of all tensors in a state."""
+    if isinstance(state, torch.Tensor):
+        return int(state.numel() * state.element_size())
+    values = state.values() if isinstance(state, dict) else state
+    return sum(count_bytes(value) for value in values) if isinstance(state, dict | list | tuple) else 0
 
 
 def fetch_history(address: str) -> list[str]:
     """Fetch the records that a peer has; raises as `fetch_state` does."""
     try:
-        lines = json.loads(_fetch(f"http://{address}/history", lambda: False).getvalue())
-    except ValueError as error:
+        lines = json.loads(_fetch(address, "/history", lambda: False, LONGEST_HISTORY).getvalue())
+    except (ValueError, RecursionError) as error:
         raise TransferError(f"the history of {address} is not whole") from error
+    if not isinstance(lines, list):
+        raise TransferError(f"the history of {address} is no list")
     return [line for line in lines if isinstance(line, str)]
 
 
-def _fetch(url: str, is_broken: Callable[[], bool]) -> io.BytesIO:
-    data = io.BytesIO()
+def _fetch(address: str, path: str, is_broken: Callable[[], bool], most_bytes: int) -> io.BytesIO:
+    data, started_at = io.BytesIO(), time.monotonic()
+    connection = http.client.HTTPConnection(address, timeout=2 * IDLE_S)
     try:
-        with urllib.request.urlopen(url, timeout=2 * IDLE_S) as answer:  # noqa: S310 - plain HTTP, as documented
-            while chunk := answer.read1(CHUNK):
-                data.write(chunk)
-                if is_broken():
-                    raise TransferError("a worker is gone")
-    except (OSError, urllib.error.URLError) as error:
-        raise TransferError(f"{url}: {error}") from error
+        connection.connect()
+        with time_limit(connection.sock, 4 * IDLE_S):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+        if answer.status != HTTPStatus.OK:
+            raise TransferError(f"{address}{path}: status {answer.status}")
+        while chunk := answer.read1(CHUNK):
+            data.write(chunk)
+            if is_broken():
+                raise TransferError("a worker is gone")
+            if data.tell() > most_bytes:
+                raise TransferError(f"{address}{path}: more than {most_bytes} bytes")
+            if data.tell() < SLOWEST * (time.monotonic() - started_at - 4 * IDLE_S):
+                raise TransferError(f"{address}{path}: slower than {SLOWEST} bytes a second")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise TransferError(f"{address}{path}: {error}") from error
+    finally:
+        connection.close()
     data.seek(0)
     return data

@@ -19,6 +19,7 @@ def test_parts(run_program):
         "--rootdir",
         PROGRAMS,
         PROGRAMS / "parts.py",
+        PROGRAMS / "peers.py",
     )
 
 
