@@ -53,7 +53,7 @@ class QuorumClient:
     ) -> None:
         host, _, port = address.rpartition(":")
         self._address, self._beat_s, self._silent_s = address, beat_s, silent_s
-        self._run, self._own, self._unheard_s = run, str(hello["id"]), 0.0
+        self._run, self._own, self._unheard_s = run, str(hello.get("id", "")), 0.0
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._agreement: tuple[int, Agreement] | None = None
