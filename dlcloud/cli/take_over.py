@@ -1,8 +1,12 @@
 """`dlcloud take-over`: what an instance that stands by runs when it hears nothing of the coordinator."""
 
+import os
+
 import click
 
 from dlcloud.core.errors import RecipeError
+from dlcloud.core.job_environment import JobEnvironment
+from dlcloud.core.recipe.secrets import CONTROLLER_PREFIX
 
 
 @click.command("take-over", hidden=True)
@@ -18,6 +22,12 @@ def command(*, cluster_id: str) -> None:
         if not own or cluster is None:
             raise RecipeError("take-over is for instances of a detached cluster", "dlcloud up --detach")
         hand_over = HandOver(managed=context.launcher(cluster), database=context.database)
-        succession = Succession(hand_over=hand_over, own=own, control=context.paths.home.parent)
+        secrets = {name: value for name, value in os.environ.items() if name.startswith(CONTROLLER_PREFIX)}
+        succession = Succession(
+            hand_over=hand_over,
+            own=own,
+            control=context.paths.home.parent,
+            environment=JobEnvironment(secrets=secrets),
+        )
         if not succession.take_over():
             raise SystemExit(1)

@@ -15,6 +15,7 @@ from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Member, control_r
 from dlcloud.core.errors import InstanceError
 from dlcloud.core.events import Notice
 from dlcloud.core.instance import Instance
+from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.succession import SuccessionDecision, Turn, decide_succession
 from dlcloud.detached.handover import CONTROL, DIAL_WAIT_S, HOME, HandOver, install_dlcloud
@@ -24,6 +25,8 @@ from dlcloud.store.clusters import SUCCESSION
 
 TURN_S = 20.0
 """So much later than the one before it, a standby tries to take over."""
+
+LONGEST_REASON = 200
 
 TAKEN = "taken"
 """Marks, in CONTROL, that the instance has taken over: nothing may replace its home from then on."""
@@ -80,11 +83,13 @@ class Succession:
         hand_over: Of its cluster.
         own: The instance's id.
         control: The folder CONTROL.
+        environment: Of the controller: the secrets of the workers.
     """
 
     hand_over: HandOver
     own: str
     control: Path
+    environment: JobEnvironment = field(default_factory=JobEnvironment)
 
     @property
     def managed(self) -> ManagedCluster:
@@ -149,6 +154,8 @@ class Succession:
         for name in ("pid", "exit_status"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "work", ignore_errors=True)
-        started = subprocess.run([*job, "start", str(folder)], capture_output=True, text=True, check=False)
+        words = [*job, "start", str(folder), "-"]
+        started = subprocess.run(words, input=self.environment.encode(), capture_output=True, check=False)
         if started.returncode:
-            raise InstanceError(f"the controller could not be started: {started.stderr.strip()[-200:]}")
+            reason = started.stderr.decode(errors="replace").strip()[-LONGEST_REASON:]
+            raise InstanceError(f"the controller could not be started: {reason}")

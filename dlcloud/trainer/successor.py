@@ -5,6 +5,7 @@ The program decides, by what EC2 says, whether this instance takes over; where t
 
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,15 @@ is started again within a second, and a machine that is paused by its host comes
 
 RETRY_S = 30.0
 KILLED = "137"
+
+NAMES, PREFIX = "DLCLOUD_SECRETS", "DLCLOUD_SECRET_"
+"""The variable with the names of a program's secrets, and how a controller calls these."""
+
+INHERITED = (
+    *("HOME", "LANG", "LOGNAME", "PATH", "TMPDIR", "USER", "XDG_CACHE_HOME"),
+    *("AWS_EC2_METADATA_SERVICE_ENDPOINT", "DLCLOUD_ROOT", "DLCLOUD_MINUTE_S"),
+)
+"""Variables of the instance; the last three are set on the local EC2 only."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +63,9 @@ class Successor:
     def _start(self, program: Path, cause: str) -> None:
         self.records.event(Event.TAKE_OVER, cause)
         # Its own session: the end of this agent is not to end it.
-        self._process = subprocess.Popen(["sh", str(program.absolute())], start_new_session=True)
+        self._process = subprocess.Popen(
+            ["sh", str(program.absolute())], env=controller_environment(os.environ), start_new_session=True
+        )
 
     @staticmethod
     def _is_controller_killed(program: Path) -> bool:
@@ -66,6 +78,17 @@ class Successor:
         except (OSError, ValueError):
             return False
         return _status(folder) == KILLED
+
+
+def controller_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a controller, from that of a training on the same instance.
+
+    The training's own variables and credentials must not become the controller's; it passes the secrets on to
+    the workers that it starts, so it has them under other names.
+    """
+    secrets = environment.get(NAMES, "").split()
+    kept = {name: environment[name] for name in INHERITED if name in environment}
+    return kept | {PREFIX + name: environment[name] for name in secrets if name in environment}
 
 
 def _status(folder: Path) -> str:

@@ -5,9 +5,20 @@ import sys
 
 import pytest
 
+from dlcloud.core.recipe.secrets import CONTROLLER_PREFIX
+from dlcloud.resources.texts import template
 from dlcloud.trainer.records import Records
-from dlcloud.trainer.successor import ALONE_S, RETRY_S, Successor
+from dlcloud.trainer.successor import (
+    ALONE_S,
+    NAMES,
+    PREFIX,
+    RETRY_S,
+    Successor,
+    controller_environment,
+)
 from tests.fakes.training import read_records, wait_until
+
+JOB = template("job.py")
 
 
 class Standby:
@@ -84,6 +95,15 @@ def test_only_a_controller_that_was_killed_is_started_again(standby, pid, status
         (standby.job / "exit_status").write_text(status)
     standby.poll(coordinates=True)
     assert (standby.successor._process is not None) is starts
+
+
+def test_a_controller_inherits_secrets_by_other_names_and_no_variables():
+    training = {"PATH": "/bin", "AWS_ACCESS_KEY_ID": "theirs", "PYTHONPATH": "..", "NOTE": "x"}
+    training |= {"DLCLOUD_SECRETS": "TOKEN AWS_ACCESS_KEY_ID GONE", "TOKEN": "t"}
+    expected = {"DLCLOUD_SECRET_TOKEN": "t", "DLCLOUD_SECRET_AWS_ACCESS_KEY_ID": "theirs", "PATH": "/bin"}
+    assert controller_environment(training) == expected
+    assert NAMES in JOB
+    assert PREFIX == CONTROLLER_PREFIX
 
 
 def test_the_coordinator_never_takes_over_from_itself(standby):
