@@ -152,14 +152,14 @@ class Controller:
             self._act()
 
     def _release_unknown(self, members: Sequence[Member], first: Member) -> list[Member]:
-        """Terminate the instances that the lost controller was setting up: where they were is not known."""
-        known = [member for member in members if member is first or self._workers.has_run(member)]
+        """Terminate the instances that the lost controller was setting up: where they were is not kept."""
+        kept = [member for member in members if member is first or self._workers.has_run(member)]
         for member in members:
-            if member not in known:
+            if member not in kept:
                 self.registry.add(member)
                 self._departures.release(member.instance.instance_id)
                 self.registry.mark_gone(member.instance.instance_id)
-        return known
+        return kept
 
     def _add(self, member: Member) -> None:
         name = member.instance.instance_id

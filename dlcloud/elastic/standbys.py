@@ -40,12 +40,12 @@ class Standbys:
     def update(self, workers: Sequence[Worker], controller: str) -> None:
         """Prepare what is missing, if nothing is being prepared already."""
         chosen = choose_standbys(workers, controller, self._ready)
-        known = frozenset(w.instance_id for w in workers if w.state is not WorkerState.ARRIVING)
+        present = frozenset(w.instance_id for w in workers if w.state is not WorkerState.ARRIVING)
         is_busy = self._thread is not None and self._thread.is_alive()
-        if is_busy or self._revision == (chosen, known) or self.clock.monotonic() < self._retry_at:
+        if is_busy or self._revision == (chosen, present) or self.clock.monotonic() < self._retry_at:
             return
         members = [worker.member for name in chosen for worker in workers if worker.instance_id == name]
-        arguments = (members, (chosen, known))
+        arguments = (members, (chosen, present))
         self._thread = threading.Thread(target=self._prepare, args=arguments, name="standbys", daemon=True)
         self._thread.start()
 

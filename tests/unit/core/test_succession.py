@@ -66,7 +66,7 @@ def test_a_controller_that_was_only_cut_off_is_refused():
     assert decide("i-0", [claim(1, "i-1")]).turn in {Turn.REFUSED, Turn.WAIT}
 
 
-def test_the_first_controller_that_was_killed_is_started_again_in_its_place():
+def test_the_first_controller_that_was_killed_is_started_again():
     decision = decide("i-0")
     assert (decision.turn, decision.term, decision.fence) == (Turn.CONTINUE, 0, ())
 
