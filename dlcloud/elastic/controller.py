@@ -152,7 +152,7 @@ class Controller:
             self._act()
 
     def _release_unknown(self, members: Sequence[Member], first: Member) -> list[Member]:
-        """Terminate the instances that the lost controller was setting up: where they were is not kept."""
+        """Terminate the instances that the lost controller was setting up: how far they were is not known."""
         kept = [member for member in members if member is first or self._workers.has_run(member)]
         for member in members:
             if member not in kept:
