@@ -102,7 +102,7 @@ def train(
         deadline=scaler,
         registry=registry,
         term=0 if control is None else control.term,
-        # The instances of a training with checkpoints in S3 have a role already, and a checkpoint to go on from.
+        # With checkpoints in S3 the instances have a role already, and the next `up` has a checkpoint.
         standbys=None
         if control is None or recipe.checkpoints is not None
         else Standbys(prepare=control.prepare, clock=launcher.clock, emit=launcher.emit),
