@@ -17,7 +17,7 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.core.resize import coordinator
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer
-from dlcloud.elastic.run import OwnControl
+from dlcloud.elastic.run import Control
 from dlcloud.launch.acquire import ClusterLock, RecipeFile, lock_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
@@ -85,9 +85,7 @@ def restart_dead_controller(
             hand_over.restart_dead(session.connection, environment)
 
 
-def own_control(
-    context: Context, launcher: Launcher, file: RecipeFile, plan: Plan, *, term: int
-) -> OwnControl:
+def own_control(context: Context, launcher: Launcher, file: RecipeFile, plan: Plan, *, term: int) -> Control:
     """Return what the controller of its own cluster adds; `term` is that in which it took over, or 0."""
     preparer = StandbyPreparer(
         hand_over=HandOver(managed=launcher, database=context.database),
@@ -96,7 +94,7 @@ def own_control(
         cidrs=plan.cidrs,
         variables=_local_variables(context, file.recipe),
     )
-    return OwnControl(prepare=preparer.prepare, term=term)
+    return Control(prepare=preparer.prepare, term=term)
 
 
 @contextmanager

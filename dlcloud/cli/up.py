@@ -272,21 +272,22 @@ class Up:
     def _run_workload(self, launcher: "Launcher", plan: "Plan", members: list[Member]) -> None:
         recipe, runs = self.file.recipe, self.context.runs
         if self._is_elastic:
-            from dlcloud.elastic.run import train
+            from dlcloud.elastic.run import Control, train
 
-            control = None
+            control = Control(rehearsal=self._rehearsal())
             if self.context.controller_instance_id:
                 from dlcloud.cli.detach import own_control
 
                 term = self._term_of(launcher.cluster)
-                control = own_control(self.context, launcher, self.file, plan, term=term)
+                own = own_control(self.context, launcher, self.file, plan, term=term)
+                # What was rehearsed before is not rehearsed again by the next controller.
+                control = replace(own, rehearsal=None if term else control.rehearsal)
             train(
                 launcher,
                 recipe,
                 members,
                 recipe_folder=self._folder,
                 plan=plan,
-                rehearsal=None if control is not None and control.term else self._rehearsal(),
                 environment=self.environment,
                 control=control,
             )

@@ -27,11 +27,18 @@ from dlcloud.launch.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnControl:
-    """What an instance that controls its own cluster adds: standbys, and the term in which it took over."""
+class Control:
+    """How a training is controlled.
 
-    prepare: Prepare
+    Attributes:
+        prepare: Prepares an instance that stands by; None where no instance of the cluster controls it.
+        term: In which an instance of the cluster took over; 0 for the first controller.
+        rehearsal: The incidents of the recipe.
+    """
+
+    prepare: Prepare | None = None
     term: int = 0
+    rehearsal: Rehearsal | None = None
 
 
 def train(
@@ -41,14 +48,12 @@ def train(
     *,
     recipe_folder: Path,
     plan: Plan,
-    rehearsal: Rehearsal | None = None,
     environment: JobEnvironment = INHERITED,
-    control: OwnControl | None = None,
+    control: Control,
 ) -> None:
     """Train on a cluster that is up.
 
-    The paths of the recipe are relative to `recipe_folder`; with `plan` the cluster was launched. `control`
-    is set on an instance that controls its own cluster.
+    The paths of the recipe are relative to `recipe_folder`; with `plan` the cluster was launched.
 
     Raises:
         InstanceError: The coordinator is gone, and no other instance has the model's state.
@@ -97,14 +102,14 @@ def train(
         target=lambda: launcher.store.clusters.size(launcher.cluster_id) or recipe.instances.maximum,
         clock=launcher.clock,
         emit=launcher.emit,
-        rehearsal=rehearsal,
+        rehearsal=control.rehearsal,
         restored=restored,
         deadline=scaler,
         registry=registry,
-        term=0 if control is None else control.term,
+        term=control.term,
         # With checkpoints in S3 the instances have a role already, and the next `up` has a checkpoint.
         standbys=None
-        if control is None or recipe.checkpoints is not None
+        if control.prepare is None or recipe.checkpoints is not None
         else Standbys(prepare=control.prepare, clock=launcher.clock, emit=launcher.emit),
     )
     try:
