@@ -1,6 +1,5 @@
 """Run an elastic training on a cluster that is up: builds its controller."""
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,12 +79,8 @@ def train(
         more = launcher.plan(recipe, cidrs=plan.cidrs, size=size, members=members)
         if decision.market is not None:
             more = limit_plan(more, decision.market, decision.pools, size)
-        if has_ended.is_set():
-            # Its cluster is being terminated: nothing must be launched any more.
-            return LaunchedMembers(members=[], connections={})
         return launcher.grow(more, connected=connected)
 
-    has_ended = threading.Event()
     restored = launcher.cloud.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
     group_id = launcher.cloud.find_security_group(launcher.cluster_id)
     launcher.cloud.allow_peers(group_id)
@@ -120,7 +115,5 @@ def train(
         message = error.message.partition(": the ")[0]
         hint = f"dlcloud up goes on from the newest checkpoint in {recipe.checkpoints}"
         raise InstanceError(message, hint) from error
-    finally:
-        has_ended.set()
     if scaler is not None:
         end_deadline(launcher, scaler.deadline)

@@ -145,8 +145,12 @@ class Provisioner:
         managed, clusters = self.managed, self.managed.store.clusters
         request = self._launch_request(attempt)
         if intent_id is None:
-            intent_id = clusters.begin_intent(
-                managed.cluster_id, LAUNCH, attempt.to_text(), managed.clock.now()
+            now = managed.clock.now()
+            intent_id = clusters.begin_launch(managed.cluster_id, LAUNCH, attempt.to_text(), now)
+        if intent_id is None:
+            name = managed.cluster.name
+            raise CloudError(
+                f"{name} is being terminated: nothing more is launched", f"dlcloud status {name}"
             )
         try:
             if attempt.single:

@@ -111,6 +111,17 @@ class Clusters:
         row = {"cluster_id": cluster_id, "action": action, "detail": detail, "begun_at": now}
         return self._database.insert("intents", row)
 
+    def begin_launch(self, cluster_id: str, action: str, detail: str, now: datetime) -> int | None:
+        """Record a request for instances before it is sent; None once the cluster is being terminated.
+
+        What terminates the cluster has stored that first, and sees every request that was recorded before.
+        """
+        with self._database.transaction():
+            statement = "SELECT 1 FROM clusters WHERE cluster_id = ? AND state IN (?, ?)"
+            if self._database.read(statement, cluster_id, ClusterState.STOPPING, ClusterState.DOWN):
+                return None
+            return self.begin_intent(cluster_id, action, detail, now)
+
     def end_intent(self, intent_id: int, outcome: str, now: datetime) -> None:
         self._database.write(
             "UPDATE intents SET outcome = ?, ended_at = ? WHERE intent_id = ?",

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pytest
 
+from dlcloud.core.cluster import ClusterState
 from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 from dlcloud.core.events import Notice, Warned
 from dlcloud.core.instance import Market
@@ -283,3 +284,11 @@ def test_a_spot_quota_of_none_leaves_the_base(world):
     plan = replace(world.plan(TRAINS), pools=world.plan().pools)
     members = replace(world.provisioner(TRAINS), plan=plan).provision(minimum=1).members
     assert places(members) == {(ON_DEMAND, A): 1}
+
+
+def test_nothing_is_launched_once_the_cluster_is_being_terminated(world):
+    world.clusters.set_state("c0ffee", ClusterState.STOPPING)
+    with pytest.raises(CloudError, match="is being terminated"):
+        world.provision()
+    assert world.cloud.requests == []
+    assert world.clusters.open_intents("c0ffee") == []
