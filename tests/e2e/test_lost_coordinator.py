@@ -52,7 +52,7 @@ def controllers(user: User) -> list[str]:
 
 def standbys(user: User) -> list[Path]:
     """Return the programs of the instances that are ready to take over, the coordinator's own included."""
-    return list((user.home / ".dlcloud" / "local").glob("**/dlcloud/control/stand-by"))
+    return list((user.home / ".dlcloud" / "local").glob("instances/*/home/dlcloud/control/stand-by"))
 
 
 def processes_of(instance_id: str, word: str = "") -> list[int]:
