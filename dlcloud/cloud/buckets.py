@@ -1,6 +1,9 @@
 """S3, as far as the launcher asks it: what a prefix holds, and how far a training's checkpoints are."""
 
 import re
+from http import HTTPStatus
+
+from botocore.exceptions import ClientError
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
@@ -70,7 +73,12 @@ def checkpoint_name(manifest: str) -> str:
 
 
 def _region(clients: Clients, bucket: str) -> str:
-    answer = clients.get("s3").head_bucket(Bucket=bucket)
+    try:
+        answer = clients.get("s3").head_bucket(Bucket=bucket)
+    except ClientError as error:
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.NOT_FOUND:
+            raise
+        raise CloudError(f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket}") from error
     return str(answer.get("BucketRegion") or clients.region)
 
 

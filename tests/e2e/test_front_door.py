@@ -51,6 +51,10 @@ def test_every_bundled_recipe_fits_the_schema_and_plans(user, recipe):
     schema = json.loads(user.run("schema").stdout)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(yaml.safe_load(text), schema)
+    for bucket, prefix in re.findall(r"from: s3://([^/]+)/([^,}\s]+)", text):
+        assert f"there is no bucket {bucket}" in user.run("up", str(here), "--dry-run", expect=3).stderr
+        user.aws("s3api", "create-bucket", "--bucket", bucket)
+        user.aws("s3api", "put-object", "--bucket", bucket, "--key", f"{prefix}/data", "--body", str(here))
     plan = user.json("up", str(here), "--dry-run")["result"]["plan"]
     assert plan["name"] == recipe.stem
     assert plan["worst_case_usd"] is not None
