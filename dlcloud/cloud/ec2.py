@@ -350,5 +350,5 @@ class Ec2Cloud:
 
 
 def _in_partition(policy: str, partition: str) -> str:
-    """Return a policy with the ARNs of another partition."""
-    return policy.replace('"arn:aws:', f'"arn:{partition}:')
+    """Return a policy whose ARNs name a partition."""
+    return policy.replace("@PARTITION@", partition)

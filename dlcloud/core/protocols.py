@@ -4,16 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dlcloud.core.cluster import Leftover
 from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.core.own_images import OwnImage
 from dlcloud.core.quota import Usage
-from dlcloud.core.recipe.network import Network
-from dlcloud.core.succession import ControlClaim
 from dlcloud.core.successors import KnownType
+
+if TYPE_CHECKING:
+    from dlcloud.core.recipe.network import Network
+    from dlcloud.core.succession import ControlClaim
 
 
 class Clock(Protocol):
@@ -167,7 +169,7 @@ class Account(Protocol):
     def subnets(self, *, fresh: bool = False) -> Mapping[str, Subnet]:
         """Return the default subnets by zone."""
 
-    def network(self, network: Network) -> FoundNetwork:
+    def network(self, network: "Network") -> FoundNetwork:
         """Return what a recipe's network is; raises CloudError where there is no such thing."""
 
     def spot_scores(self, instance_types: Sequence[str], count: int) -> Mapping[str, int]:
@@ -323,7 +325,7 @@ class Cloud(Protocol):
     def claim_control(self, term: int, instance_id: str, tags: Mapping[str, str]) -> bool:
         """Claim the control of the cluster of these tags for an instance; False if the term is claimed."""
 
-    def control_claims(self, cluster_id: str) -> list[ControlClaim]:
+    def control_claims(self, cluster_id: str) -> list["ControlClaim"]:
         """Return the claims of a cluster, the oldest first."""
 
     def delete_control_role(self, cluster_id: str) -> None:

@@ -70,13 +70,13 @@ def pass_policy(region: str, cluster_id: str, role: str) -> str:
         {
             "Effect": "Allow",
             "Action": "iam:PassRole",
-            "Resource": f"arn:aws:iam::*:role/dlcloud/{region}/{role}",
+            "Resource": f"arn:@PARTITION@:iam::*:role/dlcloud/{region}/{role}",
             "Condition": {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
         },
         {
             "Effect": "Allow",
             "Action": "ec2:AssociateIamInstanceProfile",
-            "Resource": f"arn:aws:ec2:{region}:*:instance/*",
+            "Resource": f"arn:@PARTITION@:ec2:{region}:*:instance/*",
             "Condition": tag,
         },
         {
@@ -110,7 +110,7 @@ def _list(uri: str) -> dict[str, Any]:
     statement: dict[str, Any] = {
         "Effect": "Allow",
         "Action": "s3:ListBucket",
-        "Resource": f"arn:aws:s3:::{bucket}",
+        "Resource": f"arn:@PARTITION@:s3:::{bucket}",
     }
     if prefix:
         statement["Condition"] = {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}}
@@ -119,4 +119,4 @@ def _list(uri: str) -> dict[str, Any]:
 
 def _objects(uri: str) -> str:
     bucket, prefix = split_uri(uri)
-    return f"arn:aws:s3:::{bucket}/{prefix}/*" if prefix else f"arn:aws:s3:::{bucket}/*"
+    return f"arn:@PARTITION@:s3:::{bucket}/{prefix}/*" if prefix else f"arn:@PARTITION@:s3:::{bucket}/*"

@@ -35,7 +35,8 @@ class Browser:
 
     def __init__(self):
         self._numbers = count(1)
-        self._folder = tempfile.TemporaryDirectory()
+        # Processes of Chromium may write into it a moment longer than the first one lives.
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         ours, theirs = os.pipe(), os.pipe()
         # Chromium reads from descriptor 3 and writes to 4; high ones can be moved there in any order.
         given = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 20) for descriptor in (ours[0], theirs[1])]

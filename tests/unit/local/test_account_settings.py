@@ -41,7 +41,6 @@ def own_request(**others):
 
 def test_a_launch_has_profile_key_and_tags(rig, profile):
     arguments = run_instances_arguments(own_request(instance_profile=profile, kms_key=KEY))
-    del arguments["SecurityGroupIds"]
     (instance,) = rig.ec2.run_instances(**arguments)["Instances"]
     (shown,) = rig.ec2.describe_instances(InstanceIds=[instance["InstanceId"]])["Reservations"][0][
         "Instances"

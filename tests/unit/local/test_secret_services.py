@@ -8,7 +8,7 @@ from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.secret_values import SecretValues
 from dlcloud.core.errors import CloudError
 from dlcloud.core.recipe.secrets import read_source
-from dlcloud.resources.texts import template
+from dlcloud.resources.texts import iam_policy
 
 VALUE = "kept-by-aws-0001"
 
@@ -30,7 +30,7 @@ def reader(rig):
     def make(policy):
         name, iam = f"user-{secrets.token_hex(4)}", rig.client("iam")
         iam.create_user(UserName=name)
-        iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=template(policy))
+        iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=iam_policy(policy))
         key = iam.create_access_key(UserName=name)["AccessKey"]
         pair = key["AccessKeyId"], key["SecretAccessKey"]
         clients = Clients(region="us-east-1", endpoint_url=rig.endpoint.url, access_key=pair)

@@ -75,8 +75,9 @@ class Sshd:
         """Signal every process that serves a connection, but not the listener, nor the commands."""
         for pid in children(self.process.pid):
             for session in children(pid):
-                if "sshd" in Path(f"/proc/{session}/comm").read_text():
-                    os.kill(session, number)
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends meanwhile
+                    if "sshd" in Path(f"/proc/{session}/comm").read_text():
+                        os.kill(session, number)
             os.kill(pid, number)
 
     def stop(self) -> None:
