@@ -9,6 +9,7 @@ When the agent has ended, the last checkpoint is stored before this ends with th
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -16,9 +17,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from .control import ControlFile
 from .records import Event, Records, log_to_stderr
@@ -164,10 +166,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent and store its checkpoints; return the agent's status."""
     values = _parse(argv)
     agent = subprocess.Popen(values.command)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: agent.send_signal(number))
     path = values.folder / "records.jsonl"
-    with Records(path=path, run=values.run, worker=values.worker, log=log_to_stderr) as records:
+    with (
+        _signals_forwarded(agent),
+        Records(path=path, run=values.run, worker=values.worker, log=log_to_stderr) as records,
+    ):
         uploader = Uploader(
             folder=values.folder,
             target=values.to,
@@ -181,6 +184,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         while not uploader.flush() and time.monotonic() < until:
             time.sleep(POLL_S)
     return agent.returncode if agent.returncode >= 0 else 128 - agent.returncode
+
+
+@contextlib.contextmanager
+def _signals_forwarded(agent: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Let the agent have the signals that would end this process."""
+
+    def forward(number: int, _: FrameType | None) -> None:
+        agent.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -127,3 +128,4 @@ def test_the_last_checkpoint_is_stored_after_the_end_of_the_agent(tmp_path, monk
     words += ["--run", "r", "--worker", "w"]
     assert module.main([*words, "--", sys.executable, "-c", program]) == 10
     assert bucket.steps("manifest") == [9]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
