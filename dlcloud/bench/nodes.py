@@ -78,7 +78,7 @@ class NodesRunner:
             self._start(nodes)
             (ended,) = self._on_all([nodes[0]], lambda node: self.runner.follow(node.member, node.run))
         except KeyboardInterrupt:
-            self._stop(nodes)
+            self._stop(nodes, RunState.FAILED)
             raise
         except DlcloudError:
             self._stop(nodes[1:])
@@ -87,13 +87,16 @@ class NodesRunner:
         return ended
 
     def _find_unfinished(self, members: Sequence[Member]) -> list[Node]:
-        """Return the nodes of a job that goes on, by rank; none where a node is missing."""
+        """Return the nodes of a job that goes on, by rank; one that lacks a node is ended instead."""
         workload = self.runner.workload
         runs = [(member, self._jobs.find_unfinished(member, workload)) for member in members]
         nodes = [Node(member=member, run=run) for member, run in runs if run is not None]
         nodes.sort(key=lambda node: node.run.rank)
         is_whole = bool(nodes) and len(nodes) == nodes[0].run.nodes
-        return nodes if is_whole and nodes[0].run.rank == 0 else []
+        if is_whole and nodes[0].run.rank == 0:
+            return nodes
+        self._stop(nodes, RunState.FAILED)
+        return []
 
     def _send(self, members: Sequence[Member]) -> list[Node]:
         """Set all instances up, send each what it runs, and store the runs that are about to start."""
@@ -152,7 +155,7 @@ class NodesRunner:
         except PartialError as error:
             raise InstanceError(error.message, error.hint) from error
 
-    def _stop(self, nodes: Sequence[Node]) -> None:
+    def _stop(self, nodes: Sequence[Node], state: RunState = RunState.DONE) -> None:
         """End what still runs on nodes, copy the logs here, and store the ends of their runs."""
         keep = self.runner.recipe.keep
         patterns = keep.files if keep.all_nodes else []
@@ -160,7 +163,7 @@ class NodesRunner:
         def stop(node: Node) -> None:
             try:
                 self._jobs.stop(self._jobs.connect(node.member), node.run)
-                self._jobs.fetch_results(node.member, replace(node.run, state=RunState.DONE), patterns)
+                self._jobs.fetch_results(node.member, replace(node.run, state=state), patterns)
             except DlcloudError as error:
                 self.runner.managed.emit(
                     Warned(message=f"rank {node.run.rank}: {error.message}", instance_id=node.run.instance_id)

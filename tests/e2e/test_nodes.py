@@ -1,5 +1,6 @@
 """One command as one job over all instances: ranks, addresses, failures, and whose files come home."""
 
+import sqlite3
 from pathlib import Path
 
 RECIPE = """
@@ -50,3 +51,20 @@ def test_the_failure_of_one_node_is_that_of_the_job(user):
     assert "rank 2 of 3" in ended.stderr
     assert "no such module" in ended.stderr
     assert user.alive() == []
+
+
+def test_the_rest_of_a_job_that_lost_a_node_is_ended_first(user):
+    path = recipe(user, "again", "echo images/sec: 6")
+    user.run("up", path, "--keep", "--name", "again")
+    with sqlite3.connect(user.home / ".dlcloud" / "store.sqlite") as store:
+        store.execute("UPDATE runs SET state = 'running' WHERE cluster_name = 'again' AND rank = 0")
+    try:
+        (record,) = user.json("up", path, "--keep", "--name", "again")["result"]["records"][-1:]
+        with sqlite3.connect(user.home / ".dlcloud" / "store.sqlite") as store:
+            states = store.execute(
+                "SELECT state FROM runs WHERE cluster_name = 'again' ORDER BY started_at, rank"
+            )
+            assert [state for (state,) in states] == ["failed", *["done"] * 5]
+        assert record["throughput"] == 6
+    finally:
+        user.run("down", "again")

@@ -1,4 +1,4 @@
-"""An instance metadata service, version 2, that answers as it is told to."""
+"""An instance metadata service, version 2, that answers as a test asks it to."""
 
 import contextlib
 import time
