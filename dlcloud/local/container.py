@@ -193,11 +193,6 @@ class Container:
             os.fchown(slave, self.owner, self.owner)
         return master, slave
 
-    def open_work_folders(self) -> None:
-        """Make what the kernel closes in the folders of overlay mounts removable."""
-        for path in self.root.glob("work/*/work"):
-            path.chmod(0o700)
-
 
 async def _send(process: asyncio.subprocess.Process, content: bytes) -> None:
     """Write all of a process's standard input."""

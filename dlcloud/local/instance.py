@@ -26,6 +26,7 @@ from dlcloud.local.hosts import hosts_line
 from dlcloud.local.identity import Identity, Notices
 from dlcloud.local.image_copies import restore
 from dlcloud.local.images import default_user
+from dlcloud.local.leftovers import remove_root
 from dlcloud.local.metadata import MetadataService
 from dlcloud.local.processes import instance_environment, shell_path
 from dlcloud.local.shims import write_shims
@@ -202,9 +203,7 @@ class LocalInstance:
     def remove(self) -> None:
         """Remove the folder; the shared cache behind its link stays."""
         self.console()
-        self.container.open_work_folders()
-        shutil.rmtree(self.root, ignore_errors=True)
-        if self.root.exists():
+        if not remove_root(self.root):
             log.warning("the folder of %s could not be removed", self.identity.instance_id)
 
     def _dns_names(self) -> list[str]:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dlcloud.local.container import Container
+from dlcloud.local.leftovers import remove_root
 from dlcloud.local.processes import package_sources
 from dlcloud.local.rootfs import RootFs, give, interpreter_folders
 from dlcloud.local.site_files import SitePaths
@@ -119,8 +120,11 @@ async def _try_namespaces(paths: SitePaths, interpreter: str, environ: Mapping[s
     )
     isolation = Isolation(level=Level.NAMESPACES, owner=owner, ids=ids, rootfs=rootfs)
     await asyncio.to_thread(rootfs.build_image)
-    with tempfile.TemporaryDirectory(dir=paths.instances, prefix="trial-") as folder:
-        await _run_trial(isolation, Path(folder), interpreter)
+    folder = Path(tempfile.mkdtemp(dir=paths.instances, prefix="trial-"))
+    try:
+        await _run_trial(isolation, folder, interpreter)
+    finally:
+        await asyncio.to_thread(remove_root, folder)
     return isolation
 
 
@@ -146,7 +150,6 @@ async def _run_trial(isolation: Isolation, root: Path, interpreter: str) -> None
         raise OSError(f"no answer within {_TRIAL_S:.0f} s") from error
     finally:
         await container.stop()
-        container.open_work_folders()
 
 
 def _usable_ids() -> tuple[int, int]:

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import shutil
+import time
+from pathlib import Path
 
 from dlcloud.local.image_copies import images_folder
 from dlcloud.local.processes import end_all
@@ -19,15 +21,25 @@ async def clear_leftovers(paths: SitePaths) -> None:
     if roots:
         log.warning("clearing %d instances of an earlier daemon", len(roots))
         await end_all(roots, grace_s=0.0)
-    for path in paths.instances.glob("*/work/*/work"):
-        path.chmod(0o700)  # as the kernel left it, it could not be removed
-    for _ in range(_ATTEMPTS):  # namespaces that are just ending may still hold something
-        await asyncio.to_thread(shutil.rmtree, paths.instances, ignore_errors=True)
-        if not paths.instances.exists():
-            break
-        await asyncio.sleep(_PAUSE_S)
+    await asyncio.gather(*(asyncio.to_thread(remove_root, root) for root in roots))
+    await asyncio.to_thread(shutil.rmtree, paths.instances, ignore_errors=True)
     await asyncio.to_thread(shutil.rmtree, images_folder(paths), ignore_errors=True)
     paths.instances.mkdir(exist_ok=True)
     paths.instances.chmod(0o711)  # the instances' user passes through, if it gets as far
     images_folder(paths).mkdir(mode=0o700, exist_ok=True)
     paths.cache.mkdir(mode=0o700, exist_ok=True)
+
+
+def remove_root(root: Path) -> bool:
+    """Remove the folder of an instance whose programs have ended; False if something is left.
+
+    Namespaces that were killed while they were being made may still write into it for a moment.
+    """
+    for _ in range(_ATTEMPTS):
+        for path in root.glob("work/*/work"):
+            path.chmod(0o700)  # as the kernel left it, it could not be removed
+        shutil.rmtree(root, ignore_errors=True)
+        if not root.exists():
+            return True
+        time.sleep(_PAUSE_S)
+    return False

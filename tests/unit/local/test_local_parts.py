@@ -5,12 +5,14 @@ import base64
 import gzip
 import os
 import select
+import shutil
 import subprocess
 from decimal import Decimal
 
 import pytest
 
 from dlcloud.cloud.catalog import Catalog
+from dlcloud.local import leftovers
 from dlcloud.local.addresses import AddressPool
 from dlcloud.local.capacity import UNLIMITED, Capacity, Offer, Pool, Strategy, allocate
 from dlcloud.local.cloudinit import read_user_data
@@ -190,3 +192,19 @@ def test_a_process_whose_start_is_cancelled_is_killed(rounds):
     open_while_it_runs, held = os.pipe()
     assert asyncio.run(cancel_start(held))[0], "the process runs on"
     os.close(open_while_it_runs)
+
+
+def test_a_folder_that_is_written_to_meanwhile_is_removed(tmp_path, monkeypatch):
+    root, removals = tmp_path / "i-1", []
+    (root / "work/usr/work").mkdir(parents=True, mode=0)
+
+    def rmtree(path, **options):
+        shutil.rmtree(path, **options)
+        removals.append(path)
+        if len(removals) == 1:
+            (root / "rootfs").mkdir(parents=True)
+
+    monkeypatch.setattr(leftovers, "shutil", type("shutil", (), {"rmtree": staticmethod(rmtree)}))
+    assert leftovers.remove_root(root)
+    assert not root.exists()
+    assert len(removals) == 2
