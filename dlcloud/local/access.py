@@ -18,6 +18,7 @@ from moto.secretsmanager.models import secretsmanager_backends
 
 from dlcloud.core.instance import Market
 from dlcloud.local.call import Call
+from dlcloud.local.placement_groups import groups_of
 from dlcloud.local.policy import AccessRequest
 from dlcloud.local.record import template_version
 from dlcloud.local.s3.calls import S3Call
@@ -30,11 +31,13 @@ _FREE = ("sts:GetCallerIdentity",)
 """Allowed to everyone, whatever a policy says. Source: STS API reference, GetCallerIdentity."""
 _RESOURCE_TYPES = {
     "ami": "image",
+    "cr": "capacity-reservation",
     "eice": "instance-connect-endpoint",
     "eni": "network-interface",
     "fleet": "fleet",
     "i": "instance",
     "lt": "launch-template",
+    "pg": "placement-group",
     "sg": "security-group",
     "snap": "snapshot",
     "subnet": "subnet",
@@ -47,9 +50,11 @@ _ID = re.compile(rf"({'|'.join(_RESOURCE_TYPES)})-[0-9a-f][0-9a-f-]+")
 _UNCHECKED = ("ClientToken", "Filter.", "IpPermissions.", "LaunchTemplateData.", "Tag", "UserData")
 _LAUNCHED = ("instance", "volume", "network-interface")
 _CREATED = {
+    "CreateCapacityReservation": ("capacity-reservation",),
     "CreateFleet": ("fleet", "instance", "volume"),
     "CreateImage": ("image", "snapshot"),
     "CreateLaunchTemplate": ("launch-template",),
+    "CreatePlacementGroup": ("placement-group",),
     "CreateSecurityGroup": ("security-group",),
     "RunInstances": _LAUNCHED,
 }
@@ -194,6 +199,7 @@ class _Change:
         yield from self._on_existing(action, ids)
         yield from self._on_new(action, _CREATED.get(call.action, ()), tags)
         yield from self._on_new(action, _IMPLIED.get(call.action, ()), {})
+        yield from self._on_placement_group(action)
         is_dry_fleet = call.action == "CreateFleet" and call.parameter("DryRun") == "true"
         if call.action == "CreateFleet":
             # A fleet launches in the caller's name.
@@ -258,6 +264,20 @@ class _Change:
             context = {f"aws:ResourceTag/{key}": [str(value)] for key, value in tags.items()}
             context |= _request_tags(self._call.tags())
             yield AccessRequest(action=action, resource=self._arn(kind, resource_id), context=context)
+
+    def _on_placement_group(self, action: str) -> Iterator[AccessRequest]:
+        """Yield the placement group that the call, or a template that it names, launches into or deletes."""
+        names = {self._call.parameter("Placement.GroupName")}
+        names |= {(v.data.get("Placement") or {}).get("GroupName") or "" for v in self._templates}
+        if action == "ec2:DeletePlacementGroup":
+            names = {self._call.parameter("GroupName")}
+        for name in sorted(names - {""}):
+            group = groups_of(self._backend).get(name)
+            tags = {} if group is None else {tag["key"]: tag["value"] for tag in group.get_tags()}
+            context = {f"aws:ResourceTag/{key}": [value] for key, value in tags.items()}
+            launching = "ec2:RunInstances" if action == "ec2:CreateFleet" else action
+            arn = self._arn("placement-group", name)
+            yield AccessRequest(action=launching, resource=arn, context=context)
 
     def _on_new(
         self, action: str, kinds: Iterable[str], tags: Mapping[str, Mapping[str, str]]

@@ -93,8 +93,6 @@ _METADATA = (
 # Filters on what a local instance never has: they are known, and match nothing.
 _NEVER = (
     "affinity",
-    "capacity-reservation-id",
-    "capacity-reservation-specification.capacity-reservation-target.capacity-reservation-id",
     "capacity-reservation-specification.capacity-reservation-target.capacity-reservation-resource-group-arn",
     "ipv6-address",
     "network-interface.addresses.association.allocation-id",
@@ -139,6 +137,10 @@ INSTANCE_FILTERS: Table = {
     "boot-mode": "boot_mode",
     "capacity-reservation-specification.capacity-reservation-preference": (
         "capacity_reservation_specification.CapacityReservationPreference"
+    ),
+    "capacity-reservation-id": "capacity_reservation_id",
+    "capacity-reservation-specification.capacity-reservation-target.capacity-reservation-id": (
+        "capacity_reservation_specification.CapacityReservationTarget.CapacityReservationId"
     ),
     "client-token": "client_token",
     "current-instance-boot-mode": "current_instance_boot_mode",

@@ -20,6 +20,7 @@ from dlcloud.local.capacity import (
     allocate,
 )
 from dlcloud.local.launch_checks import block_devices, check_launch
+from dlcloud.local.launch_grants import LaunchPlacement
 from dlcloud.local.network import check_network
 from dlcloud.local.record import StateReason, template_version
 from dlcloud.local.responses import NO_CAPACITY
@@ -199,6 +200,7 @@ class _Config:
             return EC2ClientError(hidden.code, hidden.message)
         try:
             block_devices(self._image(offer), self._template.get("BlockDeviceMappings") or ())
+            self._placement(offer, market).zones([offer.pool.zone])
         except EC2ClientError as error:
             return error
         return None
@@ -229,13 +231,29 @@ class _Config:
         parameters = {"ImageId": image.id, "InstanceType": grant.offer.pool.instance_type}
         options = {"MaxPrice": self._max_price(grant.offer)}
         parameters["InstanceMarketOptions"] = {"SpotOptions": options}
+        placement = self._placement(grant.offer, market)
         self._responses.boot(reservation, self._template, parameters)
+        placement.assign(reservation.instances)
         return {
             "LaunchTemplateAndOverrides": self._echo(grant.offer),
             "Lifecycle": market.value,
             "InstanceIds": [instance.id for instance in reservation.instances],
             "InstanceType": grant.offer.pool.instance_type,
         }
+
+    def _placement(self, offer: Offer, market: Market) -> LaunchPlacement:
+        """Return the reservations and the placement group that a pool's instances run in.
+
+        A spot instance runs in no reservation; one that is named is not for fleets here.
+        """
+        specification = self._template.get("CapacityReservationSpecification") or {}
+        if specification.get("CapacityReservationTarget"):
+            message = "The local EC2 takes reservations by their ids in RunInstances only."
+            raise EC2ClientError("UnsupportedOperation", message)
+        request = {**self._template, "InstanceMarketOptions": {"MarketType": market.value}}
+        if market is Market.ON_DEMAND:
+            del request["InstanceMarketOptions"]
+        return self._responses.read_placement(request, offer.pool.instance_type)
 
     def _max_price(self, offer: Offer) -> str | None:
         """Return the most that an hour of a spot instance may cost, in USD; None without a limit."""
@@ -254,10 +272,12 @@ class _Config:
         name = str(override.get("InstanceType") or self._template.get("InstanceType"))
         catalog, instances = self._responses.catalog, self._responses.instances
         on_demand = on_demand_price(catalog, name, zone[:-1])
+        open_to = instances.reservations.open_to(name, zone) if self._takes_open(market) else ()
+        room = sum(instances.reservations.available(one) for one in open_to)
         hourly_usd = None if on_demand is None else on_demand.hourly_usd
         return Offer(
             pool=Pool(instance_type=name, zone=zone),
-            left=instances.left(name, zone, market),
+            left=instances.left(name, zone, market) + room,
             price=spot_usd(catalog, name, zone, instances) if market is Market.SPOT else hourly_usd,
             priority=float(override.get("Priority", "inf")),
             subnet_id=override.get("SubnetId") or self._template.get("SubnetId"),
@@ -265,6 +285,11 @@ class _Config:
             override=index,
             shared=self._shared_limits(name, market),
         )
+
+    def _takes_open(self, market: Market) -> bool:
+        """True if on-demand instances run in open reservations where there is room."""
+        specification = self._template.get("CapacityReservationSpecification") or {}
+        return market is Market.ON_DEMAND and specification.get("CapacityReservationPreference") != "none"
 
     def _shared_limits(self, name: str, market: Market) -> tuple[SharedLimit, ...]:
         """Return the limits of a type in all its zones together, and of its quota."""

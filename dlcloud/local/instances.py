@@ -24,6 +24,8 @@ from dlcloud.local.names import share_names, write_ssh_config
 from dlcloud.local.power import ShutdownTimer
 from dlcloud.local.processes import end_all
 from dlcloud.local.record import InstanceRecord, StateReason
+from dlcloud.local.report import report_instance
+from dlcloud.local.reservations import ReservationEnds, Reservations
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.spot_market import SpotMarket
 
@@ -81,7 +83,12 @@ class Instances:
         self.boots = Boots()
         self.apt_lock_s = 0.0
         self.machine = ""
-        self.capacity = Capacity(lambda: [record.pool for record in self._occupying()])
+        self.reservations = Reservations(self._occupying, minute_s=lambda: self.minute_s)
+        end_block = partial(self.terminate, reason=StateReason.BLOCK)
+        self.reservation_ends = ReservationEnds(self.reservations, loop, end_block)
+        self.capacity = Capacity(
+            lambda: [*(record.pool for record in self._occupying()), *self.reservations.idle()]
+        )
         self.spot_market = SpotMarket(
             lambda: [r.pool for r in self._occupying() if r.market is Market.SPOT], self._interrupt_beyond
         )
@@ -236,26 +243,16 @@ class Instances:
 
     def report(self) -> list[dict[str, object]]:
         """Return the instances as plain values, for the status page."""
-        return [
-            {
-                "instance_id": entry.record.instance_id,
-                "instance_type": entry.record.pool.instance_type,
-                "zone": entry.record.pool.zone,
-                "state": entry.record.state.value,
-                "spot": entry.record.market is Market.SPOT,
-                "host": entry.instance.listeners.host,
-                "ssh_port": entry.instance.listeners.ssh_port,
-                "metadata_port": entry.instance.listeners.metadata_port,
-                "launched_at": entry.record.launched_at.isoformat(),
-                "folder": str(entry.instance.root),
-            }
-            for entry in self._all()
-            if entry.record.state is not InstanceState.TERMINATED
-        ]
+        living = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
+        return [report_instance(entry.record, entry.instance) for entry in living]
 
     def running(self) -> list[tuple[str, Market]]:
-        """Return the type and market of each instance that counts against the account's quotas."""
-        return [
+        """Return the type and market of each instance that counts against the account's quotas.
+
+        What a reservation holds counts, too. Source: EC2 user guide, "Capacity Reservation limitations".
+        """
+        idle = [(pool.instance_type, Market.ON_DEMAND) for pool in self.reservations.idle()]
+        return idle + [
             (entry.record.pool.instance_type, entry.record.market)
             for entry in self._all()
             if entry.record.is_booting_or_running

@@ -37,20 +37,18 @@ def check_instance_ids(instance_ids: Iterable[str]) -> None:
 
 
 def check_launch(backend: Any, request: Mapping[str, Any], instance_type: str) -> Any:  # noqa: ANN401 - moto's objects
-    """Refuse a launch for its image, its user data, its type or its placement group; return its image.
+    """Refuse a launch for its image, its user data, its type or its EFA; return its image.
 
     Args:
         backend: moto's EC2 of a region.
-        request: ImageId, Placement and UserData of the launch.
+        request: ImageId, NetworkInterfaces and UserData of the launch.
         instance_type: The type to launch.
 
     Raises:
         EC2ClientError: With EC2's code.
     """
     _check_user_data(request.get("UserData"))
-    group = (request.get("Placement") or {}).get("GroupName")
-    if group:
-        raise refuse("InvalidPlacementGroup.Unknown", f"The Placement Group '{group}' is unknown.")
+    _check_efa(request.get("NetworkInterfaces") or (), instance_type)
     image_id = request.get("ImageId")
     if not image_id:
         raise refuse("MissingParameter", "The request must contain the parameter ImageId")
@@ -170,6 +168,22 @@ def _with_defaults(device: Mapping[str, Any], requested: Mapping[str, Any]) -> d
         )
         raise refuse("InvalidBlockDeviceMapping", message)
     return merged
+
+
+def _check_efa(cards: Iterable[Mapping[str, Any]], instance_type: str) -> None:
+    """Refuse Elastic Fabric Adapters that the type has not.
+
+    Source: EC2 user guide, "Elastic Fabric Adapter for AI/ML and HPC workloads"; EC2 API reference, EfaInfo.
+    """
+    count = sum(str(card.get("InterfaceType") or "").startswith("efa") for card in cards)
+    info = INSTANCE_TYPES.get(instance_type, {}).get("NetworkInfo", {})
+    if count and not info.get("EfaSupported"):
+        # [from memory]: EC2's code; its text is another.
+        raise refuse("InvalidParameterCombination", f"EFA interfaces are not supported on {instance_type}.")
+    most = info.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)
+    if count > most:
+        # [from memory]: EC2's code; its text is another.
+        raise refuse("AttachmentLimitExceeded", f"{instance_type} has at most {most} EFA interface(s).")
 
 
 def _check_user_data(text: object) -> None:

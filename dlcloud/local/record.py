@@ -55,6 +55,8 @@ class StateReason(Enum):
     BOOT = ("Server.InternalError", "Internal error on launch")
     # Source: AWS re:Post, "kms-iam-ec2-permission".
     KEY = ("Client.InternalError", "Client error on launch")
+    # EC2's own words are not known.
+    BLOCK = ("Server.CapacityBlockEnded", "Capacity Block ended")
 
 
 class InstanceRecord:
@@ -78,6 +80,7 @@ class InstanceRecord:
         self._instance = instance
         self._public = public
         self._set_shown_properties(reservation_id)
+        instance.capacity_reservation_id = None
         self.state = InstanceState.PENDING
         self.ended_at: datetime | None = None
         self._apply_template(template)
@@ -102,6 +105,15 @@ class InstanceRecord:
     @property
     def market(self) -> Market:
         return Market.SPOT if self._instance.lifecycle == "spot" else Market.ON_DEMAND
+
+    @property
+    def reservation_id(self) -> str:
+        """The Capacity Reservation that the instance runs in; empty for none."""
+        return str(getattr(self._instance, "capacity_reservation_id", None) or "")
+
+    def leave_reservation(self) -> None:
+        """Run on outside of the reservation, which has ended."""
+        self._instance.capacity_reservation_id = None
 
     @property
     def launched_at(self) -> datetime:

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, ClassVar, cast
 
 from moto.core.responses import ActionResult, EmptyResult
@@ -12,25 +11,24 @@ from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
-from dlcloud.core.instance import Market
-from dlcloud.local.capacity import OVER_QUOTA, VcpuQuotas
-from dlcloud.local.connect_endpoints import ConnectEndpointResponses
 from dlcloud.local.launch_checks import (
     block_devices,
     check_instance_ids,
     check_launch,
     check_profile,
-    check_spot_options,
 )
+from dlcloud.local.launch_grants import NO_CAPACITY, GrantingResponses
 from dlcloud.local.network import check_default_vpc, check_network, has_public_address
 from dlcloud.local.record import InstanceRecord, StateReason, template_version
-from dlcloud.local.services import on_demand_price, spot_usd
-from dlcloud.local.spot import ONE_TIME, PRICE_TOO_LOW, SpotRequest, SpotRequests
+from dlcloud.local.services import on_demand_price
+from dlcloud.local.spot import ONE_TIME, SpotRequest, SpotRequests
 
-NO_CAPACITY = "InsufficientInstanceCapacity"
+__all__ = ["NO_CAPACITY", "LocalResponses"]
+
 # Fields of a launch template that moto reads from the request alone.
 _FROM_TEMPLATE = (
     "BlockDeviceMappings",
+    "CapacityReservationSpecification",
     "DisableApiTermination",
     "IamInstanceProfile",
     "ImageId",
@@ -54,11 +52,10 @@ _SHOWN_OF_LAUNCH = (
 _SHOWN_AFTER_END = timedelta(hours=1)
 
 
-class LocalResponses(ConnectEndpointResponses):
+class LocalResponses(GrantingResponses):
     """moto's EC2 answers with these actions in place of its own; bound to one site by a subclass."""
 
     spot: ClassVar[SpotRequests]
-    quotas: ClassVar[VcpuQuotas]
 
     def run_instances(self) -> ActionResult:
         """Launch as many instances as MaxCount asks for and one zone can give, at least MinCount."""
@@ -110,14 +107,18 @@ class LocalResponses(ConnectEndpointResponses):
             self.params["BlockDeviceMappings"] = block_devices(
                 image, self.params.get("BlockDeviceMappings") or ()
             )
-            zones = self._zones(instance_type)
+            placement = self.read_placement(self.params, instance_type)
+            zones = placement.zones(self._zones(instance_type))
             self.error_on_dryrun()
-            self.params["MinCount"] = self._grant(instance_type, zones)
+            self.params["MinCount"] = self._grant(instance_type, zones, placement)
+            original.setdefault("InstanceMarketOptions", self.params.get("InstanceMarketOptions"))
+            if self._is_block():
+                self.params.pop("InstanceMarketOptions")  # moto takes every market for spot
             result = super().run_instances()
             reservation = cast("Any", result.result)
             self._complete(reservation.instances)
-            original.setdefault("InstanceMarketOptions", self.params.get("InstanceMarketOptions"))
             self.boot(reservation, template, original, request)
+            placement.assign(reservation.instances)
         return result
 
     def terminate_instances(self) -> ActionResult:
@@ -270,83 +271,6 @@ class LocalResponses(ConnectEndpointResponses):
             for instance, state, code in previous
         ]
         return ActionResult({result: changes})
-
-    def _zones(self, instance_type: str) -> list[str]:
-        """Return the zones a request allows: the one it names, its subnet's, or all that offer the type."""
-        subnet_id = self.params.get("SubnetId") or next(
-            (card["SubnetId"] for card in self.params.get("NetworkInterfaces", ()) if card.get("SubnetId")),
-            None,
-        )
-        zone = self._get_param("Placement.AvailabilityZone")
-        if subnet_id:
-            zone = self.ec2_backend.get_subnet(subnet_id).availability_zone
-        if zone is None:
-            defaults = self.ec2_backend.get_default_subnets()
-            return sorted(self.offered(instance_type) & set(defaults)) or sorted(defaults)
-        offerings = self.offerings.get(self.region, {})
-        is_known = any(zone in zones for zones in offerings.values())
-        if is_known and instance_type in offerings and zone not in offerings[instance_type]:
-            message = f"The instance type {instance_type} is not offered in {zone}."
-            raise EC2ClientError("Unsupported", message)
-        return [zone]
-
-    def _grant(self, instance_type: str, zones: list[str]) -> int:
-        """Choose the zone that gives most and return how many it gives."""
-        low = int(self.params.get("MinCount") or 1)
-        high = int(self.params.get("MaxCount") or low)
-        if not 1 <= low <= high:
-            # [from memory]: EC2's code; its text is another.
-            message = f"Value ({low}) for parameter minCount is invalid. It is 1 to maxCount ({high})."
-            raise EC2ClientError("InvalidParameterValue", message)
-        high = self._within_quota(instance_type, low, high)
-        if not zones:
-            return high
-        is_free = len(zones) > 1
-        zones = self._affordable_zones(instance_type, zones)
-        left = {zone: self.instances.left(instance_type, zone, self._market()) for zone in zones}
-        zone = max(zones, key=lambda name: min(left[name], high))
-        granted = min(left[zone], high)
-        if granted < low:
-            places = ", ".join(zones)
-            message = f"There is not enough capacity of {instance_type} in {places} for {low} instances."
-            raise EC2ClientError(NO_CAPACITY, message)
-        if is_free:
-            self.params["Placement"] = {**self.params.get("Placement", {}), "AvailabilityZone": zone}
-        return granted
-
-    def _affordable_zones(self, instance_type: str, zones: list[str]) -> list[str]:
-        """Return the zones where a spot instance costs no more than the request's maximum price."""
-        options = (self.params.get("InstanceMarketOptions") or {}).get("SpotOptions") or {}
-        check_spot_options(options)
-        limit = options.get("MaxPrice")
-        prices = {
-            zone: spot_usd(self.catalog, instance_type, zone, self.instances) or Decimal(0) for zone in zones
-        }
-        affordable = [zone for zone in zones if not limit or prices[zone] <= Decimal(str(limit))]
-        if not affordable:
-            message = (
-                f"Your Spot request price of {limit} is lower than the minimum required "
-                f"Spot request fulfillment price of {min(prices.values())}."
-            )
-            raise EC2ClientError(PRICE_TOO_LOW, message)
-        return affordable
-
-    def _market(self) -> Market:
-        options = self.params.get("InstanceMarketOptions") or {}
-        return Market.SPOT if options.get("MarketType") == "spot" else Market.ON_DEMAND
-
-    def _within_quota(self, instance_type: str, low: int, high: int) -> int:
-        """Return how many of `high` instances the account's quota allows, at least `low`."""
-        market = self._market()
-        left = self.quotas.instances_left(instance_type, market)
-        if left < low:
-            limit = self.quotas.limits()[self.quotas.code(instance_type, market) or ""]
-            message = (
-                f"You have requested more vCPU capacity than your current vCPU limit of {limit} "
-                f"allows for the instance bucket that {instance_type} belongs to."
-            )
-            raise EC2ClientError(OVER_QUOTA[market], message)
-        return min(high, left)
 
     def _forget_old(self) -> None:
         ended = self.instances.forget(datetime.now(UTC) - _SHOWN_AFTER_END)

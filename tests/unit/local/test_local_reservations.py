@@ -1,0 +1,281 @@
+"""Capacity Reservations, Capacity Blocks, placement groups and EFA of the local EC2, as boto3 sees them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from botocore.exceptions import ClientError
+
+from dlcloud.local.reservations import Reservation, Reservations
+from tests.fakes.local_ec2 import UBUNTU, wait_for
+
+ZONE, TYPE = "us-east-1a", "c7i.large"
+EFA_TYPE = "c7i.48xlarge"
+
+
+@pytest.fixture
+def reserve(rig):
+    """Make reservations that are cancelled after the test, with the instances in them terminated."""
+    made = []
+
+    def make(count=1, *, criteria="targeted", **options):
+        request = {
+            "InstanceType": TYPE,
+            "InstancePlatform": "Linux/UNIX",
+            "AvailabilityZone": ZONE,
+            "InstanceCount": count,
+            "InstanceMatchCriteria": criteria,
+            **options,
+        }
+        made.append(rig.ec2.create_capacity_reservation(**request)["CapacityReservation"])
+        return made[-1]["CapacityReservationId"]
+
+    yield make
+    running = [
+        instance["InstanceId"]
+        for some in rig.ec2.describe_instances()["Reservations"]
+        for instance in some["Instances"]
+        if instance["State"]["Name"] in {"pending", "running"}
+    ]
+    if running:
+        rig.ec2.terminate_instances(InstanceIds=running)
+        wait_for(lambda: {rig.state(name) for name in running} == {"terminated"}, "terminated")
+    for name in (one["CapacityReservationId"] for one in made):
+        if show(rig, name)["State"] == "active":
+            rig.ec2.cancel_capacity_reservation(CapacityReservationId=name)
+
+
+def launch(rig, count=1, *, minimum=None, **options):
+    request = {"ImageId": UBUNTU, "InstanceType": TYPE, "UserData": rig.user_data(), **options}
+    request.setdefault("Placement", {"AvailabilityZone": ZONE})
+    reply = rig.ec2.run_instances(MinCount=minimum or count, MaxCount=count, **request)
+    return [instance["InstanceId"] for instance in reply["Instances"]]
+
+
+def target(name):
+    return {
+        "CapacityReservationSpecification": {"CapacityReservationTarget": {"CapacityReservationId": name}}
+    }
+
+
+def preference(name):
+    return {"CapacityReservationSpecification": {"CapacityReservationPreference": name}}
+
+
+def show(rig, name):
+    return rig.ec2.describe_capacity_reservations(CapacityReservationIds=[name])["CapacityReservations"][0]
+
+
+def idle(rig, name):
+    return show(rig, name)["AvailableInstanceCount"]
+
+
+def refused(call, *arguments, **options):
+    with pytest.raises(ClientError) as error:
+        call(*arguments, **options)
+    return error.value.response["Error"]["Code"]
+
+
+def test_targeted_reservation_takes_launches_that_name_it_alone(rig, reserve):
+    name = reserve(2)
+    launch(rig)  # does not name it
+    assert idle(rig, name) == 2
+    first, second = launch(rig, 4, minimum=1, **target(name))
+    shown = rig.describe(first)
+    assert shown["CapacityReservationId"] == name
+    assert shown["CapacityReservationSpecification"]["CapacityReservationTarget"] == {
+        "CapacityReservationId": name
+    }
+    assert refused(launch, rig, **target(name)) == "ReservationCapacityExceeded"
+    rig.ec2.terminate_instances(InstanceIds=[second])
+    rig.await_state(second, "terminated")
+    assert idle(rig, name) == 1
+    assert show(rig, name)["TotalInstanceCount"] == 2
+
+
+def test_open_reservation_takes_what_matches_unless_it_says_none(rig, reserve):
+    name = reserve(1, criteria="open")
+    outside, inside = launch(rig, **preference("none"))[0], launch(rig)[0]
+    assert "CapacityReservationId" not in rig.describe(outside)
+    assert rig.describe(inside)["CapacityReservationId"] == name
+    assert "CapacityReservationId" not in rig.describe(launch(rig)[0])
+    assert refused(launch, rig, **preference("capacity-reservations-only")) == "ReservationCapacityExceeded"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"InstanceType": "c7i.xlarge"}, "ReservationCapacityExceeded"),
+        ({"Placement": {"AvailabilityZone": "us-east-1b"}}, "ReservationCapacityExceeded"),
+        ({"InstanceMarketOptions": {"MarketType": "spot"}}, "InvalidParameterCombination"),
+        ({"InstanceMarketOptions": {"MarketType": "capacity-block"}}, "InvalidParameterCombination"),
+    ],
+)
+def test_target_that_does_not_fit_is_refused(rig, reserve, options, code):
+    assert refused(launch, rig, **{**target(reserve()), **options}) == code
+
+
+def test_unknown_and_cancelled_targets_are_refused(rig, reserve):
+    assert refused(launch, rig, **target("cr-1")) == "InvalidCapacityReservationId.Malformed"
+    unknown = "cr-0123456789abcdef0"
+    assert refused(launch, rig, **target(unknown)) == "InvalidCapacityReservationId.NotFound"
+    name = reserve()
+    running = launch(rig, **target(name))[0]
+    rig.ec2.cancel_capacity_reservation(CapacityReservationId=name)
+    assert "CapacityReservationId" not in rig.describe(running)
+    assert refused(launch, rig, **target(name)) == "InvalidCapacityReservationState"
+    assert show(rig, name)["State"] == "cancelled"
+
+
+def test_reservation_holds_capacity_and_quota_against_others(rig, reserve):
+    rig.control.set_capacity(TYPE, 2, zone=ZONE)
+    try:
+        name = reserve(2)
+        assert refused(launch, rig) == "InsufficientInstanceCapacity"
+        assert refused(reserve) == "InsufficientInstanceCapacity"
+        launch(rig, **target(name))
+        rig.ec2.modify_capacity_reservation(CapacityReservationId=name, InstanceCount=1)
+        launch(rig)
+        less = {"CapacityReservationId": name, "InstanceCount": 2}
+        assert refused(rig.ec2.modify_capacity_reservation, **less) == "InsufficientInstanceCapacity"
+    finally:
+        rig.control.set_capacity(TYPE, None, zone=ZONE)
+
+
+def test_filters_tags_and_usage_of_reservations(rig, reserve):
+    tags = [{"ResourceType": "capacity-reservation", "Tags": [{"Key": "team", "Value": "ml"}]}]
+    name = reserve(2, TagSpecifications=tags)
+    reserve(1)
+
+    def listed(**filters):
+        asked = [{"Name": key.replace("_", "-"), "Values": [value]} for key, value in filters.items()]
+        found = rig.ec2.describe_capacity_reservations(Filters=asked)["CapacityReservations"]
+        return [one["CapacityReservationId"] for one in found]
+
+    assert listed(**{"tag:team": "ml"}) == [name]
+    assert name in listed(state="active", instance_type=TYPE, availability_zone=ZONE)
+    assert listed(instance_type="p5.48xlarge") == []
+    instance = launch(rig, **target(name))[0]
+    usage = rig.ec2.get_capacity_reservation_usage(CapacityReservationId=name)
+    assert (usage["AvailableInstanceCount"], usage["InstanceUsages"][0]["UsedInstanceCount"]) == (1, 1)
+    of_reservation = [{"Name": "capacity-reservation-id", "Values": [name]}]
+    (group,) = rig.ec2.describe_instances(Filters=of_reservation)["Reservations"]
+    assert [one["InstanceId"] for one in group["Instances"]] == [instance]
+
+
+def test_fleet_runs_in_an_open_reservation_unless_it_says_none(rig, reserve):
+    name = reserve(1, criteria="open")
+
+    def fleet(number, choice):
+        data = {"ImageId": UBUNTU, "InstanceType": TYPE, "UserData": "", **choice}
+        rig.ec2.create_launch_template(LaunchTemplateName=f"of-{number}", LaunchTemplateData=data)
+        specification = {"LaunchTemplateName": f"of-{number}", "Version": "$Latest"}
+        config = {"LaunchTemplateSpecification": specification, "Overrides": [{"AvailabilityZone": ZONE}]}
+        capacity = {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"}
+        reply = rig.ec2.create_fleet(
+            Type="instant", LaunchTemplateConfigs=[config], TargetCapacitySpecification=capacity
+        )
+        return reply["Instances"][0]["InstanceIds"][0]
+
+    assert "CapacityReservationId" not in rig.describe(fleet(1, preference("none")))
+    assert rig.describe(fleet(2, {}))["CapacityReservationId"] == name
+
+
+def buy_block(rig):
+    offers = rig.ec2.describe_capacity_block_offerings(
+        InstanceType=TYPE, InstanceCount=1, CapacityDurationHours=1
+    )
+    offer = offers["CapacityBlockOfferings"][0]["CapacityBlockOfferingId"]
+    bought = rig.ec2.purchase_capacity_block(CapacityBlockOfferingId=offer, InstancePlatform="Linux/UNIX")
+    return bought["CapacityReservation"]
+
+
+def block_options(block):
+    place = {"AvailabilityZone": block["AvailabilityZone"]}
+    market = {"InstanceMarketOptions": {"MarketType": "capacity-block"}}
+    return {**target(block["CapacityReservationId"]), **market, "Placement": place}
+
+
+def test_capacity_block_takes_instances_of_its_market_only(rig):
+    block = buy_block(rig)
+    assert (block["ReservationType"], block["InstanceMatchCriteria"]) == ("capacity-block", "targeted")
+    options = block_options(block)
+    instance = launch(rig, **options)[0]
+    assert rig.describe(instance)["InstanceLifecycle"] == "capacity-block"
+    del options["InstanceMarketOptions"]
+    assert refused(launch, rig, **options) == "InvalidParameterCombination"
+    cancel = rig.ec2.cancel_capacity_reservation
+    assert refused(cancel, CapacityReservationId=block["CapacityReservationId"]) == (
+        "InvalidCapacityReservationState"
+    )
+    rig.ec2.terminate_instances(InstanceIds=[instance])
+
+
+def test_capacity_block_ends_its_instances_before_its_end(rig):
+    for minute_s in (0.03, 0.3, 3.0, 30.0):  # the shortest block that this machine can launch into
+        rig.control.set_minute(minute_s)
+        try:
+            instance = launch(rig, **block_options(buy_block(rig)))[0]
+        except ClientError:
+            continue
+        break
+    assert rig.await_state(instance, "terminated")["StateReason"]["Code"] == "Server.CapacityBlockEnded"
+
+
+class Record:
+    def __init__(self, reservation_id):
+        self.instance_id, self.reservation_id = f"i-{reservation_id}", reservation_id
+
+    def leave_reservation(self):
+        self.reservation_id = ""
+
+
+def test_reservation_that_expires_lets_its_instances_run_on():
+    now, records = datetime(2026, 1, 1, tzinfo=UTC), [Record("cr-1")]
+    times = [now]
+    reservations = Reservations(lambda: records, now=lambda: times[-1])
+    common = {"account": "1", "region": "us-east-1", "zone": ZONE, "zone_id": "", "instance_type": TYPE}
+    one = Reservation(
+        reservation_id="cr-1",
+        total=2,
+        created_at=now,
+        starts_at=now,
+        ends_at=now + timedelta(hours=1),
+        **common,
+    )
+    reservations.add(one)
+    assert (reservations.available(one), len(reservations.idle())) == (1, 1)
+    times.append(now + timedelta(hours=1))
+    assert (one.state(times[-1]), reservations.available(one)) == ("expired", 0)
+    assert reservations.expire(one) == []
+    assert records[0].reservation_id == ""
+
+
+def test_cluster_placement_group_is_in_one_zone_and_kept_while_used(rig, reserve):
+    assert refused(launch, rig, Placement={"GroupName": "none"}) == "InvalidPlacementGroup.Unknown"
+    group = rig.ec2.create_placement_group(GroupName="near", Strategy="cluster")["PlacementGroup"]
+    assert refused(rig.ec2.create_placement_group, GroupName="near") == "InvalidPlacementGroup.Duplicate"
+    instance = launch(rig, Placement={"GroupName": "near", "AvailabilityZone": ZONE})[0]
+    assert rig.describe(instance)["Placement"]["GroupName"] == "near"
+    elsewhere = {"GroupName": "near", "AvailabilityZone": "us-east-1b"}
+    assert refused(launch, rig, Placement=elsewhere) == "InvalidParameterCombination"
+    burstable = {"InstanceType": "t3.micro", "Placement": {"GroupName": "near"}}
+    assert refused(launch, rig, **burstable) == "InvalidParameterCombination"
+    assert refused(rig.ec2.delete_placement_group, GroupName="near") == "InvalidPlacementGroup.InUse"
+    reserved = reserve(1, PlacementGroupArn=group["GroupArn"])
+    assert refused(launch, rig, **target(reserved)) == "ReservationCapacityExceeded"
+    inside = {"Placement": {"GroupName": "near", "AvailabilityZone": ZONE}}
+    other = launch(rig, **target(reserved), **inside)[0]
+    rig.ec2.terminate_instances(InstanceIds=[instance, other])
+    rig.await_state(instance, "terminated")
+    rig.await_state(other, "terminated")
+    rig.ec2.delete_placement_group(GroupName="near")
+    assert rig.ec2.describe_placement_groups()["PlacementGroups"] == []
+
+
+def test_efa_needs_a_type_that_has_it(rig):
+    card = {"DeviceIndex": 0, "InterfaceType": "efa"}
+    assert refused(launch, rig, NetworkInterfaces=[card]) == "InvalidParameterCombination"
+    two = [card, {**card, "DeviceIndex": 1, "NetworkCardIndex": 1}]
+    fits = {"InstanceType": EFA_TYPE, "DryRun": True}
+    assert refused(launch, rig, NetworkInterfaces=two, **fits) == "AttachmentLimitExceeded"
+    assert refused(launch, rig, NetworkInterfaces=[card], **fits) == "DryRunOperation"
