@@ -10,6 +10,7 @@ from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.bench import BenchmarkMatrix, Job
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload, read_recipe
+from dlcloud.core.scaling import nodes_name
 
 NAME = "bench"
 
@@ -46,7 +47,12 @@ def matrix_of_benchmarks(
 
 
 def matrix_of_recipe(
-    types: Sequence[str], recipe: Recipe, options: Mapping[str, Any], *, tiny: bool = False
+    types: Sequence[str],
+    recipe: Recipe,
+    options: Mapping[str, Any],
+    *,
+    tiny: bool = False,
+    nodes: Sequence[int] = (),
 ) -> BenchmarkMatrix:
     """Return the matrix of a recipe's workload on instance types.
 
@@ -55,9 +61,10 @@ def matrix_of_recipe(
         recipe: The workload, with its set-up and its budget.
         options: Keys that replace the recipe's own, at any depth.
         tiny: Whether to run the benchmark's tiny form.
+        nodes: The numbers of instances of a job over several; the recipe's own if there are none.
 
     Raises:
-        RecipeError: A bad option, or the workload has no tiny form.
+        RecipeError: A bad option, or the workload has no tiny form, or is no job over several instances.
     """
     workload = recipe.workload
     benchmark = BENCHMARKS.get(workload.benchmark) if workload.benchmark else None
@@ -67,9 +74,22 @@ def matrix_of_recipe(
         parameters = {**workload.parameters, **benchmark.tiny}
         workload = workload.model_copy(update={"parameters": parameters})
     types = types or recipe.instances.types
-    job = Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark)
+    jobs: tuple[Job, ...] = (
+        Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark),
+    )
+    if workload.nodes is not None:
+        jobs = _node_jobs(jobs[0], nodes or [recipe.instances.maximum])
+    elif nodes:
+        message = f"--nodes: {recipe.name} does not run one job over several instances"
+        raise RecipeError(message, "set workload.nodes: all in the recipe")
     document = recipe.model_copy(update={"workload": workload}).model_dump(mode="json", exclude_none=True)
-    return _matrix(types, (job,), _merge(document, options))
+    return _matrix(types, jobs, _merge(document, options))
+
+
+def _node_jobs(job: Job, nodes: Sequence[int]) -> tuple[Job, ...]:
+    """Return a job for each number of nodes, the largest first: what it needs no more is terminated."""
+    counts = sorted(set(nodes), reverse=True)
+    return tuple(replace(job, name=nodes_name(job.name, count), nodes=count) for count in counts)
 
 
 def repeat_matrix(matrix: BenchmarkMatrix, samples: int, *, types: Sequence[str] = ()) -> BenchmarkMatrix:
@@ -92,7 +112,8 @@ def _job(benchmark: Benchmark, *, tiny: bool) -> Job:
 
 def _matrix(types: Sequence[str], jobs: tuple[Job, ...], document: Mapping[str, Any]) -> BenchmarkMatrix:
     names = tuple(dict.fromkeys(types))
-    document = _merge(document, {"instances": {"types": list(names), "count": 1}})
+    count = max(job.nodes or 1 for job in jobs)
+    document = _merge(document, {"instances": {"types": list(names), "count": count}})
     # The reader of recipes reports a bad option as it reports a bad recipe.
     base = read_recipe(json.dumps(_without_none(document)), "the options")
     return BenchmarkMatrix(base=base, types=names, jobs=jobs)

@@ -101,6 +101,8 @@ class NodesRunner:
     def _send(self, members: Sequence[Member]) -> list[Node]:
         """Set all instances up, send each what it runs, and store the runs that are about to start."""
         runner, setup_at = self.runner, self.runner.managed.clock.now()
+        if len(members) > 1:
+            runner.allow_peers()
         pythons = self._on_all(members, lambda member: runner.prepare(self._jobs.connect(member), member))
         nodes: list[Node] = []
         for rank, member in enumerate(members):
@@ -128,7 +130,7 @@ class NodesRunner:
         files = ["--secret-file", KEY, "--folder", "work"]
         if node.run.rank:
             words = [python, "-m", "benchmarks.nodes.worker", "--head", f"{head}:{PORT}", *files]
-            words += ["--rank", str(node.run.rank)]
+            words += ["--rank", str(node.run.rank), "--address", node.address]
             return f"mkdir -p ../work && cd .. && exec {shlex.join(words)}\n"
         workload = self.runner.recipe.workload
         names = sorted({name for setting in workload.settings for name in setting.environment})

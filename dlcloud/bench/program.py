@@ -13,6 +13,7 @@ from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload
+from dlcloud.core.scaling import nodes_name
 from dlcloud.launch.files import check_files
 from dlcloud.launch.remote_jobs import RECORDS
 from dlcloud.launch.setup import OLDEST_PYTHON
@@ -56,7 +57,8 @@ class Program:
         """Return the program for several nodes: `line` starts the user's command on all of them."""
         arguments = list(self.arguments)
         arguments[arguments.index("--run") + 1] = line
-        arguments[arguments.index("--case") + 1] += f" on {nodes} nodes"
+        case = arguments.index("--case") + 1
+        arguments[case] = nodes_name(arguments[case], nodes)
         return replace(self, arguments=tuple(arguments))
 
     def command(self, python: str, *, host: str, resume: bool = False) -> str:

@@ -70,10 +70,14 @@ class Runner:
             PartialError: Some runs failed; the results of the others are stored.
         """
         if len(members) > 1 and any(not item.is_remote for item in self.recipe.data):
-            cloud, cluster = self.managed.cloud, self.managed.cluster
-            cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
+            self.allow_peers()
         outcomes = fan_out(self._run, members, width=max(1, len(members)))
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
+
+    def allow_peers(self) -> None:
+        """Let the instances reach each other."""
+        cloud, cluster = self.managed.cloud, self.managed.cluster
+        cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
 
     def _run(self, member: Member) -> Run:
         jobs = self._jobs

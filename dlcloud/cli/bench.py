@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlcloud.cli.bench_options import command_again, read_matrix, recipe_keys, result_view
+from dlcloud.cli.bench_options import NodeCounts, command_again, read_matrix, recipe_keys, result_view
 from dlcloud.cli.complete import complete_recipes, complete_types
 from dlcloud.cli.notify import notify_option
 from dlcloud.cli.options import cidr_option, collect_options, job_options, output_option, verbose_option
@@ -54,6 +54,13 @@ if TYPE_CHECKING:
     shell_complete=complete_recipes,
     help="Run the workload of this recipe instead (a file, or a bundled one).",
 )
+@click.option(
+    "--nodes",
+    type=NodeCounts(),
+    default="",
+    metavar="N,N,…",
+    help="How --recipe scales: on each of these numbers of instances, with workload.nodes: all.",
+)
 @click.option("--cloud", type=click.Choice(["aws", "local"]), default=None, help="Default: aws.")
 @click.option("--region", default=None, help="Default: us-east-1.")
 @click.option("--spot", is_flag=True, help="Spot instances instead of on-demand ones.")
@@ -81,6 +88,7 @@ def command(
     types: tuple[str, ...],
     benchmarks: tuple[str, ...],
     recipe: str,
+    nodes: tuple[int, ...],
     keys: dict[str, Any],
     repeats: int | None,
     view: "View",
@@ -98,6 +106,9 @@ def command(
     is terminated as soon as it is done. A refused type does not stop the others. The same command resumes an
     interrupted or incomplete bench: what is measured is not repeated.
 
+    With --nodes, the largest cluster runs first; the instances that the next number does not need are then
+    terminated. Efficiency is against the smallest number.
+
     It ends with the answer: the cheapest and the fastest, with --job for your own work. Where no winner can
     be named, it says what would settle it, and on a terminal offers to measure again.
     """
@@ -105,7 +116,7 @@ def command(
     from dlcloud.cli.bench_results import offer_again
     from dlcloud.cli.context import Context
 
-    matrix, folder = read_matrix(types, benchmarks, recipe, keys, tiny=tiny)
+    matrix, folder = read_matrix(types, benchmarks, recipe, keys, tiny=tiny, nodes=nodes)
     if repeats is not None:
         matrix = repeat_matrix(matrix, repeats)
     with Context("bench", verbose=verbose) as context:
@@ -117,7 +128,7 @@ def command(
             output=output,
             fresh=fresh,
             view=view,
-            again=command_again(benchmarks, recipe, keys),
+            again=command_again(benchmarks, recipe, keys, nodes),
         )
         plans = bench.plan()
         if dry_run:
@@ -260,7 +271,8 @@ class Bench:
         if not waiting:
             return TypePlan(instance_type=name, fit=fit, waiting=())
         try:
-            plan = plan_cluster(self.context, recipe_file(self.matrix, name), name="", cidrs=self.cidrs)
+            file, size = recipe_file(self.matrix, name), self.matrix.count_of(waiting)
+            plan = plan_cluster(self.context, file, name="", cidrs=self.cidrs, size=size)
         except CloudError as error:
             return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)

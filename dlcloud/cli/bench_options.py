@@ -5,12 +5,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from dlcloud.core.errors import RecipeError
 
 if TYPE_CHECKING:
     from dlcloud.core.bench import BenchmarkMatrix
     from dlcloud.core.job import UserJob
     from dlcloud.report.cost import View
+
+
+MOST_NODES = 1000
+
+
+class NodeCounts(click.ParamType[tuple[int, ...]]):
+    """Numbers of instances: `1,2,4`."""
+
+    name = "counts"
+
+    def convert(
+        self, value: "str | tuple[int, ...]", param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the numbers; none for an empty text."""
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip() for word in value.split(",")] if value.strip() else []
+        if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_NODES for word in words):
+            self.fail(f"{value!r} is not a list of numbers from 1 to {MOST_NODES}, such as 1,2,4", param, ctx)
+        return tuple(map(int, words))
 
 
 def recipe_keys(
@@ -31,17 +53,26 @@ def result_view(job: "UserJob | None", *, summary: bool) -> "View":
     return View(job=job, summary=summary)
 
 
-def command_again(benchmarks: Sequence[str], recipe: str, keys: Mapping[str, Any]) -> str:
+def command_again(
+    benchmarks: Sequence[str], recipe: str, keys: Mapping[str, Any], nodes: Sequence[int] = ()
+) -> str:
     """Return the command that measures the same again, but for its types and the number of samples."""
     words = ["dlcloud", "bench", *(["--recipe", recipe] if recipe else [])]
     words += [word for name in benchmarks for word in ("-b", name)]
+    words += ["--nodes", ",".join(map(str, nodes))] if nodes else []
     words += ["--cloud", "aws"] if keys["cloud"] == "local" else []
     words += ["--region", keys["region"]] if keys["region"] else []
     return shlex.join([*words, *(["--spot"] if keys["instances"]["market"] else [])])
 
 
 def read_matrix(
-    types: Sequence[str], benchmarks: Sequence[str], recipe: str, keys: dict[str, Any], *, tiny: bool
+    types: Sequence[str],
+    benchmarks: Sequence[str],
+    recipe: str,
+    keys: dict[str, Any],
+    *,
+    tiny: bool,
+    nodes: Sequence[int] = (),
 ) -> "tuple[BenchmarkMatrix, Path]":
     """Return the matrix, and the folder that the files of a recipe's workload are relative to."""
     from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe
@@ -49,6 +80,10 @@ def read_matrix(
 
     if recipe and benchmarks:
         raise RecipeError("--recipe brings its own workload", "leave --benchmark out")
+    if nodes and not recipe:
+        raise RecipeError(
+            "--nodes needs the recipe of a job", "dlcloud bench --recipe torchrun-ddp --nodes 1,2"
+        )
     if not recipe and not types:
         raise RecipeError(
             "no instance type given", "dlcloud bench --instance c7i.xlarge --instance g4dn.xlarge"
@@ -57,5 +92,5 @@ def read_matrix(
     if not recipe:
         return matrix_of_benchmarks(types, benchmarks, profile_defaults(keys), tiny=tiny), Path()
     file = read_recipe_file(recipe)
-    matrix = matrix_of_recipe(types, file.recipe, keys, tiny=tiny)
+    matrix = matrix_of_recipe(types, file.recipe, keys, tiny=tiny, nodes=nodes)
     return matrix, Path(file.path).parent if file.path else Path()

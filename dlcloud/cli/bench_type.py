@@ -2,10 +2,11 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from dlcloud.bench.nodes import run_workload
 from dlcloud.bench.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
 from dlcloud.bench.probe import probe_machine
 from dlcloud.bench.program import Program
@@ -14,6 +15,7 @@ from dlcloud.cli.context import Context
 from dlcloud.cli.lifecycle import acquire_for_command, destroy_at_end
 from dlcloud.cli.profiles import profile_of
 from dlcloud.core.bench import BenchmarkMatrix, Job, TypeResult, fits
+from dlcloud.core.cluster import Member
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Event, Notice, Warned
 from dlcloud.core.job_environment import JobEnvironment
@@ -126,11 +128,28 @@ class TypeRun:
 
     def _run_all(self, launcher: Launcher) -> None:
         launched = launcher.launch(self.plan)
+        members = launched.members
         for job in self._fitting(launched):
+            if job.nodes is not None:
+                members = self._keep(job.nodes, launcher, members)
+            if len(members) < (job.nodes or 1):
+                self.failed[job.name] = f"{len(members)} instance(s) are left of {job.nodes}"
+                continue
             if self.shared.slot.is_taken:
                 self.emit(Notice(message=f"{job.name} waits: on one machine only one is measured at a time"))
             with self.shared.slot:
-                self._run(job, launcher, launched)
+                self._run(job, launcher, members)
+
+    def _keep(self, nodes: int, launcher: Launcher, members: Sequence[Member]) -> list[Member]:
+        """Terminate the instances that a job needs no more; return the others."""
+        if self.failed:
+            living = {member.instance.instance_id for member in launcher.reconcile()}
+            members = [member for member in members if member.instance.instance_id in living]
+        surplus = members[nodes:]
+        if surplus:
+            self.emit(Notice(message=f"terminating {len(surplus)} instance(s): {nodes} are needed from here"))
+            launcher.shrink(surplus)
+        return list(members[:nodes])
 
     def _fitting(self, launched: LaunchedMembers) -> list[Job]:
         """Return the jobs that fit the instance's real hardware; store and emit why others do not."""
@@ -144,7 +163,7 @@ class TypeRun:
             self.emit(Warned(message=f"{left.benchmark} is left out: {left.reason}"))
         return [job for job in waiting if job.name in decided.benchmarks]
 
-    def _run(self, job: Job, launcher: Launcher, launched: LaunchedMembers) -> None:
+    def _run(self, job: Job, launcher: Launcher, members: Sequence[Member]) -> None:
         """Run one program; its failure keeps no other from running."""
         runner = Runner(
             managed=launcher,
@@ -155,7 +174,7 @@ class TypeRun:
             environment=self.shared.environment,
         )
         try:
-            runner.run_all(launched.members)
+            run_workload(runner, members)
         except InstanceError as error:
             self.failed[job.name] = error.message
             self.emit(Warned(message=f"{job.name} failed: {error.message}"))

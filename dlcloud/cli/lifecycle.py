@@ -24,11 +24,13 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.report.cost_details import cost_of_cluster
 
 
-def plan_cluster(context: Context, file: RecipeFile, *, name: str, cidrs: Sequence[str]) -> Plan:
+def plan_cluster(
+    context: Context, file: RecipeFile, *, name: str, cidrs: Sequence[str], size: int | None = None
+) -> Plan:
     """Return the plan of the cluster that an `up` of this recipe works on; see `Launcher.plan`."""
     cluster = resolve_cluster(file, name=name, store=context.store)
     cluster = cluster or new_cluster(file, name=name, clock=context.clock)
-    return context.launcher(cluster).plan(file.recipe, cidrs=cidrs)
+    return context.launcher(cluster).plan(file.recipe, cidrs=cidrs, size=size)
 
 
 def confirm_spending(plan: Plan, *, yes: bool) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dlcloud.benchmarks.harness.benchmark import Benchmark
@@ -11,17 +11,22 @@ from dlcloud.core.fit import Fit, Machine, fit, machine_of_type
 from dlcloud.core.instance import InstanceType
 from dlcloud.core.recipe import Recipe, Workload
 from dlcloud.core.result import Run, RunState
+from dlcloud.core.scaling import nodes_name
 
 LONGEST_NAME = 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One workload for every type; `benchmark` is None for the user's own command."""
+    """One workload for every type; `benchmark` is None for the user's own command.
+
+    `nodes`: the number of instances of one job over several; None for one that runs on each by itself.
+    """
 
     name: str
     workload: Workload
     benchmark: Benchmark | None = None
+    nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +50,18 @@ class BenchmarkMatrix:
         content += [[job.name, job.workload.model_dump(mode="json")] for job in self.jobs]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
+    @property
+    def count(self) -> int:
+        """The instances of each type: those of its largest job."""
+        return max(job.nodes or 1 for job in self.jobs)
+
+    def count_of(self, names: Collection[str]) -> int:
+        """Return the instances that some of the jobs need."""
+        return max((job.nodes or 1 for job in self.jobs if job.name in names), default=1)
+
     def recipe_of_type(self, name: str) -> Recipe:
         """Return the recipe of one type's cluster, named after both, with the first workload."""
-        instances = self.base.instances.model_copy(update={"types": [name], "count": 1})
+        instances = self.base.instances.model_copy(update={"types": [name], "count": self.count})
         label = f"{self.base.name}-{name.replace('.', '-')}"[:LONGEST_NAME].rstrip("-")
         update = {"name": label, "instances": instances, "workload": self.jobs[0].workload}
         return self.base.model_copy(update=update)
@@ -87,8 +101,10 @@ def fits(jobs: Sequence[Job], hardware: InstanceType | Machine | None) -> Fit:
 
 
 def done_before(runs: Iterable[Run]) -> set[tuple[str, str]]:
-    """Return the instance types and workloads of the runs that succeeded."""
-    return {(run.instance_type, run.workload) for run in runs if run.state is RunState.DONE}
+    """Return the instance types and jobs of the runs that succeeded."""
+    done = [run for run in runs if run.state is RunState.DONE and run.rank == 0]
+    alone = {(run.instance_type, run.workload) for run in done}
+    return alone | {(run.instance_type, nodes_name(run.workload, run.nodes)) for run in done}
 
 
 def fault_of(results: Sequence[TypeResult]) -> DlcloudError | None:

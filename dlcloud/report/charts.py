@@ -8,6 +8,7 @@ from dlcloud.core.instance import Market
 from dlcloud.core.ranking import Group, group_rows, pareto_front
 from dlcloud.core.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Comparison
 from dlcloud.core.result_row import ResultRow
+from dlcloud.core.scaling import rows_apart, scalings_of
 from dlcloud.report.bars import cost_bars
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
 from dlcloud.report.encoding import (
@@ -27,6 +28,7 @@ from dlcloud.report.encoding import (
     scale,
     title_of,
 )
+from dlcloud.report.scaling import scaling_charts
 
 ON_THE_FRONT = {"field": "shown", "type": "quantitative", "scale": None}
 MOST_NAMES = 8
@@ -34,9 +36,10 @@ MOST_NAMES = 8
 
 
 def cost_charts(rows: Sequence[ResultRow], market: Market) -> list[Chart]:
-    """Return the charts of the rows: cost against throughput by case, then all speed-ups by benchmark."""
-    charts: list[Chart] = []
-    for of_case in group_rows(rows, Group.CASE):
+    """Return the charts of the rows: how jobs scale, cost against throughput by case, then all speed-ups."""
+    scalings = scalings_of(rows)
+    charts = scaling_charts(scalings, market)
+    for of_case in group_rows(rows_apart(rows, scalings), Group.CASE):
         charts += cost_bars(of_case, market, len(charts))
         charts += _pareto_chart(of_case, market, len(charts))
     for of_benchmark in group_rows(rows, Group.BENCHMARK):

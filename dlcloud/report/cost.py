@@ -9,11 +9,13 @@ from dlcloud.core.job import UserJob
 from dlcloud.core.ranking import By, Group, group_rows, natural_group, rank
 from dlcloud.core.result import NO_DIFFERENCE
 from dlcloud.core.result_row import ResultRow
+from dlcloud.core.scaling import rows_apart, scalings_of
 from dlcloud.report import cost_columns as columns
 from dlcloud.report.answer import Question, answer_records, answer_sections
 from dlcloud.report.cost_columns import Column, record_of, table_of, wide_table_of
 from dlcloud.report.cost_details import metric_sections, price_section, run_cost_section
 from dlcloud.report.job import job_records, job_sections
+from dlcloud.report.scaling import scaling_records, scaling_sections
 from dlcloud.report.table import Report, Section
 
 MOST_NAMES = 4
@@ -68,16 +70,19 @@ def cost_report(
     """
     ordered = list(rows) if view.by is None else rank(rows, view.by, view.market)
     question = Question(by=view.by, market=view.market, job=view.job, summary=view.summary, commands=commands)
+    scalings = scalings_of(ordered)
+    alone = rows_apart(ordered, scalings)
     sections = [] if view.summary else _tables(ordered, view)
     if ordered and view.job and not view.summary:
         sections += job_sections(ordered, view.job, view.market)
     return Report(
         command=command,
         records=[record_of(row) for row in ordered],
-        sections=[*sections, *answer_sections(ordered, question)],
+        sections=[*sections, *answer_sections(alone, question), *scaling_sections(scalings, view.market)],
         empty=empty,
         extra={
-            "answer": answer_records(ordered, question),
+            "answer": answer_records(alone, question),
+            **({"scaling": scaling_records(scalings, view.market)} if scalings else {}),
             **({"job": job_records(ordered, view.job, view.market)} if view.job else {}),
         },
     )

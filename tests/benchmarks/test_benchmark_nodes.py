@@ -34,7 +34,7 @@ class Cluster:
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def start_worker(self, rank: int, secret: str = "") -> None:
-        options = ["--head", f"127.0.0.1:{self.port}", "--rank", str(rank)]
+        options = ["--head", f"127.0.0.1:{self.port}", "--rank", str(rank), "--address", "127.0.0.1"]
         command = [*self._program("worker", f"{rank}", secret or self.secret), *options]
         with (self.folder / f"{rank}.log").open("ab") as log:
             self.workers[rank] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)

@@ -68,3 +68,19 @@ def test_the_rest_of_a_job_that_lost_a_node_is_ended_first(user):
         assert record["throughput"] == 6
     finally:
         user.run("down", "again")
+
+
+def test_bench_measures_each_count_on_one_cluster(user):
+    path = recipe(user, "scales", "[ $RANK = 0 ] && echo images/sec: $((10 + 5 * WORLD_SIZE))\n:", repeats=2)
+    document = user.json("bench", "--recipe", path, "--nodes", "1,3")
+    (scaling,) = document["result"]["scaling"]
+
+    assert [(point["nodes"], point["throughput"]) for point in scaling["points"]] == [(1, 15), (3, 25)]
+    assert round(scaling["points"][1]["efficiency"], 2) == 0.56
+    assert scaling["cheapest"]["nodes"] is None
+    assert scaling["rehearsal"]
+    with sqlite3.connect(user.home / ".dlcloud" / "store.sqlite") as store:
+        query = "SELECT count(DISTINCT instance_id) FROM runs WHERE cluster_name LIKE 'scales%'"
+        ((instances,),) = store.execute(query)
+    assert instances == 3
+    assert user.alive() == []

@@ -52,7 +52,7 @@ def test_every_type_of_a_recipe_can_be_planned(user: User, name):
     assert len(refused) < len(types)
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", [name for name in MEASURED if recipe(name).workload.nodes is None])
 def test_a_recipe_runs_in_its_tiny_form(user: User, name):
     read = recipe(name)
     if name not in CHEAP and not ALL:

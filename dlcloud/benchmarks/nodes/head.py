@@ -99,16 +99,16 @@ class Head:
         while True:
             with suppress(OSError, EOFError, AuthenticationError):
                 channel = Channel(connection=listener.accept())
-                address = str((listener.last_accepted or ("",))[0])
-                threading.Thread(target=self._receive, args=(channel, address), daemon=True).start()
+                threading.Thread(target=self._receive, args=(channel,), daemon=True).start()
 
-    def _receive(self, channel: Channel, address: str) -> None:
+    def _receive(self, channel: Channel) -> None:
         """Post what a worker sends; a rank that joined before is not taken a second time."""
         rank = HEAD
         try:
             hello = channel.receive()
             rank = int(hello["rank"])
-            self.events.put(Joined(rank=rank, address=address, slots=int(hello["slots"]), channel=channel))
+            address, slots = str(hello["address"]), int(hello["slots"])
+            self.events.put(Joined(rank=rank, address=address, slots=slots, channel=channel))
             while True:
                 message = channel.receive()
                 if "ports" in message:

@@ -103,8 +103,9 @@ def start_node(order: Mapping[str, Any], folder: Path, *, rank: int, ended: Ende
     variables = {**activate(os.environ), **order["environment"], "DLCLOUD_HOST_FILE": str(host_file)}
     if rank:  # the values that rank 0 reports are the job's; the others import the module, too
         shutil.copy(reporting.__file__, host_file.with_name(REPORT_MODULE))
-        path = filter(None, (variables.get("PYTHONPATH"), str(host_file.parent)))
-        variables["PYTHONPATH"] = os.pathsep.join(path)
+    # Of the programs of bundled recipes, `benchmarks.distributed`.
+    path = filter(None, (variables.get("PYTHONPATH"), str(host_file.parent)))
+    variables["PYTHONPATH"] = os.pathsep.join(path)
     return NodeProcess(
         line=order["line"],
         folder=folder,

@@ -1,6 +1,7 @@
 """The node of a rank above 0: runs what the head sends, once for each connection, until it is ended.
 
-    python -m benchmarks.nodes.worker --head ADDRESS:PORT --rank 2 --secret-file FILE --folder FOLDER
+    python -m benchmarks.nodes.worker --head ADDRESS:PORT --rank 2 --address ADDRESS
+        --secret-file FILE --folder FOLDER
 
 The launcher ends it with the run; left alone, it ends itself ALONE_S after the head was last there.
 """
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--head", required=True, metavar="ADDRESS:PORT")
     parser.add_argument("--rank", required=True, type=int)
+    parser.add_argument("--address", required=True, help="of this node, for the others")
     parser.add_argument("--secret-file", required=True, type=Path)
     parser.add_argument("--folder", required=True, type=Path, help="where the command runs")
     arguments = parser.parse_args(argv)
@@ -56,7 +58,7 @@ def _serve(channel: Channel, arguments: argparse.Namespace) -> None:
     Raises:
         LostError: The head ended, which it always does.
     """
-    channel.send(rank=arguments.rank, slots=slots())
+    channel.send(rank=arguments.rank, address=arguments.address, slots=slots())
     process: NodeProcess | None = None
     try:
         while True:

@@ -7,14 +7,15 @@ same weights.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import onnx
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ..harness.digits import CLASSES, Fold, load_folds
-from .onnx_graph import GraphBuilder, make_model
+
+if TYPE_CHECKING:
+    import onnx
 
 SIZE = 8
 
@@ -30,6 +31,8 @@ LEARNING_RATE, DECAY, SQUARE_DECAY, EPSILON = 2e-3, 0.9, 0.999, 1e-8
 
 def build(seed: int, target: Path) -> None:
     """Train a network for each fold and write them as ONNX files into the folder `target`."""
+    import onnx  # noqa: PLC0415 - to train needs NumPy only
+
     target.mkdir()
     for number, fold in enumerate(load_folds(seed)):
         layers = train(fold, seed)
@@ -62,6 +65,22 @@ def logits(layers: "Sequence[Layer]", images: np.ndarray) -> np.ndarray:
     return values
 
 
+class Graph(Protocol):
+    """Takes layers as nodes with ONNX's operators; `onnx_graph.GraphBuilder` is one."""
+
+    def node(self, operator: str, inputs: list[str], **attributes: object) -> str:
+        """Add a node; return the name of its output."""
+
+    def constant(self, values: np.ndarray) -> str:
+        """Add weights; return their name."""
+
+    def relu(self, source: str) -> str:
+        """Add a rectifier."""
+
+    def max_pool(self, source: str) -> str:
+        """Add a maximum of 2 by 2."""
+
+
 class Layer(Protocol):
     """A layer that remembers its last input."""
 
@@ -71,7 +90,7 @@ class Layer(Protocol):
     def backward(self, gradient: np.ndarray) -> np.ndarray:
         """Turn the gradient of the output into that of the input."""
 
-    def export(self, builder: GraphBuilder, source: str) -> str:
+    def export(self, builder: Graph, source: str) -> str:
         """Add the layer to an ONNX graph and return the name of its output."""
 
 
@@ -112,7 +131,7 @@ class Dense(Weighted):
         self.gradients = (gradient.T @ flat, gradient.sum(axis=0))
         return np.asarray((gradient @ self.weight).reshape(self.source.shape))
 
-    def export(self, builder: GraphBuilder, source: str) -> str:
+    def export(self, builder: Graph, source: str) -> str:
         flat = builder.node("Flatten", [source])
         inputs = [flat, builder.constant(self.weight), builder.constant(self.bias)]
         return builder.node("Gemm", inputs, transB=1)
@@ -133,7 +152,7 @@ class Convolution(Weighted):
         turned = self.weight.reshape(outputs, -1, 3, 3)[:, :, ::-1, ::-1].transpose(1, 0, 2, 3)
         return _convolve(_extract_patches(gradient), turned.reshape(-1, 9 * outputs), gradient.shape)
 
-    def export(self, builder: GraphBuilder, source: str) -> str:
+    def export(self, builder: Graph, source: str) -> str:
         weight = builder.constant(self.weight.reshape(len(self.weight), -1, 3, 3))
         inputs = [source, weight, builder.constant(self.bias)]
         return builder.node("Conv", inputs, kernel_shape=[3, 3], pads=[1] * 4)
@@ -152,7 +171,7 @@ class Relu:
     def backward(self, gradient: np.ndarray) -> np.ndarray:
         return gradient * (self.source > 0)
 
-    def export(self, builder: GraphBuilder, source: str) -> str:
+    def export(self, builder: Graph, source: str) -> str:
         return builder.relu(source)
 
 
@@ -173,7 +192,7 @@ class Pool:
     def backward(self, gradient: np.ndarray) -> np.ndarray:
         return _double(gradient) * self.largest
 
-    def export(self, builder: GraphBuilder, source: str) -> str:
+    def export(self, builder: Graph, source: str) -> str:
         return builder.max_pool(source)
 
 
@@ -205,12 +224,20 @@ def compute_gradients(layers: list[Layer], images: np.ndarray, labels: np.ndarra
         gradient = layer.backward(gradient)
 
 
-def export(layers: list[Layer]) -> onnx.ModelProto:
+def export(layers: list[Layer]) -> "onnx.ModelProto":
+    from .onnx_graph import GraphBuilder, make_model  # noqa: PLC0415 - as above
+
     builder = GraphBuilder(np.random.default_rng(0))
+    value = write_layers(layers, builder)
+    return make_model(builder, {value: (CLASSES,)}, name="digits", shape=(1, SIZE, SIZE))
+
+
+def write_layers(layers: list[Layer], graph: Graph) -> str:
+    """Add the layers to a graph; return the name of their output."""
     value = "images"
     for layer in layers:
-        value = layer.export(builder, value)
-    return make_model(builder, {value: (CLASSES,)}, name="digits", shape=(1, SIZE, SIZE))
+        value = layer.export(graph, value)
+    return value
 
 
 def _extract_patches(source: np.ndarray) -> np.ndarray:

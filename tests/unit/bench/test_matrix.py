@@ -1,5 +1,7 @@
 """A bench: the recipe of each type, when two matrices are the same, and how it ends."""
 
+from dataclasses import replace
+
 import pytest
 
 from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe, sweepable_benchmarks
@@ -92,7 +94,8 @@ def test_fit_is_judged_by_type_then_instance_and_unknown_types_do_all():
 
 def test_only_runs_that_ended_well_are_done():
     runs = [run("a", state=RunState.DONE), run("b", state=RunState.LOST, workload="other")]
-    assert done_before(runs) == {(runs[0].instance_type, runs[0].workload)}
+    name = runs[0].workload
+    assert {job for _, job in done_before(runs)} == {name, f"{name} on 1 node"}
 
 
 FULL = CapacityError("no capacity")
@@ -124,3 +127,35 @@ def test_a_bench_ends_with_what_is_missing(outcomes, kind, message):
 
 def test_a_bench_of_which_nothing_is_missing_ends_well():
     assert fault_of([DONE, TypeResult(instance_type="nothing fits")]) is None
+
+
+NODES = """
+name: job
+instances: {types: [c7i.large], count: 3}
+workload: {nodes: all, command: ./run, throughput: 'x ([0-9]+)'}
+"""
+
+
+def test_a_job_over_nodes_runs_on_the_largest_count_first():
+    bench = matrix_of_recipe((), recipe(NODES), {}, nodes=[1, 4, 2, 4])
+    assert [(job.name, job.nodes) for job in bench.jobs] == [
+        ("job on 4 nodes", 4),
+        ("job on 2 nodes", 2),
+        ("job on 1 node", 1),
+    ]
+    assert bench.recipe_of_type("c7i.large").instances.maximum == 4
+    assert bench.count_of({"job on 2 nodes", "job on 1 node"}) == 2
+    assert matrix_of_recipe((), recipe(NODES), {}).jobs[0].nodes == 3
+
+
+def test_a_count_that_was_measured_is_not_measured_again():
+    done = done_before(
+        [replace(run(), workload="job", instance_type="c7i.large", nodes=2, state=RunState.DONE)]
+    )
+    assert ("c7i.large", "job on 2 nodes") in done
+    assert ("c7i.large", "job on 1 node") not in done
+
+
+def test_nodes_of_a_workload_that_is_no_job_over_them_are_refused():
+    with pytest.raises(RecipeError, match="does not run one job over several"):
+        matrix_of_recipe((), recipe(NODES.replace("nodes: all, ", "")), {}, nodes=[1, 2])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dlcloud.bench.nodes import NodesRunner
 from dlcloud.bench.program import Program
 from dlcloud.bench.run import Runner
 from dlcloud.core.cluster import Member
@@ -397,3 +398,14 @@ def test_nothing_is_sent_along_where_all_is_to_be_measured_anew(world):
         there.runner().run_all(there.members[:1])
     (new,) = replace(there.runner(), fresh=True).run_all(there.members[1:])
     assert f"dlcloud/runs/{new.run_id}/earlier.jsonl" not in second.files
+
+
+JOB = RECIPE.replace("  benchmark: quantization", "  nodes: all\n  command: ./job")
+
+
+def test_the_nodes_of_one_job_may_reach_each_other(world):
+    of = world(machine("i-0001"), machine("i-0002"))
+    of.cloud.create_security_group(cluster().cluster_id, {}, vpc_id="vpc-1")
+    program = replace(PROGRAM, name="command", arguments=("--run", "./job", "--case", "job"))
+    NodesRunner(runner=of.runner(program, text=JOB)).run(of.members)
+    assert any(group == peer for group, peer in of.cloud.rules)
