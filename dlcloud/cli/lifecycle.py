@@ -3,13 +3,23 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 
 import click
 
 from dlcloud.bench.parallel import StoppedError
 from dlcloud.cli.context import Context
-from dlcloud.core.cluster import Cluster, ClusterState
-from dlcloud.core.errors import BudgetError, DlcloudError, RecipeError, StoreError, UnwritableError
+from dlcloud.core.cluster import Cluster, ClusterState, Member
+from dlcloud.core.cost import money
+from dlcloud.core.errors import (
+    BudgetError,
+    DlcloudError,
+    InstanceError,
+    PartialError,
+    RecipeError,
+    StoreError,
+    UnwritableError,
+)
 from dlcloud.core.events import Emit, Notice, Warned
 from dlcloud.core.plan import Plan
 from dlcloud.launch.acquire import (
@@ -99,15 +109,51 @@ def destroy_cluster(launcher: Launcher) -> None:
 
 @contextmanager
 def destroy_at_end(launcher: Launcher, acquired: ClusterLock, *, keep: bool) -> Iterator[None]:
-    """Destroy the cluster when the block ends or fails; with `keep` only when it fails."""
+    """Destroy the cluster when the block ends or fails.
+
+    With `keep` it stays up, also where a program failed on it: that is when one wants to look. It is
+    destroyed where it did not come up, and after Ctrl-C.
+    """
     name = launcher.cluster.name
     with destroy_on_failure(launcher, acquired):
-        yield
+        try:
+            yield
+        except (InstanceError, PartialError) as error:
+            failure: DlcloudError | None = error
+            living = _living_members(launcher) if keep else []
+            if not living:
+                raise
+        else:
+            failure = None
+    if failure is not None:
+        _keep_failed(launcher, living, failure)
+        raise failure
     if keep:
         launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
         launcher.emit(Notice(message=f"{name} is kept up: dlcloud down {name} ends it"))
     else:
         destroy_cluster(launcher)
+
+
+def _living_members(launcher: Launcher) -> list[Member]:
+    """Return the living instances of a cluster that came up; none if EC2 does not answer."""
+    stored = launcher.store.clusters.find(launcher.cluster_id)
+    if stored is None or stored.state not in {ClusterState.RUNNING, ClusterState.READY}:
+        return []
+    try:
+        return launcher.members()
+    except DlcloudError:
+        return []
+
+
+def _keep_failed(launcher: Launcher, members: Sequence[Member], failure: DlcloudError) -> None:
+    """Keep a cluster up on which a program failed; emit its price, how to look at it and how to end it."""
+    name = launcher.cluster.name
+    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+    prices = [member.hourly_usd for member in members if member.hourly_usd is not None]
+    usd = f"{money(sum(prices, Decimal(0)))} USD/h" if len(prices) == len(members) else "at an unknown price"
+    message = f"failed ({_first_line(failure)}): {name} is kept up ({usd})"
+    launcher.emit(Warned(message=f"{message}: dlcloud ssh {name} looks, dlcloud down {name} ends it"))
 
 
 @contextmanager

@@ -148,6 +148,18 @@ def test_a_failing_program_ends_with_its_log_and_exit_code_4(user):
     assert "something broke" in user.run("logs").stdout
 
 
+def test_keep_keeps_the_instance_of_a_program_that_failed(user):
+    recipe = user.recipe("echo something broke; exit 7")
+    try:
+        done = user.run("up", recipe, "--keep", "--name", "looked", expect=4)
+        assert "looked is kept up (0.170 USD/h): dlcloud ssh looked looks" in done.stderr
+        assert len(user.alive()) == 1
+        assert "something broke" in user.run("exec", "looked", "--", "cat dlcloud/runs/*/log").stdout
+    finally:
+        user.run("down", "looked")
+    assert user.alive() == []
+
+
 def test_an_interrupted_spot_instance_keeps_what_it_had_reported(user):
     recipe = user.home / "spot.yaml"
     recipe.write_text(
