@@ -1,5 +1,6 @@
 """`dlcloud down`: terminate clusters and all that belongs to them."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,20 +25,23 @@ if TYPE_CHECKING:
 @click.option(
     "--discard", is_flag=True, help="Also where a detached cluster does not answer: its results are lost."
 )
+@click.option("-y", "--yes", is_flag=True, help="End detached trainings that still run without asking.")
 @output_option
 @verbose_option
 def command(
-    *, clusters: tuple[str, ...], all_clusters: bool, discard: bool, output: str, verbose: bool
+    *, clusters: tuple[str, ...], all_clusters: bool, discard: bool, yes: bool, output: str, verbose: bool
 ) -> None:
     """Terminate CLUSTERS (the only one, if none is named) with their security groups and keys.
 
     The results of one that was left to its own instance (`up --detach`, from any machine) are brought home
-    before.
+    before; of one that still trains, it asks first, on a terminal.
     """
     from dlcloud.cli.context import Context
 
     with Context("down", verbose=verbose) as context:
-        Down(context=context, discard=discard, output=output).run(clusters, all_clusters=all_clusters)
+        Down(context=context, discard=discard, output=output, yes=yes).run(
+            clusters, all_clusters=all_clusters
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,7 @@ class Down:
     context: "Context"
     discard: bool
     output: str
+    yes: bool = False
 
     def run(self, names: Sequence[str], *, all_clusters: bool) -> None:
         """Terminate clusters one after the other; one that fails does not stop the others.
@@ -127,6 +132,7 @@ class Down:
             detached: The cluster.
             is_certain: The instance was in charge; if that is not certain, there may be nothing to fetch.
         """
+        self._confirm_end(detached)
         try:
             return self.context.detached.fetch(detached)
         except DlcloudError as error:
@@ -140,6 +146,14 @@ class Down:
             message = f"the results of {detached.name} that were not at home yet are lost: {error.message}"
             self.context.emit(Warned(message=message))
             return None
+
+    def _confirm_end(self, detached: DetachedCluster) -> None:
+        """Ask on a terminal before a training that still runs is ended."""
+        if self.yes or not sys.stdin.isatty() or not self.context.detached.is_training(detached):
+            return
+        question = f"{detached.name} still trains; end it, with its results so far brought home?"
+        with self.context.console.suspended():
+            click.confirm(question, abort=True, err=True)
 
     def _remove_leftovers(self, detached: DetachedCluster) -> None:
         """Remove by tag what belongs to a cluster that this home does not know."""

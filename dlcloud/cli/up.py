@@ -272,6 +272,7 @@ class Up:
     def _run_workload(self, launcher: "Launcher", plan: "Plan", members: list[Member]) -> None:
         recipe, runs = self.file.recipe, self.context.runs
         if self._is_elastic:
+            from dlcloud.elastic.rescue import bring_home
             from dlcloud.elastic.run import Control, train
 
             control = Control(rehearsal=self._rehearsal())
@@ -282,15 +283,21 @@ class Up:
                 own = own_control(self.context, launcher, self.file, plan, term=term)
                 # What was rehearsed before is not rehearsed again by the next controller.
                 control = replace(own, rehearsal=None if term else control.rehearsal)
-            train(
-                launcher,
-                recipe,
-                members,
-                recipe_folder=self._folder,
-                plan=plan,
-                environment=self.environment,
-                control=control,
-            )
+            try:
+                train(
+                    launcher,
+                    recipe,
+                    members,
+                    recipe_folder=self._folder,
+                    plan=plan,
+                    environment=self.environment,
+                    control=control,
+                )
+            except KeyboardInterrupt:
+                # On an instance it comes from the command that fetches the results.
+                if not self.context.controller_instance_id:
+                    bring_home(launcher, recipe)
+                raise
             return
         from dlcloud.bench.nodes import run_workload
         from dlcloud.bench.run import Runner
@@ -303,6 +310,7 @@ class Up:
             fresh=self.fresh,
             environment=self.environment,
             recipe_folder=self._folder,
+            is_live=True,
         )
         earlier = {run.run_id for run in runs.of_cluster(launcher.cluster_id) if run.ended_at}
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlcloud.core.cluster import DEFAULT_REGION, REGIONS_AT_ONCE, Cluster, ClusterState
-from dlcloud.core.errors import CloudError, RecipeError, UnreachableError
+from dlcloud.core.errors import CloudError, DlcloudError, RecipeError, UnreachableError
 from dlcloud.core.events import Emit, Notice, Warned, stage
 from dlcloud.core.protocols import Clock, Cloud
 from dlcloud.core.remote import Connection
@@ -193,6 +193,14 @@ class DetachedClusters:
             terminal = [] if command else ["-t"]
             whole = [program, *terminal, *options, f"exec {COMMAND} {shlex.join(words)}"]
             return subprocess.run(whole, check=False).returncode
+
+    def is_training(self, detached: DetachedCluster) -> bool:
+        """True if the controller on the instance still works; False also where it does not answer."""
+        try:
+            with self.log_in(detached) as session:
+                return job_state(session.connection) == "running"
+        except DlcloudError:
+            return False
 
     def fetch(self, detached: DetachedCluster) -> Cluster:
         """End the controller, and store here the cluster, its runs, their records and files; once or often.

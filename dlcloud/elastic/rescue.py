@@ -1,0 +1,76 @@
+"""What an interrupted training leaves at home: its newest checkpoint, and the files that the recipe keeps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dlcloud.core.cluster import Member
+from dlcloud.core.errors import DlcloudError
+from dlcloud.core.events import Notice, Warned, stage
+from dlcloud.core.recipe import Recipe
+from dlcloud.core.result import Run, RunState
+from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.members import list_members
+from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
+
+ANSWER_S = 10.0
+"""How long an instance may take to list its checkpoints; it is billed meanwhile."""
+
+
+def bring_home(managed: ManagedCluster, recipe: Recipe) -> None:
+    """Copy here what an interrupted training has, before its instances end; what fails is a warning.
+
+    Checkpoints in S3 are there already. A second interrupt ends the copy.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted again.
+    """
+    jobs = RemoteJobs(managed=managed)
+    found = [
+        (name, member, run)
+        for member in _members(managed)
+        if (run := jobs.find_unfinished(member, recipe.name)) is not None
+        and (name := _newest_checkpoint(jobs, member, run))
+    ]
+    if not found:
+        return
+    name, member, run = max(found, key=lambda item: item[0])
+    try:
+        _copy(jobs, member, run, [*recipe.keep.files], name if recipe.checkpoints is None else "")
+    except DlcloudError as error:
+        message = f"its checkpoint was not brought home: {error.message}"
+        managed.emit(Warned(message=message, instance_id=run.instance_id))
+
+
+def _members(managed: ManagedCluster) -> list[Member]:
+    try:
+        return list_members(managed)
+    except DlcloudError:
+        return []
+
+
+def _newest_checkpoint(jobs: RemoteJobs, member: Member, run: Run) -> str:
+    """Return the file name of an instance's newest checkpoint; empty without one, or without an answer."""
+    try:
+        connection = jobs.connect(member)
+        answer = connection.run(f"ls -1 {folder_of(run)}/checkpoints", timeout_s=ANSWER_S)
+    except DlcloudError:
+        return ""
+    names = answer.stdout.decode("utf-8", "replace").split()
+    # The step is written with its leading zeros: the newest comes last.
+    return max((name for name in names if name.startswith("step-") and name.endswith(".pt")), default="")
+
+
+def _copy(jobs: RemoteJobs, member: Member, run: Run, patterns: Sequence[str], name: str) -> None:
+    managed = jobs.managed
+    paths, clock = managed.store.paths, managed.clock
+    message = "bringing the newest checkpoint home; Ctrl-C again leaves it there, and loses it"
+    with stage(managed.emit, clock, message, instance_id=run.instance_id):
+        jobs.fetch_results(member, replace(run, state=RunState.LOST), patterns)
+        if name:
+            folder = paths.make_folder(paths.run(run.run_id) / "checkpoints")
+            fetched = jobs.connect(member).fetch_files(f"{folder_of(run)}/checkpoints", [name], folder)
+    if name and fetched:
+        step = int(name.split("-")[1])
+        text = f"the checkpoint of step {step} is kept: {fetched[0]}"
+        hint = "with checkpoints: s3://… in the recipe, the next up goes on from it"
+        managed.emit(Notice(message=f"{text} ({hint})"))
