@@ -1,7 +1,7 @@
 """`dlcloud gc`: find, price and remove what is left of clusters that no command manages."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
-from dlcloud.core.cluster import CONTROLLER_TAG, DEFAULT_REGION, REGIONS_AT_ONCE, Leftover, cluster_name
+from dlcloud.core.cluster import (
+    CONTROLLER_TAG,
+    DEFAULT_REGION,
+    REGIONS_AT_ONCE,
+    ClusterState,
+    Leftover,
+    cluster_name,
+)
 from dlcloud.core.cost import money, price_of, snapshot_usd
 from dlcloud.core.errors import BudgetError, CloudError, CredentialsError, DlcloudError, PartialError
 from dlcloud.core.events import Notice, Warned, stage
 from dlcloud.core.own_images import stale_reason
 from dlcloud.core.surcharges import HOURS_PER_MONTH
-from dlcloud.report.account import PricedLeftover, leftovers_report, price_leftover
+from dlcloud.report.account import PricedLeftover, UnfinishedCluster, leftovers_report, price_leftover
 from dlcloud.report.table import Format, render
+from dlcloud.system.files import FileLock
 from dlcloud.system.parallel import fan_out
 
 if TYPE_CHECKING:
@@ -28,7 +36,10 @@ if TYPE_CHECKING:
 @click.argument("clusters", nargs=-1)
 @click.option("--region", "regions", multiple=True, help="Only there; default: every region of the account.")
 @click.option(
-    "--cloud", type=click.Choice(["aws", "local"]), default="aws", show_default=True, help="Where to look."
+    "--cloud",
+    type=click.Choice(["aws", "local"]),
+    default=None,
+    help="Where to look; default: AWS, and the local EC2 if it runs.",
 )
 @click.option("--dry-run", is_flag=True, help="Show; remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
@@ -38,7 +49,7 @@ def command(
     *,
     clusters: tuple[str, ...],
     regions: tuple[str, ...],
-    cloud: str,
+    cloud: str | None,
     dry_run: bool,
     yes: bool,
     output: str,
@@ -50,46 +61,108 @@ def command(
     own instances controls is left alone while that lives. With CLUSTERS (ids), only what belongs to them is
     removed, detached ones included. Regions that a policy denies are named and passed over. Images that
     `dlcloud image` made are removed, with their snapshots, once they are superseded by a newer one, or not
-    launched for 30 days, or their cluster is named.
+    launched for 30 days, or their cluster is named. Unfinished clusters of this home, whose launcher is gone,
+    are listed with their price and the command that ends them.
     """
     from dlcloud.cli.context import Context
 
     with Context("gc", verbose=verbose) as context:
-        collector = Collector(context=context, cloud=cloud, regions=regions, clusters=frozenset(clusters))
-        collector.run(dry_run=dry_run, yes=yes, output=output)
+        named = frozenset(clusters)
+        collectors = [
+            Collector(context=context, cloud=place, regions=regions, clusters=named)
+            for place in ([cloud] if cloud else places_to_look(context))
+        ]
+        collect(collectors, is_chosen=cloud is not None, dry_run=dry_run, yes=yes, output=output)
+
+
+def places_to_look(context: "Context") -> list[str]:
+    """Return the clouds that can have anything: AWS, and the local EC2 if it runs."""
+    return ["aws", *(["local"] if context.local_site.find() is not None else [])]
+
+
+def collect(
+    collectors: "Sequence[Collector]", *, is_chosen: bool, dry_run: bool, yes: bool, output: str
+) -> None:
+    """Show what is left over in all clouds and, unless `dry_run`, remove it.
+
+    Args:
+        collectors: One for each cloud.
+        is_chosen: The user named the cloud: then one without credentials is an error.
+        dry_run: Remove nothing.
+        yes: Remove without asking.
+        output: The format.
+
+    Raises:
+        CloudError: No region could be listed.
+        PartialError: Some regions could not be listed though they are allowed, or things are still there.
+    """
+    context = collectors[0].context
+    found: list[Found] = []
+    for collector in collectors:
+        try:
+            found.append(collector.find())
+        except CredentialsError as error:
+            if is_chosen or not collector.may_be_passed_over:
+                error.hint = f"{error.hint}; dlcloud gc --cloud local looks at the local EC2"
+                raise
+            context.emit(Notice(message=f"not looked at: {error.message}"))
+    priced = [line for one in found for line in one.collector.price(one.leftovers)]
+    unfinished = [cluster for one in found for cluster in one.unfinished]
+    report = leftovers_report(priced, unfinished=unfinished, now=context.clock.now())
+    click.echo(render(report, Format(output)))
+    failed = [error for one in found for error in one.failed]
+    if priced and not dry_run:
+        _confirm(yes=yes)
+        failed += [error for one in found for error in one.collector.remove(one.leftovers)]
+    if failed:
+        message = "\n".join(error.message for error in failed)
+        raise PartialError(message, "dlcloud gc", result_shown=True)
+
+
+def _confirm(*, yes: bool) -> None:
+    if not yes and not sys.stdin.isatty():
+        raise BudgetError(
+            "this removes things for good, and stdin is not a terminal", "pass --yes to confirm"
+        )
+    if not yes:
+        click.confirm("Remove all of it?", abort=True, err=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What one cloud has: left over, or of unfinished clusters of this home; and regions that failed."""
+
+    collector: "Collector"
+    leftovers: Sequence[Leftover]
+    unfinished: Sequence[UnfinishedCluster]
+    failed: Sequence[DlcloudError]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collector:
-    """One `dlcloud gc`, with the options of the command."""
+    """Looks for what is left over in one cloud, and removes it, with the options of the command."""
 
     context: "Context"
     cloud: str
     regions: tuple[str, ...]
     clusters: frozenset[str]
 
-    def run(self, *, dry_run: bool, yes: bool, output: str) -> None:
-        """Show what is left over and, unless `dry_run`, remove it.
+    @property
+    def may_be_passed_over(self) -> bool:
+        """True for AWS in a home that has only rehearsed."""
+        launched = {cluster.cloud for cluster in self.context.clusters.all()}
+        return self.cloud == "aws" and launched == {"local"}
+
+    def find(self) -> Found:
+        """List all regions at once; what the store knows to be up is not left over.
 
         Raises:
             CloudError: No region could be listed.
-            PartialError: Some regions could not be listed though they are allowed, or things are still there.
         """
-        leftovers, failed = self._find()
-        click.echo(
-            render(leftovers_report(self._price(leftovers), now=self.context.clock.now()), Format(output))
-        )
-        if leftovers and not dry_run:
-            failed += self._remove(leftovers, yes=yes)
-        if failed:
-            message = "\n".join(error.message for error in failed)
-            raise PartialError(message, "dlcloud gc", result_shown=True)
-
-    def _find(self) -> tuple[list[Leftover], list[DlcloudError]]:
-        """List all regions at once; what the store knows to be up is not left over."""
         context = self.context
-        regions = list(self.regions) or context.cloud(self.cloud, self._first_region).regions()
-        with stage(context.emit, context.clock, f"looking in {len(regions)} region(s)"):
+        regions = list(self.regions) or self._all_regions()
+        place = "" if self.cloud == "aws" else " of the local EC2"
+        with stage(context.emit, context.clock, f"looking in {len(regions)} region(s){place}"):
             outcomes = fan_out(
                 lambda region: context.cloud(self.cloud, region).leftovers(), regions, width=REGIONS_AT_ONCE
             )
@@ -99,17 +172,41 @@ class Collector:
         failed = self._without_denied(errors)
         leftovers = [item for outcome in outcomes for item in outcome.value or ()]
         managed_ids = {cluster.cluster_id for cluster in context.clusters.active()}
-        managed_ids |= self._detached_ids(leftovers)
+        detached_ids = self._detached_ids(leftovers)
+        unfinished = self._find_unfinished(leftovers, detached_ids)
+        managed_ids |= detached_ids
         leftovers = self._without_current_images(leftovers)
-        return [
+        kept = [
             item
             for item in leftovers
             if item.cluster_id not in managed_ids and (not self.clusters or item.cluster_id in self.clusters)
-        ], failed
+        ]
+        return Found(collector=self, leftovers=kept, unfinished=unfinished, failed=failed)
 
-    @property
-    def _first_region(self) -> str:
-        return DEFAULT_REGION if self.cloud == "local" else self.context.first_region
+    def _find_unfinished(
+        self, leftovers: Sequence[Leftover], detached_ids: Collection[str]
+    ) -> list[UnfinishedCluster]:
+        """Return the clusters of this home that no command manages any more, and that were not kept up."""
+        context = self.context
+        unfinished = []
+        for cluster in context.clusters.active():
+            is_managed = FileLock(context.paths.cluster_lock(cluster.cluster_id)).is_held()
+            if is_managed or cluster.state is ClusterState.READY or cluster.cluster_id in detached_ids:
+                continue
+            items = [item for item in leftovers if item.cluster_id == cluster.cluster_id]
+            if items:
+                unfinished.append(UnfinishedCluster(name=cluster.name, resources=self.price(items)))
+        return unfinished
+
+    def _all_regions(self) -> list[str]:
+        """Return every region of the account; of the local EC2 those of this home, if it has launched any."""
+        context = self.context
+        if self.cloud == "aws":
+            return context.cloud("aws", context.first_region).regions()
+        if clusters := context.clusters.all():  # to ask about another region costs the local EC2 a second
+            regions = {cluster.region for cluster in clusters if cluster.cloud == "local"}
+            return sorted({DEFAULT_REGION, *regions})
+        return context.cloud("local", DEFAULT_REGION).regions()
 
     def _without_denied(self, errors: Mapping[str, DlcloudError]) -> list[DlcloudError]:
         """Return the errors of regions without the denials of those that no option names, which are shown.
@@ -161,7 +258,8 @@ class Collector:
                     self.context.emit(Notice(message=f"{message}: dlcloud gc {item.cluster_id} deletes it"))
         return stale
 
-    def _price(self, leftovers: Sequence[Leftover]) -> list[PricedLeftover]:
+    def price(self, leftovers: Sequence[Leftover]) -> list[PricedLeftover]:
+        """Return leftovers with the price of an hour of each."""
         lines: list[PricedLeftover] = []
         for region, group in _by_region(leftovers):
             prices = self._hourly_usd(region, group)
@@ -182,16 +280,11 @@ class Collector:
             return {}
         return {i.instance_id: price.hourly_usd for i in instances if (price := price_of(i, prices))}
 
-    def _remove(self, leftovers: Sequence[Leftover], *, yes: bool) -> list[DlcloudError]:
+    def remove(self, leftovers: Sequence[Leftover]) -> list[DlcloudError]:
+        """Remove leftovers, region by region; return the errors of those that are still there."""
         from dlcloud.launch.down import gc
 
         context = self.context
-        if not yes and not sys.stdin.isatty():
-            raise BudgetError(
-                "this removes things for good, and stdin is not a terminal", "pass --yes to confirm"
-            )
-        if not yes:
-            click.confirm("Remove all of it?", abort=True, err=True)
         failed: list[DlcloudError] = []
         for region, group in _by_region(leftovers):
             try:
@@ -199,7 +292,7 @@ class Collector:
                 gc(group, cloud=cloud, clock=context.clock, emit=context.emit)
             except DlcloudError as error:
                 failed.append(error)
-        if not failed:
+        if leftovers and not failed:
             context.emit(Notice(message=f"{len(leftovers)} thing(s) removed"))
         return failed
 

@@ -78,6 +78,24 @@ class PricedLeftover:
     hourly_usd: Decimal | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedCluster:
+    """A cluster whose launcher is gone before its end, with what of it can cost money."""
+
+    name: str
+    resources: Sequence[PricedLeftover]
+
+    @property
+    def instances(self) -> int:
+        return sum(one.leftover.kind == "instance" for one in self.resources)
+
+    @property
+    def hourly_usd(self) -> Decimal | None:
+        """The price of an hour; None where that of a part is not known."""
+        prices = [one.hourly_usd for one in self.resources if one.hourly_usd is not None]
+        return sum(prices, Decimal(0)) if len(prices) == len(self.resources) else None
+
+
 def price_leftover(leftover: Leftover, instance_usd: Decimal | None) -> PricedLeftover:
     """Return a leftover with its price: `instance_usd` for an instance, else that of its storage."""
     if leftover.kind == "instance":
@@ -87,8 +105,10 @@ def price_leftover(leftover: Leftover, instance_usd: Decimal | None) -> PricedLe
     return PricedLeftover(leftover=leftover, hourly_usd=volume_usd(leftover.size_gib, region=leftover.region))
 
 
-def leftovers_report(priced: Sequence[PricedLeftover], *, now: datetime) -> Report:
-    """Return a row for each, the most expensive first, and the sum."""
+def leftovers_report(
+    priced: Sequence[PricedLeftover], *, unfinished: Sequence[UnfinishedCluster] = (), now: datetime
+) -> Report:
+    """Return a row for each, the most expensive first, and the sum; then the clusters that are unfinished."""
     ordered = sorted(priced, key=lambda one: (-(one.hourly_usd or Decimal(0)), one.leftover.resource_id))
     total = sum((one.hourly_usd or Decimal(0) for one in priced), Decimal(0))
     unknown = any(one.hourly_usd is None for one in priced)
@@ -103,10 +123,37 @@ def leftovers_report(priced: Sequence[PricedLeftover], *, now: datetime) -> Repo
     return Report(
         command="gc",
         records=[_record(one) for one in ordered],
-        sections=[section] if priced else [],
+        sections=[*([section] if priced else []), *([_unfinished_section(unfinished)] if unfinished else [])],
         empty="nothing is left over",
-        extra={"hourly_usd": total},
+        extra={"hourly_usd": total, "unfinished": [_unfinished_record(cluster) for cluster in unfinished]},
     )
+
+
+def _unfinished_section(unfinished: Sequence[UnfinishedCluster]) -> Section:
+    return Section(
+        heading="unfinished: the launcher of these clusters is gone",
+        titles=("cluster", "instances", "USD/h", "command that ends it"),
+        rows=[
+            (
+                cluster.name,
+                str(cluster.instances),
+                "unknown" if cluster.hourly_usd is None else money(cluster.hourly_usd),
+                f"dlcloud down {cluster.name}",
+            )
+            for cluster in unfinished
+        ],
+        notes=["the same `up` goes on with them; gc leaves them alone"],
+        numeric=frozenset({1, 2}),
+    )
+
+
+def _unfinished_record(cluster: UnfinishedCluster) -> dict[str, Cell]:
+    return {
+        "cluster": cluster.name,
+        "instances": cluster.instances,
+        "hourly_usd": cluster.hourly_usd,
+        "command": f"dlcloud down {cluster.name}",
+    }
 
 
 def _row(priced: PricedLeftover, now: datetime) -> tuple[str, ...]:
