@@ -1,11 +1,13 @@
 """Run a benchmark, or the user's command, on instances: set up, send, run detached, store its results."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dlcloud.bench.live import LiveOutput
 from dlcloud.bench.program import EARLIER, Program, is_sent
 from dlcloud.core.cluster import Member
 from dlcloud.core.events import Notice, Progress, Warned, stage
@@ -39,6 +41,7 @@ class Runner:
         fresh: Measure everything, even if an interrupted run had measured it already.
         environment: Of the program.
         recipe_folder: The paths of the recipe's data are relative to it.
+        is_live: Show the last line that a command of the user's printed while it runs.
     """
 
     managed: ManagedCluster
@@ -48,6 +51,7 @@ class Runner:
     fresh: bool = False
     environment: JobEnvironment = INHERITED
     recipe_folder: Path = Path()
+    is_live: bool = False
     _prices: PriceLookup = field(init=False)
     _jobs: RemoteJobs = field(init=False)
     _storage: Storage = field(init=False)
@@ -96,10 +100,13 @@ class Runner:
         jobs = self._jobs
         # The program runs meanwhile: nothing waits for prices.
         self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
-        with stage(
-            self.managed.emit, self.managed.clock, f"running {self.program.name}", instance_id=run.instance_id
-        ):
-            ended = jobs.follow(member, run, lambda records: self._emit_records(run, records))
+        emit, clock = self.managed.emit, self.managed.clock
+        display = LiveOutput(emit=emit, instance_id=run.instance_id)
+        running = f"running {self.program.name}"
+        with stage(emit, clock, running, instance_id=run.instance_id), closing(display):
+            if self.is_live and self.recipe.workload.command is not None:
+                display.follow(partial(jobs.stream_log, member, run))
+            ended = jobs.follow(member, run, lambda records: self._emit_records(run, records, display))
         ended = jobs.fetch_results(member, ended, self.recipe.keep.files)
         if ended.state is RunState.FAILED:
             raise jobs.error_of(ended, self.program.name)
@@ -166,10 +173,10 @@ class Runner:
             )
         return "".join(f"{line}\n" for case in cases for line in (case.start, *case.lines)).encode()
 
-    def _emit_records(self, run: Run, records: Sequence[dict[str, Any]]) -> None:
+    def _emit_records(self, run: Run, records: Sequence[dict[str, Any]], display: LiveOutput) -> None:
         for record in records:
             if record["record"] == "progress":
-                self.managed.emit(
+                display.show(
                     Progress(
                         message=str(record.get("message", "")),
                         instance_id=run.instance_id,

@@ -11,7 +11,7 @@ from typing import Any
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
-from dlcloud.core.events import Warned
+from dlcloud.core.events import Notice, Warned
 from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
@@ -126,6 +126,14 @@ class RemoteJobs:
                 ended = RunState.DONE if exit_status == 0 else RunState.FAILED
                 return replace(run, state=ended, exit_status=exit_status)
 
+    def stream_log(self, member: Member, run: Run) -> Iterator[bytes]:
+        """Yield what the program of a run prints, in pieces, until it has ended.
+
+        Raises:
+            UnreachableError: The connection broke.
+        """
+        return self.connect(member).stream(log_command(run, follow=True))
+
     def fetch_results(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
         """Copy the log and the files asked for here, as far as they exist; store how the run ended."""
         paths, clock = self.managed.store.paths, self.managed.clock
@@ -135,13 +143,23 @@ class RemoteJobs:
             connection.fetch_files(folder_of(run), ["log", RECORDS], folder)
             if patterns:
                 kept = paths.make_folder(paths.run_files(run.run_id))
-                connection.fetch_files(f"{folder_of(run)}/work", patterns, kept)
+                fetched = connection.fetch_files(f"{folder_of(run)}/work", patterns, kept)
+                self._report_kept(run, fetched, patterns, kept)
         except DlcloudError as error:
             message = f"files were not fetched: {error.message}"
             self.managed.emit(Warned(message=message, instance_id=run.instance_id))
         ended = replace(run, ended_at=clock.now())
         self.managed.store.runs.end(run.run_id, ended.state, ended.exit_status, clock.now())
         return ended
+
+    def _report_kept(self, run: Run, fetched: Sequence[Path], patterns: Sequence[str], folder: Path) -> None:
+        """Emit where the files that the recipe keeps lie, or that it had none of them."""
+        if fetched:
+            message = f"{len(fetched)} file(s) kept in {folder}"
+            self.managed.emit(Notice(message=message, instance_id=run.instance_id))
+        else:
+            message = f"nothing is kept: no file matches {', '.join(patterns)} (keep.files)"
+            self.managed.emit(Warned(message=message, instance_id=run.instance_id))
 
     def error_of(self, run: Run, program: str) -> RemoteCommandError:
         """Return the error for a run that failed, with the end of its log."""

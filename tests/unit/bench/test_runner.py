@@ -310,6 +310,16 @@ def test_files_asked_for_are_brought_home(world):
     (run,) = runner.run_all(there.members)
     assert run.run_id == one_run.run_id
     assert [path.name for path in there.paths.run_files(run.run_id).iterdir()] == ["model.pt"]
+    kept = f"1 file(s) kept in {there.paths.run_files(run.run_id)}"
+    assert kept in [event.message for event in there.events]
+
+
+def test_files_asked_for_that_are_not_there_are_named(world):
+    one = machine()
+    there = world(one)
+    there.runner(text="keep: {files: ['*.pt']}\n" + RECIPE).run_all(there.members)
+    warnings = [event.message for event in there.events if isinstance(event, Warned)]
+    assert any("no file matches *.pt (keep.files)" in message for message in warnings)
 
 
 def test_on_many_instances_one_failure_keeps_what_the_others_measured(world):
