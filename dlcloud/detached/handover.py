@@ -51,7 +51,7 @@ COMMAND = f"{CONTROL}/dlcloud"
 JOB_FOLDER = f"{FOLDER}/runs/control"
 """The controller is a job like any other: the instance's watchdog takes it for work."""
 
-OLDEST_PYTHON = "3.11.4"
+OLDEST_PYTHON = "3.11"
 """As `requires-python` in pyproject.toml."""
 
 RUNTIME = ("boto3", "click", "paramiko", "pathspec", "pydantic", "pyyaml", "rich", "tabulate")

@@ -47,7 +47,7 @@ def prepare(
     """Set one instance up: the recipe's commands, then the environment.
 
     `requirements` are pinned packages, a line each; the environment is keyed by their digest, and reused.
-    `minimum_python` is a version (`3.11.4`), where the image's own may be too old. Where there are `peers`,
+    `minimum_python` is a version (`3.11`), where the image's own may be too old. Where there are `peers`,
     the environment is copied from one of them, and built from the package index only if none gives it.
 
     Returns:
