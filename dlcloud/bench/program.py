@@ -84,7 +84,10 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
     """
     workload = recipe.workload
     if workload.elastic is not None:
-        raise RecipeError(f"{recipe.name} is an elastic training, which is not measured", "dlcloud up")
+        raise RecipeError(
+            f"{recipe.name} is an elastic training, which is not measured",
+            "dlcloud up RECIPE trains it; dlcloud training shows it",
+        )
     name = workload.benchmark or COMMAND
     if name not in BENCHMARKS or (workload.benchmark == COMMAND):
         available = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))

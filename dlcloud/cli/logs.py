@@ -1,7 +1,7 @@
 """`dlcloud logs`: the output of a run's program, from the instance while it runs, from this machine after."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import click
 from dlcloud.cli.complete import complete_runs
 from dlcloud.cli.options import verbose_option
 from dlcloud.cli.safe_output import writer_to
-from dlcloud.core.cluster import Cluster, Member
+from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.result import Run, RunState
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dlcloud.cli.context import Context
 
 _PIECE = 1 << 16
+BUILDERS = ("image-", "selftest-")
+"""How the names of clusters begin that run no program of a recipe."""
 
 
 @click.command("logs")
@@ -58,12 +60,32 @@ def print_log(context: "Context", name: str, *, follow: bool, output: str) -> No
 
 def _find(context: "Context", name: str) -> Run:
     runs = context.runs.own()
+    if not name:
+        _refuse_older_log(context, runs)
     if not runs:
         raise RecipeError("nothing has run yet", "dlcloud up quickstart")
     named = [run for run in runs if not name or name in {run.run_id, run.cluster_name, run.instance_id}]
     if not named:
         raise RecipeError(f"no run {name}", f"dlcloud logs {runs[-1].run_id} prints the newest")
     return named[-1]
+
+
+def _refuse_older_log(context: "Context", runs: Sequence[Run]) -> None:
+    """Refuse to print the log of a run that is older than a cluster whose program never started."""
+    clusters = [cluster for cluster in context.clusters.all() if not cluster.name.startswith(BUILDERS)]
+    newest = max(clusters, key=lambda cluster: cluster.created_at, default=None)
+    if newest is None or any(run.cluster_id == newest.cluster_id for run in runs):
+        return
+    if runs and runs[-1].started_at > newest.created_at:
+        return
+    is_down = newest.state is ClusterState.DOWN
+    reason = "its launch or its set-up failed" if is_down else "it is being launched or set up"
+    hint = (
+        f"dlcloud logs {runs[-1].run_id} prints the run before it"
+        if runs
+        else f"dlcloud status {newest.name}"
+    )
+    raise RecipeError(f"{newest.name} has run no program: {reason}", hint)
 
 
 def _pieces(context: "Context", run: Run, *, follow: bool) -> Iterator[bytes]:

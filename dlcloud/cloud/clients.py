@@ -18,6 +18,7 @@ from botocore.session import get_session
 from dlcloud.cloud.denials import decode_denials
 from dlcloud.cloud.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
 from dlcloud.cloud.login import open_session
+from dlcloud.cloud.partitions import check_region
 from dlcloud.core.profile import Login
 
 # Repeated for throttling and dropped connections, with growing, jittered pauses.
@@ -57,6 +58,14 @@ class Clients:
     _session: Any = None
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        """Refuse a region that does not exist, before its address is looked up.
+
+        Raises:
+            RecipeError: There is none of that name.
+        """
+        check_region(self.region)
 
     def get(self, service: str, region: str = "") -> Any:  # noqa: ANN401  boto3 has no types
         """Return a client that repeats failed calls: for calls that are safe to repeat."""

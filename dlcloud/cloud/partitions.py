@@ -2,11 +2,15 @@
 
 import functools
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import botocore.session
 from botocore.exceptions import BotoCoreError
 from botocore.regions import EndpointResolver
+
+from dlcloud.core.cluster import DEFAULT_REGION
+from dlcloud.core.errors import RecipeError
 
 COMMERCIAL = "aws"
 
@@ -36,6 +40,28 @@ def partition_of(region: str) -> Partition:
     except BotoCoreError:  # a region that is newer than botocore
         name = COMMERCIAL
     return Partition(name=name, dns_suffix=str(resolver.get_partition_dns_suffix(name)))
+
+
+@functools.cache
+def check_region(region: str) -> None:
+    """Refuse a region that botocore does not know: most are misspelt.
+
+    Raises:
+        RecipeError: There is none of that name; the hint has the nearest.
+    """
+    if region == DEFAULT_REGION:
+        return
+    resolver = _resolver()
+    known = [
+        name
+        for partition in resolver.get_available_partitions()
+        for name in resolver.get_available_endpoints("ec2", partition)
+    ]
+    if region not in known:
+        near = get_close_matches(region, known, n=3, cutoff=0.8)
+        near.sort(key=lambda name: sorted(name) != sorted(region))  # letters in another order first
+        hint = f"did you mean {' or '.join(near)}?" if near else "name one such as us-east-1"
+        raise RecipeError(f"there is no region {region}", f"{hint} (a new one: pip install -U boto3)")
 
 
 @functools.cache

@@ -206,7 +206,7 @@ class CoordinatorFailover:
             raise InstanceError(
                 f"the coordinator {self.coordinator.instance_id} is gone, and no other instance has the "
                 f"model's state: the {self._lost_at} steps are lost",
-                "dlcloud up trains from the start; with more instances such a loss is less likely",
+                "dlcloud up RECIPE trains from the start; with more instances such a loss is less likely",
             )
 
     def _terminate(self, member: Member) -> None:

@@ -113,7 +113,7 @@ def train(
         if recipe.checkpoints is None:
             raise
         message = error.message.partition(": the ")[0]
-        hint = f"dlcloud up goes on from the newest checkpoint in {recipe.checkpoints}"
+        hint = f"the same dlcloud up RECIPE goes on from the newest checkpoint in {recipe.checkpoints}"
         raise InstanceError(message, hint) from error
     if scaler is not None:
         end_deadline(launcher, scaler.deadline)

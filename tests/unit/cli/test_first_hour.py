@@ -1,10 +1,12 @@
 """A newcomer's first hour: what was in the way of the first decisions."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from dlcloud.core.cluster import ClusterState
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
@@ -71,3 +73,25 @@ def test_tables_use_the_columns_of_the_terminal(dlcloud):
     assert max(map(len, narrow.splitlines())) <= 80
     assert max(map(len, wide.splitlines())) > 100
     assert "measured" in wide
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_log_of_an_older_run_is_not_printed_for_a_failed_set_up(dlcloud, database):
+    failed = cluster("later", cluster_id="id-later", created_at=THEN + timedelta(days=2))
+    Clusters(database).add(replace(failed, state=ClusterState.DOWN))
+    refused = dlcloud("logs")
+    assert refused.status == 2
+    assert "later has run no program: its launch or its set-up failed" in refused.stderr
+    assert "dlcloud logs two-1 prints the run before it" in refused.stderr
+
+
+def test_a_misspelt_region_is_answered_with_the_nearest(dlcloud, home):
+    for words in (
+        ("up", "quickstart", "--region", "us-esat-1"),
+        ("image", "--list", "--region", "us-esat-1"),
+    ):
+        refused = dlcloud(*words)
+        assert refused.status == 2
+        assert "there is no region us-esat-1" in refused.stderr
+        assert "did you mean us-east-1" in refused.stderr
+    assert not (home / "local" / "state.json").exists()
