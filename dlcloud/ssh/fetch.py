@@ -131,7 +131,7 @@ def _write_one(
 
 
 def _safe_mode(mode: int) -> int:
-    """Return the mode of a file that its owner can read and write, and nobody else can write.
+    """Return the mode of a file that its owner can read and write, and no other user can write.
 
     Source: CPython's tarfile, `data_filter`, which Python 3.11.2 (Debian 12) lacks.
     """
