@@ -97,23 +97,23 @@ def collect(
         PartialError: Some regions could not be listed though they are allowed, or things are still there.
     """
     context = collectors[0].context
-    found: list[Found] = []
+    results: list[Found] = []
     for collector in collectors:
         try:
-            found.append(collector.find())
+            results.append(collector.find())
         except CredentialsError as error:
             if is_chosen or not collector.may_be_passed_over:
                 error.hint = f"{error.hint}; dlcloud gc --cloud local looks at the local EC2"
                 raise
             context.emit(Notice(message=f"not looked at: {error.message}"))
-    priced = [line for one in found for line in one.collector.price(one.leftovers)]
-    unfinished = [cluster for one in found for cluster in one.unfinished]
+    priced = [line for one in results for line in one.collector.price(one.leftovers)]
+    unfinished = [cluster for one in results for cluster in one.unfinished]
     report = leftovers_report(priced, unfinished=unfinished, now=context.clock.now())
     click.echo(render(report, Format(output)))
-    failed = [error for one in found for error in one.failed]
+    failed = [error for one in results for error in one.failed]
     if priced and not dry_run:
         _confirm(yes=yes)
-        failed += [error for one in found for error in one.collector.remove(one.leftovers)]
+        failed += [error for one in results for error in one.collector.remove(one.leftovers)]
     if failed:
         message = "\n".join(error.message for error in failed)
         raise PartialError(message, "dlcloud gc", result_shown=True)

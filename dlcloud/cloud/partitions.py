@@ -52,13 +52,13 @@ def check_region(region: str) -> None:
     if region == DEFAULT_REGION:
         return
     resolver = _resolver()
-    known = [
+    names = [
         name
         for partition in resolver.get_available_partitions()
         for name in resolver.get_available_endpoints("ec2", partition)
     ]
-    if region not in known:
-        near = get_close_matches(region, known, n=3, cutoff=0.8)
+    if region not in names:
+        near = get_close_matches(region, names, n=3, cutoff=0.8)
         near.sort(key=lambda name: sorted(name) != sorted(region))  # letters in another order first
         hint = f"did you mean {' or '.join(near)}?" if near else "name one such as us-east-1"
         raise RecipeError(f"there is no region {region}", f"{hint} (a new one: pip install -U boto3)")

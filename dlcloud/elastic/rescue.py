@@ -25,15 +25,15 @@ def bring_home(managed: ManagedCluster, recipe: Recipe) -> None:
         KeyboardInterrupt: It was interrupted again.
     """
     jobs = RemoteJobs(managed=managed)
-    found = [
+    checkpoints = [
         (name, member, run)
         for member in _members(managed)
         if (run := jobs.find_unfinished(member, recipe.name)) is not None
         and (name := _newest_checkpoint(jobs, member, run))
     ]
-    if not found:
+    if not checkpoints:
         return
-    name, member, run = max(found, key=lambda item: item[0])
+    name, member, run = max(checkpoints, key=lambda item: item[0])
     try:
         _copy(jobs, member, run, [*recipe.keep.files], name if recipe.checkpoints is None else "")
     except DlcloudError as error:
