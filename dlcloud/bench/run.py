@@ -1,5 +1,6 @@
 """Run a benchmark, or the user's command, on instances: set up, send, run detached, store its results."""
 
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
-from dlcloud.core.resume import finished_cases, resumable_runs
+from dlcloud.core.resume import FinishedCase, finished_cases, resumable_runs
 from dlcloud.core.untrusted import number_or_none
 from dlcloud.launch.container import send_command
 from dlcloud.launch.files import send_files
@@ -55,6 +56,8 @@ class Runner:
     _prices: PriceLookup = field(init=False)
     _jobs: RemoteJobs = field(init=False)
     _storage: Storage = field(init=False)
+    _earlier: dict[str, list[FinishedCase]] = field(default_factory=dict, init=False)
+    _earlier_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud))
@@ -163,15 +166,22 @@ class Runner:
         """Return the records of interrupted runs; the program checks which cases are still valid."""
         if self.fresh or not self.program.is_resumable or self.environment.variables:
             return b""
-        runs = self.managed.store.runs
-        interrupted = resumable_runs(runs.all(), run)
-        cases = finished_cases(line for other in interrupted for line in runs.all_lines(other.run_id))
+        with self._earlier_lock:
+            if run.instance_type not in self._earlier:
+                self._earlier[run.instance_type] = self._find_finished_cases(run)
+            cases = self._earlier[run.instance_type]
         if cases:
             message = f"{len(cases)} case(s) were measured before an interruption and are not repeated"
             self.managed.emit(
                 Notice(message=f"{message}; --fresh measures all again", instance_id=run.instance_id)
             )
         return "".join(f"{line}\n" for case in cases for line in (case.start, *case.lines)).encode()
+
+    def _find_finished_cases(self, like: Run) -> list[FinishedCase]:
+        """Read the finished cases of interrupted runs: once for all instances of a type."""
+        runs = self.managed.store.runs
+        interrupted = resumable_runs(runs.all(), like)
+        return finished_cases(line for other in interrupted for line in runs.all_lines(other.run_id))
 
     def _emit_records(self, run: Run, records: Sequence[dict[str, Any]], display: LiveOutput) -> None:
         for record in records:

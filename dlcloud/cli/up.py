@@ -301,6 +301,7 @@ class Up:
             return
         from dlcloud.bench.nodes import run_workload
         from dlcloud.bench.run import Runner
+        from dlcloud.cli.console import MOST_LINES
 
         runner = Runner(
             managed=launcher,
@@ -310,7 +311,7 @@ class Up:
             fresh=self.fresh,
             environment=self.environment,
             recipe_folder=self._folder,
-            is_live=True,
+            is_live=len(members) <= MOST_LINES,
         )
         earlier = {run.run_id for run in runs.of_cluster(launcher.cluster_id) if run.ended_at}
         try:

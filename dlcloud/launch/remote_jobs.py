@@ -50,9 +50,10 @@ class RemoteJobs:
 
     def find_unfinished(self, member: Member, workload: str) -> Run | None:
         """Return the run that an earlier command left behind on an instance."""
-        key = (member.instance.instance_id, workload, RunState.RUNNING)
-        runs = self.managed.store.runs.of_cluster(self.managed.cluster_id)
-        return next((run for run in runs if (run.instance_id, run.workload, run.state) == key), None)
+        instance_id = member.instance.instance_id
+        return next(
+            iter(self.managed.store.runs.running(self.managed.cluster_id, instance_id, workload)), None
+        )
 
     def new_run(self, member: Member, workload: str, *, image_id: str, setup_at: datetime) -> Run:
         """Return a run that is about to start; it is not stored yet.

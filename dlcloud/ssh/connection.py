@@ -14,6 +14,7 @@ from dlcloud.core.untrusted import printable
 from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
 from dlcloud.ssh.transports import Transports
+from dlcloud.ssh.turns import Turns
 
 # Commands at once. sshd allows 10 sessions per transport, and may still count two that have just ended.
 _CHANNELS = 8
@@ -25,11 +26,15 @@ _SHOWN_COMMAND = 80
 
 
 class SshConnection:
-    """A logged-in session; implements `core.remote.Connection`, which documents the methods."""
+    """A logged-in session; implements `core.remote.Connection`, which documents the methods.
 
-    def __init__(self, *, endpoint: Endpoint, transports: Transports) -> None:
+    Connections to many instances share their `turns`.
+    """
+
+    def __init__(self, *, endpoint: Endpoint, transports: Transports, turns: Turns | None = None) -> None:
         self.endpoint = endpoint
         self._transports = transports
+        self._turns = turns or Turns()
         self._channels = threading.BoundedSemaphore(_CHANNELS)
         self._compress = not is_loopback(endpoint.host)
 
@@ -138,6 +143,7 @@ class SshConnection:
             process = RemoteProcess(
                 endpoint=self.endpoint,
                 transports=self._transports,
+                turns=self._turns,
                 command=command,
                 stdin=stdin,
                 timeout_s=left,

@@ -13,11 +13,12 @@ from dlcloud.core.errors import HostKeyError, InstanceError, UnreachableError
 from dlcloud.core.protocols import Clock
 from dlcloud.core.remote import Endpoint
 from dlcloud.ssh.connection import SshConnection, is_loopback
-from dlcloud.ssh.handshake import ask_default_user, exchange_keys, log_in, read_key
+from dlcloud.ssh.handshake import ask_default_user, close_transport, exchange_keys, log_in, read_key
 from dlcloud.ssh.host_keys import PROOF_COMMAND, KnownHosts, fingerprint, is_proof
 from dlcloud.ssh.process import explain, label
 from dlcloud.ssh.route import Connect, connect_directly
 from dlcloud.ssh.transports import Transports
+from dlcloud.ssh.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Dialer:
         self._lock = threading.Lock()
         self._slots: dict[Endpoint, _Slot] = {}
         self._closed = False
+        self._turns = Turns()
 
     def dial(self, endpoint: Endpoint, *, wait_s: float = 0.0) -> SshConnection:
         """Return an open connection, a pooled one where there is one; see `core.remote.Dial`."""
@@ -131,7 +133,7 @@ class Dialer:
         answer_timeout_s = max(ANSWER_S, min(wait.left_s(), LONGEST_ANSWER_S))
         transport, host_key, secret = self._log_in(endpoint, answer_timeout_s)
         transports = Transports(transport, lambda: self._reconnect(endpoint))
-        connection = SshConnection(endpoint=endpoint, transports=transports)
+        connection = SshConnection(endpoint=endpoint, transports=transports, turns=self._turns)
         try:
             if secret is not None:
                 self._prove(connection, host_key, secret, wait)
@@ -153,7 +155,7 @@ class Dialer:
             secret = self._secret_to_prove(endpoint, host_key)
             log_in(transport, endpoint.user, self._login_key())
         except BaseException:
-            transport.close()
+            close_transport(transport)
             raise
         return transport, host_key, secret
 
@@ -177,7 +179,7 @@ class Dialer:
     def _reconnect(self, endpoint: Endpoint) -> Transport:
         transport, _, secret = self._log_in(endpoint, ANSWER_S)
         if secret is not None:
-            transport.close()
+            close_transport(transport)
             raise SSHException("the host key is not proven yet")
         return transport
 

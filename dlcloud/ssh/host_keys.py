@@ -15,8 +15,10 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.core.errors import HostKeyError, StoreError
@@ -73,13 +75,12 @@ class KnownHosts:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
+        self._content = _Content(version=None, lines=(), keys={})
 
     def pinned(self, instance_id: str) -> str | None:
         """Return the pinned host key in base64, or None."""
-        for line in self._lines():
-            if (pin := _parse(line)) and pin[0] == instance_id:
-                return pin[1]
-        return None
+        return self._read().keys.get(instance_id)
 
     def pin(self, instance_id: str, host_key_base64: str) -> None:
         """Pin the proven key of an instance; pinning the same key again changes nothing.
@@ -90,12 +91,29 @@ class KnownHosts:
         if not _NAME.fullmatch(instance_id) or not _BASE64.fullmatch(host_key_base64):
             raise HostKeyError(f"{instance_id!r} and its host key cannot be written to {self.path}")
         with self._locked():
-            pinned = self.pinned(instance_id)
+            content = self._read()
+            pinned = content.keys.get(instance_id)
             if pinned == host_key_base64:
                 return
             if pinned is not None:
                 raise HostKeyError(f"{instance_id}: another host key is pinned in {self.path}")
-            self._replace([*self._lines(), f"{instance_id} {KEY_TYPE} {host_key_base64}"])
+            self._replace([*content.lines, f"{instance_id} {KEY_TYPE} {host_key_base64}"])
+
+    def _read(self) -> "_Content":
+        """Return the content of the file; it is read again only if it was replaced."""
+        with self._lock:
+            version = self._version()
+            if version is None or version != self._content.version:
+                self._content = _Content.of(version, self._lines())
+            return self._content
+
+    def _version(self) -> tuple[int, int, int] | None:
+        """Return what changes with the file; None if there is none."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _lines(self) -> list[str]:
         try:
@@ -115,6 +133,10 @@ class KnownHosts:
             write_file(self.path, "".join(f"{line}\n" for line in lines))
         except OSError as e:
             raise StoreError(f"cannot write the pinned host keys {self.path}: {e.strerror}") from e
+        added = _parse(lines[-1])
+        with self._lock:
+            keys = {**self._content.keys, **dict([added] if added else [])}
+            self._content = _Content(version=self._version(), lines=lines, keys=keys)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -125,6 +147,20 @@ class KnownHosts:
             raise StoreError(f"cannot write the pinned host keys {self.path}: {e.strerror}") from e
         with FileLock(self.path.with_name(f"{self.path.name}.lock")):
             yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """The file as it was read: its version, its lines, and the keys by name."""
+
+    version: tuple[int, int, int] | None
+    lines: Sequence[str]
+    keys: Mapping[str, str]
+
+    @classmethod
+    def of(cls, version: tuple[int, int, int] | None, lines: Sequence[str]) -> "_Content":
+        """Parse lines; of two keys for one name the first counts."""
+        return cls(version=version, lines=lines, keys=dict(filter(None, map(_parse, reversed(lines)))))
 
 
 def _parse(line: str) -> tuple[str, str] | None:

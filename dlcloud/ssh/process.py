@@ -10,7 +10,9 @@ from paramiko import Channel, ChannelException, SSHException, Transport
 
 from dlcloud.core.errors import UnreachableError
 from dlcloud.core.remote import Endpoint
+from dlcloud.ssh.handshake import close_transport
 from dlcloud.ssh.transports import Transports
+from dlcloud.ssh.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class RemoteProcess:
     Args:
         endpoint: The instance, for messages.
         transports: The logged-in transports.
+        turns: Those of all connections to the cluster.
         command: A shell command.
         stdin: All of its input, or a function that writes it.
         timeout_s: Seconds from now until the command must have ended.
@@ -67,6 +70,7 @@ class RemoteProcess:
         *,
         endpoint: Endpoint,
         transports: Transports,
+        turns: Turns,
         command: str,
         stdin: bytes | Feed = b"",
         timeout_s: float | None = None,
@@ -82,8 +86,10 @@ class RemoteProcess:
         self._feed_error: Exception | None = None
         self.stderr = bytearray()
         self._arrival = _Arrival()
-        self._transport, self._channel = self._start(transports, command)
-        self._send_stdin(stdin)
+        self._turns = turns
+        with turns.start.turn():
+            self._transport, self._channel = self._start(transports, command)
+            self._send_stdin(stdin)
 
     @property
     def is_drained(self) -> bool:
@@ -154,8 +160,13 @@ class RemoteProcess:
                 self._feed(lambda write: write(content))
                 return
             stdin = _feed_of(content)
-        self._feeder = threading.Thread(target=self._feed, args=(stdin,), name="dlcloud-stdin", daemon=True)
+        feed = self._feed_in_turn
+        self._feeder = threading.Thread(target=feed, args=(stdin,), name="dlcloud-stdin", daemon=True)
         self._feeder.start()
+
+    def _feed_in_turn(self, feed: Feed) -> None:
+        with self._turns.upload.turn():
+            self._feed(feed)
 
     def _feed(self, feed: Feed) -> None:
         try:
@@ -182,7 +193,7 @@ class RemoteProcess:
         try:
             return receive(_PIECE)
         except (SSHException, OSError, EOFError) as e:
-            self._transport.close()  # its thread may not have noticed yet
+            close_transport(self._transport)  # its thread may not have noticed yet
             raise self._broken(e) from e
 
     def _keep_stderr(self, data: bytes) -> None:

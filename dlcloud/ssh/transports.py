@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from paramiko import Channel, SSHException, Transport
 
+from dlcloud.ssh.handshake import close_transport
+
 
 class Transports:
     """Opens sessions on the first transport that allows one. Threads may share it.
@@ -52,7 +54,7 @@ class Transports:
             self._is_closed = True
             transports = list(self._all)
         for transport in transports:
-            transport.close()
+            close_transport(transport)
 
     def _add(self) -> Transport:
         transport = self._reconnect()
@@ -60,5 +62,5 @@ class Transports:
             self._all.append(transport)
             is_closed = self._is_closed
         if is_closed:
-            transport.close()
+            close_transport(transport)
         return transport

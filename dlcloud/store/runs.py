@@ -44,6 +44,11 @@ class Runs:
         """Return a cluster's runs, the oldest first."""
         return self._select("cluster_id = ?", cluster_id)
 
+    def running(self, cluster_id: str, instance_id: str, workload: str) -> list[Run]:
+        """Return the runs of a workload that were started on an instance and have no end yet."""
+        condition = "instance_id = ? AND cluster_id = ? AND workload = ? AND state = ?"
+        return self._select(condition, instance_id, cluster_id, workload, RunState.RUNNING)
+
     def stored_bytes(self, run_id: str) -> int:
         """Return how many bytes of a run's records are stored: from there on, they are fetched."""
         rows = self._database.read("SELECT records_bytes FROM runs WHERE run_id = ?", run_id)

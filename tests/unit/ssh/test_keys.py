@@ -105,6 +105,23 @@ def test_lines_of_others_stay(tmp_path):
     assert path.read_text().splitlines() == [*lines, f"i-0abc ssh-ed25519 {KEY}"]
 
 
+def test_a_pin_of_another_process_is_seen(tmp_path):
+    ours, theirs = KnownHosts(tmp_path / "known_hosts"), KnownHosts(tmp_path / "known_hosts")
+    ours.pin("i-0abc", KEY)
+    theirs.pin("i-0def", KEY)
+    assert (ours.pinned("i-0def"), theirs.pinned("i-0abc")) == (KEY, KEY)
+
+
+def test_the_file_is_not_read_again_for_each_pin(tmp_path):
+    pins, reads = KnownHosts(tmp_path / "known_hosts"), []
+    read = pins._lines
+    pins._lines = lambda: reads.append(1) or read()
+    for number in range(20):
+        pins.pin(f"i-{number}", KEY)
+        assert pins.pinned(f"i-{number}") == KEY
+    assert len(reads) == 1
+
+
 def test_pins_of_many_threads_are_all_kept_and_readers_see_whole_files(tmp_path):
     pins = KnownHosts(tmp_path / "known_hosts")
     wanted = {f"i-{n:04x}": base64.b64encode(n.to_bytes(30, "big")).decode() for n in range(100)}
