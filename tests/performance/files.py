@@ -1,7 +1,8 @@
 """The user's files sent to an instance beside rsync over OpenSSH: at first, unchanged, with a few changed.
 
 Both log in anew, to the same instance of the local EC2, and send the same folders: 3,000 small files, and one
-of 64 MiB. Ours also gives the run a copy of its own, which rsync does not. Needs rsync on this machine.
+of 64 MiB. Both keep what was sent, and give the run a copy of its own: rsync's is made by `cp -a` in the same
+session. Needs rsync on this machine.
 """
 
 import json
@@ -32,6 +33,9 @@ instances: {types: [c5.large]}
 workload: {command: "true", repeats: 1}
 """
 TARGET = "by-rsync"
+RSYNC = f'f() {{ rsync "$@" && cp -a {TARGET}/. {TARGET}-run; }}; f'
+"""What rsync runs on the instance."""
+
 SETTLED_S = 3600
 CHANGED = 20
 
@@ -62,7 +66,7 @@ def measure(home: Path) -> None:
     heading()
     for name, folder in (("3,000 files", small_files(home)), ("64 MiB", large_file(home))):
         ours, rsync = sender(folder), rsync_to(ssh, folder)
-        clean = [*ssh, f"rm -rf {COPY} {TARGET} dlcloud/runs/files"]
+        clean = [*ssh, f"rm -rf {COPY} {TARGET} {TARGET}-run dlcloud/runs/files"]
 
         def fresh(send: Callable[[], float], clean: list[str] = clean) -> Callable[[], float]:
             return lambda: (subprocess.run(clean, check=True), send())[1]
@@ -96,7 +100,8 @@ def sender(folder: Path) -> Callable[[], float]:
 def rsync_to(ssh: list[str], folder: Path) -> Callable[[], float]:
     """Return a function that runs rsync, and returns the seconds that it took."""
     *program, address = ssh
-    command = ["rsync", "-a", "--delete", "-e", shlex.join(program), f"{folder}/", f"{address}:{TARGET}/"]
+    options = ["-a", "--delete", "--rsync-path", RSYNC, "-e", shlex.join(program)]
+    command = ["rsync", *options, f"{folder}/", f"{address}:{TARGET}/"]
 
     def send() -> float:
         started = time.perf_counter()
