@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from dlcloud.cloud.catalog import Catalog
@@ -15,13 +16,13 @@ from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.endpoint import Endpoint
 from dlcloud.local.faults import FaultInjector
 from dlcloud.local.instances import Instances
-from dlcloud.local.isolation import Level, find_isolation, place_instances
+from dlcloud.local.isolation import Isolation, Level, find_isolation, place_instances
 from dlcloud.local.leftovers import clear_leftovers
 from dlcloud.local.moto_app import create_moto_app
 from dlcloud.local.processes import base_interpreter
 from dlcloud.local.roles import InstanceRoles
 from dlcloud.local.server import HttpServer
-from dlcloud.local.site_files import SitePaths, SiteState, load_access_key, write_state
+from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, write_state
 from dlcloud.local.tunnels import Tunnels
 from dlcloud.local.visibility import Visibility
 
@@ -36,58 +37,29 @@ def run(paths: SitePaths) -> None:
 
 
 async def _serve(paths: SitePaths) -> None:
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
-    await clear_leftovers(paths)
-    interpreter = base_interpreter()
-    isolation = await find_isolation(paths, interpreter=interpreter, environ=os.environ)
-    log.info("isolation of instances: %s %s", isolation.level, isolation.reason)
-    if isolation.level is Level.USER:
-        paths = place_instances(paths, isolation)
-        await clear_leftovers(paths)
+    paths, isolation = await _isolate(paths)
     roles = InstanceRoles()
     instances = Instances(
         paths=paths,
         isolation=isolation,
-        interpreter=interpreter,
+        interpreter=base_interpreter(),
         loop=loop,
         boot_delay_s=_BOOT_DELAY_S,
         iam=roles.documents,
-    )
-    faults, visibility = FaultInjector(), Visibility()
-    catalog = Catalog()
-    quotas = VcpuQuotas(
-        running=instances.running, vcpus={hardware.name: hardware.vcpus for hardware in catalog}
     )
 
     def end() -> None:
         loop.call_soon_threadsafe(ended.set)
 
-    pages = ControlPages(
-        instances=instances,
-        roles=roles,
-        quotas=quotas,
-        faults=faults,
-        visibility=visibility,
-        end=end,
-    )
-    endpoint = Endpoint(
-        moto=create_moto_app(instances, catalog, quotas, visibility),
-        catalog=catalog,
-        instances=instances,
-        quotas=quotas,
-        faults=faults,
-        pages=pages,
-        visibility=visibility,
-        access_key=load_access_key(paths),
-    )
+    endpoint = _build_endpoint(instances, roles, access_key=load_access_key(paths), end=end)
     server = HttpServer(endpoint.answer, isolation.users, Tunnels(access_key=endpoint.access_key).serve)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        pages.state = _announce(paths, server.port)
+        endpoint.pages.state = _announce(paths, server.port)
         await ended.wait()
     finally:
         # Out of sight first, so that no command finds a daemon that is ending.
@@ -98,6 +70,38 @@ async def _serve(paths: SitePaths) -> None:
         with contextlib.suppress(OSError):
             paths.instances.rmdir()
         log.info("the local cloud ends")
+
+
+async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
+    """Find what separates instances from the machine, and where they then are; clear what is left there."""
+    await clear_leftovers(paths)
+    isolation = await find_isolation(paths, interpreter=base_interpreter(), environ=os.environ)
+    log.info("isolation of instances: %s %s", isolation.level, isolation.reason)
+    if isolation.level is Level.USER:
+        paths = place_instances(paths, isolation)
+        await clear_leftovers(paths)
+    return paths, isolation
+
+
+def _build_endpoint(
+    instances: Instances, roles: InstanceRoles, *, access_key: AccessKey, end: Callable[[], None]
+) -> Endpoint:
+    """Join the parts that answer requests: moto, what it lacks, and the control pages."""
+    faults, visibility, catalog = FaultInjector(), Visibility(), Catalog()
+    vcpus = {hardware.name: hardware.vcpus for hardware in catalog}
+    quotas = VcpuQuotas(running=instances.running, vcpus=vcpus)
+    return Endpoint(
+        moto=create_moto_app(instances, catalog, quotas, visibility),
+        catalog=catalog,
+        instances=instances,
+        quotas=quotas,
+        faults=faults,
+        pages=ControlPages(
+            instances=instances, roles=roles, quotas=quotas, faults=faults, visibility=visibility, end=end
+        ),
+        visibility=visibility,
+        access_key=access_key,
+    )
 
 
 def _announce(paths: SitePaths, port: int) -> SiteState:
