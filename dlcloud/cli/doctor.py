@@ -52,7 +52,7 @@ def command(
         ec2 = context.cloud(recipe.cloud, recipe.region)
         account = context.account(recipe.cloud, recipe.region)
         with stage(context.emit, context.clock, f"asking {recipe.cloud} {recipe.region}"):
-            preflight = run_preflight(recipe, cloud=ec2, account=account)
+            preflight = run_preflight(recipe, cloud=ec2, account=account, ask_reservations=True)
         checks, refusal = _check_all(preflight)
         statements = _missing_statements(preflight)
         report = findings_report(checks, target=target, statements=statements)
@@ -101,7 +101,7 @@ def _check_all(preflight: "Preflight") -> tuple[list[Check], CloudError | None]:
     return checks, refusal
 
 
-OPTIONAL = ("subnets", "limits", "scores", "launch")
+OPTIONAL = ("subnets", "limits", "reservations", "scores", "launch")
 """The questions whose refusal stops no launch."""
 _TITLES = {
     "identity": "credentials",
@@ -110,6 +110,7 @@ _TITLES = {
     "subnets": "default network",
     "network": "network",
     "limits": "vCPU quota",
+    "reservations": "reserved capacity",
     "scores": "spot placement score",
     "launch": "dry run",
 }
@@ -221,6 +222,18 @@ def _limits(preflight: "Preflight") -> Verdict:
     return (all(lines.values()), "\n".join(lines)) if lines else (None, "no limit is known for these types")
 
 
+def _reservations(preflight: "Preflight") -> Verdict:
+    """Return the account's reservations of the recipe's types, and how many instances are idle in each."""
+    instances = preflight.recipe.instances
+    listed = [one for one in preflight.answers["reservations"] if one.instance_type in instances.types]
+    if not listed:
+        return True, "no reservation of these types"
+    lines = [one.describe() for one in listed]
+    if instances.reservations is None:
+        lines.append("instances.reservations in the recipe takes idle ones first, at a marginal price of 0")
+    return True, "\n".join(lines)
+
+
 def _scores(preflight: "Preflight") -> Verdict:
     scores = preflight.answers["scores"]
     names = {subnet.zone_id: zone for zone, subnet in preflight.answers.get("subnets", {}).items()}
@@ -271,6 +284,7 @@ _VERDICTS: dict[str, Callable[["Preflight"], Verdict]] = {
     "subnets": _subnets,
     "network": _network,
     "limits": _limits,
+    "reservations": _reservations,
     "scores": _scores,
     "launch": _launch,
 }

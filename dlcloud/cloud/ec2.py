@@ -7,7 +7,7 @@ from datetime import datetime
 
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud import buckets, control, control_role, network, own_images
+from dlcloud.cloud import buckets, capacity, control, control_role, network, own_images
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, retry_launch, translate_errors
 from dlcloud.cloud.images import Images
@@ -31,6 +31,7 @@ from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, Leftover
 from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.core.own_images import OwnImage
 from dlcloud.core.protocols import DataSet, FleetRequest, Identity, LaunchRequest, LaunchResult
+from dlcloud.core.reservations import CapacityReservation
 from dlcloud.core.storage import join_policies, pass_policy
 from dlcloud.core.succession import ControlClaim
 
@@ -119,6 +120,15 @@ class Ec2Cloud:
         spot = self._prices.spot(instance_types) if Market.SPOT in markets else []
         return on_demand + spot
 
+    def reservations(self) -> list[CapacityReservation]:
+        return capacity.list_reservations(self._clients)
+
+    def create_placement_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
+        return capacity.create_placement_group(self._clients, cluster_id, tags)
+
+    def delete_placement_group(self, cluster_id: str) -> None:
+        capacity.delete_placement_group(self._clients, cluster_id)
+
     def instances(self, cluster_id: str = "") -> list[Instance]:
         """Return a cluster's instances, terminated ones included while EC2 still lists them."""
         tag = (CLUSTER_TAG, cluster_id) if cluster_id else (MANAGED_TAG, "true")
@@ -147,6 +157,9 @@ class Ec2Cloud:
 
     def allow_peers(self, security_group_id: str) -> None:
         network.allow_peers(self._clients, security_group_id)
+
+    def allow_fabric(self, security_group_id: str) -> None:
+        network.allow_fabric(self._clients, security_group_id)
 
     def revoke_ssh(self, cluster_id: str) -> None:
         network.revoke_access(self._clients, cluster_id)

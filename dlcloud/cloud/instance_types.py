@@ -28,7 +28,9 @@ _FIELDS = (
     "InferenceAcceleratorInfo",
     "MediaAcceleratorInfo",
     "FpgaInfo",
+    "PlacementGroupInfo",
 )
+_NETWORK_FIELDS = ("NetworkPerformance", "EfaSupported", "EfaInfo")
 _DEVICES = {
     "GpuInfo": "Gpus",
     "NeuronInfo": "NeuronDevices",
@@ -100,7 +102,8 @@ class InstanceTypes:
     def _put(self, answer: Mapping[str, Any]) -> None:
         if self._cache is not None:
             kept = {field: answer[field] for field in _FIELDS if field in answer}
-            kept["NetworkInfo"] = {"NetworkPerformance": _network(answer)}
+            network = answer.get("NetworkInfo") or {}
+            kept["NetworkInfo"] = {name: network[name] for name in _NETWORK_FIELDS if name in network}
             self._cache.put(self._subject(answer["InstanceType"]), json.dumps(kept), self._clock.now())
 
     def _subject(self, name: str) -> str:
@@ -128,6 +131,8 @@ def read_type(answer: Mapping[str, Any], catalog: Catalog) -> InstanceType:
         local_disks_gb=answer.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
         bare_metal=answer.get("BareMetal", False),
         markets=tuple(market for market in Market if market in sold),
+        efa_interfaces=_efa_interfaces(answer),
+        placement_strategies=_placement_strategies(answer),
         source=SOURCE,
     )
 
@@ -157,3 +162,16 @@ def _accelerator(answer: Mapping[str, Any], catalog: Catalog) -> Accelerator | N
 
 def _network(answer: Mapping[str, Any]) -> str:
     return str((answer.get("NetworkInfo") or {}).get("NetworkPerformance", ""))
+
+
+def _efa_interfaces(answer: Mapping[str, Any]) -> int | None:
+    """Return the number of EFA interfaces; None in an answer that an earlier dlcloud kept without it."""
+    network = answer.get("NetworkInfo") or {}
+    if "EfaSupported" not in network:
+        return None
+    return int(network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)) if network["EfaSupported"] else 0
+
+
+def _placement_strategies(answer: Mapping[str, Any]) -> tuple[str, ...] | None:
+    info = answer.get("PlacementGroupInfo")
+    return None if info is None else tuple(info.get("SupportedStrategies", ()))

@@ -37,6 +37,7 @@ def find_leftovers(clients: Clients) -> list[Leftover]:
         *region.security_groups(),
         *image_leftovers(clients, region.kinds),
         *find_roles(clients),
+        *region.placement_groups(),
     ]
 
 
@@ -103,6 +104,13 @@ class _TaggedRegion:
                 answer = self.clients.get("ec2").describe_security_groups(Filters=TAGGED)
             for group in answer["SecurityGroups"]:
                 yield self._leftover("security-group", group, "GroupId")
+
+    def placement_groups(self) -> Iterator[Leftover]:
+        if "placement-group" in self.kinds:
+            with translate_errors("listing placement groups (ec2:DescribePlacementGroups)"):
+                answer = self.clients.get("ec2").describe_placement_groups(Filters=TAGGED)
+            for group in answer["PlacementGroups"]:
+                yield self._leftover("placement-group", group, "GroupId")
 
     def _leftover(self, kind: str, answer: Mapping[str, Any], id_key: str, *, size_gib: int = 0) -> Leftover:
         resource_id = answer[id_key]

@@ -110,6 +110,22 @@ def allow_peers(clients: Clients, security_group_id: str) -> None:
     _allow(clients, security_group_id, permission, "instances to reach each other")
 
 
+def allow_fabric(clients: Clients, security_group_id: str) -> None:
+    """Allow all traffic inside a group, both ways.
+
+    Source: EC2 user guide, "Get started with EFA and MPI": Step 1, the EFA-enabled security group.
+    """
+    peers = [{"GroupId": security_group_id, "Description": DESCRIPTION}]
+    permission = {"IpProtocol": "-1", "UserIdGroupPairs": peers}
+    _allow(clients, security_group_id, permission, "EFA traffic between instances")
+    with translate_errors(
+        "allowing EFA traffic (ec2:AuthorizeSecurityGroupEgress)", ignore={"InvalidPermission.Duplicate"}
+    ):
+        clients.call_until_visible(
+            "authorize_security_group_egress", GroupId=security_group_id, IpPermissions=[permission]
+        )
+
+
 def revoke_access(clients: Clients, cluster_id: str) -> None:
     """Remove every ingress rule of the cluster's groups."""
     for group in _groups(clients, cluster_id):

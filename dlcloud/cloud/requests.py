@@ -41,7 +41,9 @@ def run_instances_arguments(request: LaunchRequest) -> dict[str, Any]:
         "TagSpecifications": [tag_specification(resource, request.tags) for resource in resources],
     }
     if request.zone and not request.subnet_id:
-        arguments["Placement"] = {"AvailabilityZone": request.zone}
+        arguments["Placement"] = {"AvailabilityZone": request.zone, **arguments.get("Placement", {})}
+    if request.in_block:
+        arguments["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
     if spot:
         arguments["InstanceMarketOptions"] = {
             "MarketType": "spot",
@@ -141,6 +143,7 @@ def read_instance(answer: Mapping[str, Any]) -> Instance:
         tags=tags,
         ended_at=_ended_at(answer),
         private_host=answer.get("PrivateIpAddress") or "",
+        reservation_id=answer.get("CapacityReservationId") or "",
     )
 
 
@@ -187,7 +190,22 @@ def _machine(request: LaunchRequest) -> dict[str, Any]:
             }
         ],
         **({"IamInstanceProfile": {"Name": request.instance_profile}} if request.instance_profile else {}),
+        **({"Placement": {"GroupName": request.placement_group}} if request.placement_group else {}),
+        **_reservation(request),
     }
+
+
+def _reservation(request: LaunchRequest) -> dict[str, Any]:
+    """Return what the launch says of Capacity Reservations; nothing where EC2 may choose.
+
+    Source: EC2 API reference, CapacityReservationSpecification.
+    """
+    specification: dict[str, Any] = {}
+    if request.reservation_id:
+        specification = {"CapacityReservationTarget": {"CapacityReservationId": request.reservation_id}}
+    elif request.outside_reservations:
+        specification = {"CapacityReservationPreference": "none"}
+    return {"CapacityReservationSpecification": specification} if specification else {}
 
 
 def _network(request: LaunchRequest) -> dict[str, Any]:
@@ -197,16 +215,29 @@ def _network(request: LaunchRequest) -> dict[str, Any]:
     """
     groups = [group for group in (request.security_group_id, *request.security_groups) if group]
     subnet = {"SubnetId": request.subnet_id} if request.subnet_id else {}
-    if request.public_address is None:
+    if request.public_address is None and not request.efa_interfaces:
         return {**({"SecurityGroupIds": groups} if groups else {}), **subnet}
     card = {
         "DeviceIndex": 0,
-        "AssociatePublicIpAddress": request.public_address,
+        **({} if request.public_address is None else {"AssociatePublicIpAddress": request.public_address}),
         "DeleteOnTermination": True,
         **({"Groups": groups} if groups else {}),
         **subnet,
     }
-    return {"NetworkInterfaces": [card]}
+    return {"NetworkInterfaces": [card, *_more_cards(card, request)]}
+
+
+def _more_cards(card: dict[str, Any], request: LaunchRequest) -> list[dict[str, Any]]:
+    """Make an interface an EFA, and return those of the other network cards.
+
+    Source: EC2 user guide, "Maximize network bandwidth with EFA": one to a network card, device index 1 on
+    all but the first; a public address is assigned to instances with one interface only.
+    """
+    if request.efa_interfaces:
+        card["InterfaceType"] = "efa"
+    rest = {key: value for key, value in card.items() if key != "AssociatePublicIpAddress"}
+    numbers = range(1, request.efa_interfaces)
+    return [{**rest, "DeviceIndex": 1, "NetworkCardIndex": number} for number in numbers]
 
 
 def _max_price(request: LaunchRequest) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dlcloud.core.errors import QuotaError, StoreError
 from dlcloud.core.instance import Image, Market
 from dlcloud.core.plan import Plan, Pool
 from dlcloud.core.protocols import Refusal
+from dlcloud.core.reservations import ReservedCapacity
 from dlcloud.core.resize import coordinator
 
 MOST_POOLS = 300  # Source: EC2 user guide, "EC2 Fleet quotas": launch template overrides a fleet
@@ -32,6 +33,8 @@ class LaunchAttempt:
         max_usd: The most that an hour of spot may cost, by type.
         life_minutes: Minutes after which each instance ends itself.
         single_zone: EC2 chooses one zone for all.
+        reservation_id: The reservation that all are launched into; empty for none.
+        in_block: It is a Capacity Block.
     """
 
     pools: tuple[tuple[str, str], ...]
@@ -42,6 +45,8 @@ class LaunchAttempt:
     max_usd: Mapping[str, Decimal] = field(default_factory=dict)
     life_minutes: int = 0
     single_zone: bool = False
+    reservation_id: str = ""
+    in_block: bool = False
 
     @property
     def count(self) -> int:
@@ -63,8 +68,11 @@ class LaunchAttempt:
         limits = {name: str(usd) for name, usd in sorted(self.max_usd.items())}
         values = [self.pools, self.spot_count, self.on_demand_count, image, self.attempt, limits]
         values.append(self.life_minutes)
-        if self.single_zone:  # left out where it is false, so that stored texts keep their tokens
+        # Left out where they say nothing, so that stored texts keep their tokens.
+        if self.single_zone or self.reservation_id:
             values.append(self.single_zone)
+        if self.reservation_id:
+            values += [self.reservation_id, self.in_block]
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
@@ -94,7 +102,9 @@ class LaunchAttempt:
             attempt=int(attempt),
             max_usd={name: Decimal(usd) for name, usd in limits.items()},
             life_minutes=int(rest[0]) if rest else 0,  # absent in intents of older versions
-            single_zone=bool(rest[1:]),
+            single_zone=bool(rest[1]) if rest[1:] else False,
+            reservation_id=str(rest[2]) if rest[2:] else "",
+            in_block=bool(rest[3]) if rest[3:] else False,
         )
         limits_are_numbers = all(usd.is_finite() for usd in request.max_usd.values())
         counts = (request.spot_count, request.on_demand_count, request.attempt, request.life_minutes)
@@ -139,6 +149,21 @@ def next_attempt(
         max_usd=_limits(pools) if plan.max_usd is not None and spot else {},
         life_minutes=plan.life_minutes,
         single_zone=chooses and not alone,
+    )
+
+
+def reserved_attempt(plan: Plan, reserved: ReservedCapacity, *, missing: int, attempt: int) -> LaunchAttempt:
+    """Return a request for what a plan takes of one reservation, as far as it is still missing."""
+    reservation = reserved.reservation
+    return LaunchAttempt(
+        pools=((reservation.instance_type, reservation.zone),),
+        spot_count=0,
+        on_demand_count=min(reserved.count, missing),
+        image=plan.image,
+        attempt=attempt,
+        life_minutes=plan.life_minutes,
+        reservation_id=reservation.reservation_id,
+        in_block=reservation.is_block,
     )
 
 

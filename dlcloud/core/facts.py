@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 
 from dlcloud.core.instance import Image, InstanceType, Market, Price
 from dlcloud.core.protocols import FoundNetwork, Identity, Subnet
 from dlcloud.core.quota import Quota
+from dlcloud.core.reservations import CapacityReservation
 from dlcloud.core.successors import KnownType
 
 
@@ -33,17 +35,22 @@ class PreflightFacts:
     """What is unknown, and why."""
     names_cidrs: bool = False
     """The networks were named, not looked up."""
+    reservations: Sequence[CapacityReservation] = ()
+    """The account's reservations, where the recipe uses some."""
+    asked_at: datetime | None = None
+    """When they were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingCapacity:
-    """The instances that the cluster has already, and how many of them are on-demand.
+    """The instances that the cluster has already, and how many of them are on-demand, and reserved.
 
     `committed_usd` is their cost so far and until their timers end them; None at an unknown price.
     """
 
     count: int = 0
     on_demand: int = 0
+    reserved: int = 0
     committed_usd: Decimal | None = Decimal(0)
 
 

@@ -120,6 +120,10 @@ class InstanceType:
     """Size of all instance store volumes."""
     bare_metal: bool = False
     markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
+    efa_interfaces: int | None = None
+    """Elastic Fabric Adapters that it can have, 0 for none; None if unknown."""
+    placement_strategies: tuple[str, ...] | None = None
+    """The strategies of placement groups that take it; None if unknown."""
     source: str = "bundled table"
 
     @property
@@ -220,6 +224,8 @@ class Instance:
     ended_at: datetime | None = None
     """Its end, if EC2 reports it; billing ends with it."""
     private_host: str = ""
+    reservation_id: str = ""
+    """The Capacity Reservation that it runs in; empty for none."""
 
     @property
     def fleet_id(self) -> str:

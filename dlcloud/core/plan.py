@@ -1,26 +1,29 @@
 """The plan of a launch: made of a recipe and the facts of preflight, with its price and its reasons."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from dlcloud.core.account_settings import describe_account
 from dlcloud.core.compatibility import check_types
-from dlcloud.core.cost import cost_of_seconds, rounded
+from dlcloud.core.cost import SECONDS_PER_HOUR, cost_of_seconds, rounded
 from dlcloud.core.deadline import Deadline, describe_deadline
 from dlcloud.core.errors import BudgetError, CapacityError, QuotaError
 from dlcloud.core.facts import NO_CAPACITY, ExistingCapacity, Pool, PreflightFacts
-from dlcloud.core.instance import Image, Market, Price
+from dlcloud.core.instance import Market, Price
+from dlcloud.core.launch_plan import SHORTEST_MINUTES, Plan
 from dlcloud.core.networks import (
-    DEFAULT_NETWORK,
     PlannedNetwork,
     as_reachable,
     describe_network,
     plan_network,
     usable_subnets,
 )
+from dlcloud.core.placement import check_placement, efa_interfaces
 from dlcloud.core.quota import quota_key
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.recipe.network import Access
+from dlcloud.core.reservations import MARGINAL_USD, ReservedCapacity
+from dlcloud.core.reserved_plan import take_reserved
 from dlcloud.core.subnets import (
     best_zones,
     describe_unfit,
@@ -34,65 +37,8 @@ from dlcloud.core.workload_summary import describe_workload
 __all__ = ["NO_CAPACITY", "ExistingCapacity", "Plan", "Pool", "PreflightFacts", "make_plan"]
 
 MINUTES_PER_HOUR = 60
-SHORTEST_MINUTES = {"aws": 15, "local": 5}
-"""The shortest life and the shortest idle time of an instance, by cloud: on AWS its boot and its set-up, in
-which downloads hardly use the processor, may take most of it."""
 SPOT_HEADROOM = Decimal("1.2")
 """Under a budget in dollars, spot is given up where it costs so much more than it did at the launch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The actions of `up`; `--dry-run` prints the same plan."""
-
-    name: str
-    cloud: str
-    region: str
-    account: str
-    pools: tuple[Pool, ...]
-    min_count: int
-    max_count: int
-    image: Image
-    disk_gib: int
-    cidrs: tuple[str, ...]
-    workload: str
-    life_minutes: int
-    hourly_usd: Decimal | None
-    worst_case_usd: Decimal | None
-    reasons: tuple[str, ...]
-    keep: bool
-    rounds: tuple[Market, ...]
-    """The markets in the order in which they are asked; each round completes what those before it gave."""
-    on_demand_base: int = 0
-    idle_minutes: int | None = None
-    max_usd: Decimal | None = None
-    names_cidrs: bool = False
-    """The user named the networks; they stay where this machine's address changes."""
-    one_zone: bool = False
-    """The instances share one zone, as far as it has capacity."""
-    public_addresses: bool = False
-    """Instances ask for a public address, as a subnet of theirs does not assign one."""
-    network: PlannedNetwork = DEFAULT_NETWORK
-    """The recipe's own network."""
-    instance_profile: str = ""
-    """The name of the user's own instance profile for the instances; empty for none."""
-    kms_key: str = ""
-    """The KMS key of the root volumes; empty for the account's default key of EBS."""
-
-    @property
-    def public_address(self) -> bool | None:
-        """Whether instances have a public address; None where the subnets say it."""
-        return True if self.public_addresses else self.network.public_ip
-
-    @property
-    def rehearsal(self) -> bool:
-        """True if instance types are only rehearsed, on this machine."""
-        return self.cloud == "local"
-
-    def shortened(self, seconds: float) -> "Plan | None":
-        """Return the plan for instances that live so much less; None if that is too little to be of use."""
-        minutes = int(self.life_minutes - seconds / 60)
-        return replace(self, life_minutes=minutes) if minutes >= SHORTEST_MINUTES[self.cloud] else None
 
 
 def make_plan(recipe: Recipe, facts: PreflightFacts, present: ExistingCapacity = NO_CAPACITY) -> Plan:
@@ -123,6 +69,12 @@ class _Planner:
         self._subnets = facts.subnets
         self._disk_gib = max(recipe.instances.disk_gib, facts.image.snapshot_gib)
         self._missing = max(0, recipe.instances.maximum - present.count)
+        self._reserved: tuple[ReservedCapacity, ...] = ()
+
+    @property
+    def _paid(self) -> int:
+        """How many instances are to be launched outside of reservations."""
+        return self._missing - sum(one.count for one in self._reserved)
 
     def plan(self) -> Plan:
         recipe, facts = self._recipe, self._facts
@@ -139,6 +91,11 @@ class _Planner:
                 f"disks have {self._disk_gib} GiB instead of {recipe.instances.disk_gib}: image "
                 f"{facts.image.image_id} has a root snapshot of that size"
             )
+        self._reasons += check_placement(recipe.instances, offered, facts.hardware)
+        self._reserved, reasons = take_reserved(
+            recipe, facts, offered=offered, zones=tuple(self._subnets or ()), most=self._missing
+        )
+        self._reasons += reasons
         pools = self._within_quota(pools)
         if Market.SPOT in recipe.instances.markets and facts.scores:
             scores = ", ".join(f"{zone} {score}" for zone, score in sorted(facts.scores.items()))
@@ -164,7 +121,9 @@ class _Planner:
             names_cidrs=facts.names_cidrs,
             workload=describe_workload(recipe),
             life_minutes=life_minutes,
-            hourly_usd=None if ceiling is None else ceiling * recipe.instances.maximum,
+            hourly_usd=None
+            if ceiling is None
+            else ceiling * (recipe.instances.maximum - self._present.reserved - self._missing + self._paid),
             worst_case_usd=self._worst_case(ceiling, life_minutes),
             reasons=tuple(self._reasons),
             keep=recipe.keep.instances,
@@ -173,9 +132,18 @@ class _Planner:
             on_demand_base=recipe.instances.on_demand_base,
             idle_minutes=recipe.budget.idle_minutes,
             max_usd=recipe.budget.max_usd,
-            one_zone=(recipe.workload.elastic is not None or recipe.workload.nodes is not None)
-            and not recipe.instances.spread_zones
-            and recipe.deadline is None,
+            one_zone=bool(recipe.instances.placement_group)
+            or (
+                (recipe.workload.elastic is not None or recipe.workload.nodes is not None)
+                and not recipe.instances.spread_zones
+                and recipe.deadline is None
+            ),
+            reserved=self._reserved,
+            outside_reservations=recipe.instances.reservations is not None,
+            placement_group=recipe.instances.placement_group,
+            efa_interfaces=efa_interfaces(
+                recipe.instances, offered, facts.hardware, public=network.access is Access.PUBLIC
+            ),
             instance_profile=recipe.instances.profile,
             kms_key=recipe.instances.kms_key,
             network=network,
@@ -317,11 +285,13 @@ class _Planner:
         if present.count >= instances.maximum:
             return 0
         base = instances.on_demand_base
+        reserved = self._missing - self._paid
         if not base:
-            return max(1, instances.minimum - present.count)
+            return max(0 if reserved else 1, instances.minimum - present.count - reserved)
         if market is Market.ON_DEMAND:
-            return max(0, base - present.on_demand)
-        return max(1, instances.minimum - base - (present.count - present.on_demand))
+            return max(0, base - present.on_demand - reserved)
+        others = present.count - present.on_demand
+        return max(0 if reserved else 1, instances.minimum - max(base, reserved) - others)
 
     def _life_minutes(self, ceiling: Decimal | None) -> int:
         """Return the minutes after which each new instance ends itself, by the budget in hours and dollars.
@@ -333,12 +303,12 @@ class _Planner:
         self._refuse_short_idle_time()
         minutes = int(budget.max_hours * MINUTES_PER_HOUR)
         if budget.max_usd is not None and new:
-            if ceiling is None or present.committed_usd is None:
+            if (ceiling is None and self._paid) or present.committed_usd is None:
                 raise BudgetError(
                     "budget.max_usd cannot be held: a price is unknown",
                     "give budget.max_hours instead, or other types",
                 )
-            hourly = cost_of_seconds(ceiling, self._disk_gib, region=self._recipe.region) * new
+            hourly = self._usd(ceiling, SECONDS_PER_HOUR)
             left = max(Decimal(0), budget.max_usd - present.committed_usd)
             affordable = int(left / hourly * MINUTES_PER_HOUR)
             if affordable < minutes:
@@ -367,10 +337,16 @@ class _Planner:
     def _worst_case(self, ceiling: Decimal | None, life_minutes: int) -> Decimal | None:
         """Return what the instances cost if nothing but their own timers ends them."""
         committed = self._present.committed_usd
-        if committed is None or ceiling is None:
+        if committed is None or (ceiling is None and self._paid):
             return None
-        one = cost_of_seconds(ceiling, self._disk_gib, life_minutes * 60, region=self._recipe.region)
-        return committed + one * self._missing
+        return committed + self._usd(ceiling, life_minutes * 60)
+
+    def _usd(self, ceiling: Decimal | None, seconds: float) -> Decimal:
+        """Return what all new instances cost for some time; in reservations, their disks and addresses."""
+        region = self._recipe.region
+        reserved = cost_of_seconds(MARGINAL_USD, self._disk_gib, seconds, region=region)
+        paid = cost_of_seconds(ceiling or Decimal(0), self._disk_gib, seconds, region=region)
+        return reserved * (self._missing - self._paid) + paid * self._paid
 
 
 def _highest_ceiling(pools: Sequence[Pool]) -> Decimal | None:

@@ -22,6 +22,7 @@ from dlcloud.core.recipe.account import (
 )
 from dlcloud.core.recipe.network import Network
 from dlcloud.core.recipe.part import Part
+from dlcloud.core.recipe.reservations import RESERVATIONS, AnyReservations
 
 RoleArn = Annotated[str, StringConstraints(pattern=r"^(arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+)?$")]
 Region = Annotated[str, StringConstraints(pattern=r"^([a-z]{2}(-[a-z]+)+-\d)?$")]
@@ -74,6 +75,7 @@ class Profile(Part):
     instance_profile: ProfileName = INSTANCE_PROFILE
     kms_key: KmsKey = KMS_KEY
     permissions_boundary: PolicyArn = BOUNDARY
+    reservations: AnyReservations | None = RESERVATIONS
 
     @model_validator(mode="after")
     def _role_of_its_settings(self) -> "Profile":
@@ -106,7 +108,11 @@ class Profile(Part):
     @property
     def defaults(self) -> dict[str, Any]:
         """Return what recipes have that do not say otherwise, in a recipe's form."""
-        instances = {"profile": self.instance_profile, "kms_key": self.kms_key}
+        instances = {
+            "profile": self.instance_profile,
+            "kms_key": self.kms_key,
+            "reservations": None if self.reservations is None else _texts(self.reservations.model_dump()),
+        }
         values = {
             "region": self.region,
             "network": self._network,

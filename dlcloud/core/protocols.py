@@ -11,6 +11,7 @@ from dlcloud.core.errors import CloudError
 from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.core.own_images import OwnImage
 from dlcloud.core.quota import Usage
+from dlcloud.core.reservations import CapacityReservation
 from dlcloud.core.successors import KnownType
 
 if TYPE_CHECKING:
@@ -98,6 +99,16 @@ class LaunchRequest:
     """The name of an instance profile that exists."""
     kms_key: str = ""
     """The KMS key of the root volume; empty for the account's default key of EBS."""
+    reservation_id: str = ""
+    """The Capacity Reservation to launch into; empty for none."""
+    in_block: bool = False
+    """The reservation is a Capacity Block."""
+    outside_reservations: bool = False
+    """Run in no reservation, although an open one would take the instances."""
+    placement_group: str = ""
+    """The name of a placement group; empty for none."""
+    efa_interfaces: int = 0
+    """Elastic Fabric Adapters of each instance; 0: usual interfaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +223,15 @@ class Cloud(Protocol):
     def prices(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
         """Return the known prices, spot prices by zone."""
 
+    def reservations(self) -> list[CapacityReservation]:
+        """Return the account's Capacity Reservations and Capacity Blocks that are active or scheduled."""
+
+    def create_placement_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
+        """Return the name of the cluster's own placement group, made if it is missing."""
+
+    def delete_placement_group(self, cluster_id: str) -> None:
+        """Delete the cluster's own placement group; no error where there is none."""
+
     def instances(self, cluster_id: str = "") -> list[Instance]:
         """Return the instances that carry the cluster's tag (any managed one without `cluster_id`)."""
 
@@ -236,6 +256,9 @@ class Cloud(Protocol):
 
     def allow_peers(self, security_group_id: str) -> None:
         """Allow the group's instances to reach each other's TCP ports; no error if they already may."""
+
+    def allow_fabric(self, security_group_id: str) -> None:
+        """Allow the group's instances all traffic among themselves, as EFA needs it."""
 
     def launch(self, request: LaunchRequest) -> list[Instance]:
         """Launch between `min_count` and `max_count` instances.

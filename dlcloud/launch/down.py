@@ -14,7 +14,7 @@ from dlcloud.core.wait import wait_until
 from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
-from dlcloud.store.clusters import GROUP, STORAGE_ROLE
+from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
@@ -50,6 +50,8 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
             cloud.delete_launch_templates(cluster.cluster_id)
         hint = f"dlcloud down {cluster.name}"
         _delete_groups(cluster.cluster_id, cloud=cloud, clock=managed.clock, hint=hint)
+        if clusters.intents(cluster.cluster_id, PLACEMENT_GROUP):
+            cloud.delete_placement_group(cluster.cluster_id)
     clusters.set_state(cluster.cluster_id, ClusterState.DOWN, managed.clock.now())
     return clusters.members(cluster.cluster_id)
 
@@ -87,6 +89,9 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
         cloud.delete_interfaces(ids("network-interface"))
         cloud.delete_images(ids("image"))
         cloud.delete_snapshots(ids("snapshot"))
+        for leftover in leftovers:
+            if leftover.kind == "placement-group":
+                cloud.delete_placement_group(leftover.cluster_id)
         for cluster_id in cluster_ids:
             cloud.delete_launch_templates(cluster_id)
             _delete_groups(cluster_id, cloud=cloud, clock=clock, hint="dlcloud gc")

@@ -7,9 +7,11 @@ from dlcloud.core.cluster import ClusterState, Member
 from dlcloud.core.cost import billed_seconds
 from dlcloud.core.errors import CloudError, DlcloudError, UnwritableError
 from dlcloud.core.events import Notice, Warned, stage
+from dlcloud.core.placement import group_name
 from dlcloud.core.plan import Plan, make_plan
 from dlcloud.core.protocols import Account, Refusal
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.recipe.placement import NEW_GROUP
 from dlcloud.core.remote import Connection
 from dlcloud.core.resize import decide
 from dlcloud.core.result import RunState
@@ -27,7 +29,7 @@ from dlcloud.launch.members import (
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
 from dlcloud.launch.storage import describe_storage
-from dlcloud.store.clusters import GROUP
+from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ class Launcher(ManagedCluster):
         facts = run_preflight(
             resized, cloud=self.cloud, account=self.account, cidrs=cidrs, dry_run=is_new
         ).facts()
+        facts = replace(facts, asked_at=self.clock.now())
         if members is None:
             members = self.members() if clusters.has_intents(self.cluster_id) else []
         plan = make_plan(resized, facts, existing_capacity(self, resized, members, facts.prices))
@@ -107,6 +110,7 @@ class Launcher(ManagedCluster):
             self.emit, self.clock, f"launching {plan.max_count} {first.instance_type} ({first.market})"
         ):
             provisioner = self._provisioner(plan)
+            self._connect_closely(plan, provisioner)
             provisioned = provisioner.provision(minimum=plan.min_count)
         # An interrupted resize may have left more than the plan's.
         surplus = decide(
@@ -193,7 +197,19 @@ class Launcher(ManagedCluster):
     def _provisioner(self, plan: Plan) -> Provisioner:
         """Return what requests the plan's instances, its security group made."""
         self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
-        return Provisioner(managed=self, plan=plan, security_group_id=self._create_group(plan.network.vpc_id))
+        group = plan.placement_group if plan.placement_group != NEW_GROUP else group_name(self.cluster_id)
+        group_id = self._create_group(plan.network.vpc_id)
+        return Provisioner(managed=self, plan=plan, security_group_id=group_id, placement_group=group)
+
+    def _connect_closely(self, plan: Plan, provisioner: Provisioner) -> None:
+        """Make the placement group, and allow EFA's traffic, where the plan has them."""
+        if plan.efa_interfaces:
+            self.cloud.allow_fabric(provisioner.security_group_id)
+        if plan.placement_group == NEW_GROUP:
+            clusters, now = self.store.clusters, self.clock.now()
+            intent_id = clusters.begin_intent(self.cluster_id, PLACEMENT_GROUP, "", now)
+            name = self.cloud.create_placement_group(self.cluster_id, self.cluster.tags)
+            clusters.end_intent(intent_id, name, self.clock.now())
 
     def _create_group(self, vpc_id: str) -> str:
         """Return the id of the security group, made if it is missing; the intent of the first is stored."""

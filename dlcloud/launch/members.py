@@ -154,7 +154,13 @@ def existing_capacity(
         disk_gib=managed.cluster.disk_gib,
     )
     on_demand = sum(member.instance.market is Market.ON_DEMAND for member in members)
-    return ExistingCapacity(count=len(members), on_demand=on_demand, committed_usd=committed)
+    reserved = sum(bool(member.instance.reservation_id) for member in members)
+    return ExistingCapacity(
+        count=len(members),
+        on_demand=on_demand,
+        reserved=reserved if recipe.instances.uses_reservations else 0,
+        committed_usd=committed,
+    )
 
 
 def _repeat_terminations(managed: ManagedCluster) -> None:

@@ -43,7 +43,8 @@ class Preflight:
     @property
     def refusal(self) -> CloudError | None:
         """The error of the first required question that was refused, or that the launch would meet."""
-        errors = (self.errors.get(name) for name in REQUIRED)
+        reservations = ["reservations"] if self.recipe.instances.uses_reservations else []
+        errors = (self.errors.get(name) for name in (*REQUIRED, *reservations))
         first = next((error for error in errors if isinstance(error, CloudError)), None)
         return first or (self.launch.refusal if self.launch is not None else None)
 
@@ -75,6 +76,7 @@ class Preflight:
             quotas=self._quotas(),
             subnets=subnets,
             network=answers.get("network"),
+            reservations=answers.get("reservations", ()),
             scores=_scores_by_zone(answers.get("scores", {}), self._zone_ids),
             notes=(
                 *(f"not checked: {error}" for name, error in self.errors.items() if name not in REQUIRED),
@@ -115,6 +117,7 @@ def run_preflight(
     account: Account | None = None,
     cidrs: Sequence[str] = (),
     dry_run: bool = True,
+    ask_reservations: bool = False,
 ) -> Preflight:
     """Ask every question at once; one that is refused stops no other.
 
@@ -123,6 +126,7 @@ def run_preflight(
         cloud: Knows the caller's identity, the offer, the image and the prices.
         account: Knows limits, subnets and scores, which are noted as unknown where it refuses.
         cidrs: The networks that may reach the instances; the own address is asked for if there are none.
+        ask_reservations: List the account's reservations although the recipe uses none.
         dry_run: Ask EC2 whether it would take the launch, too, where there is an account.
     """
     types = recipe.instances.types
@@ -143,6 +147,8 @@ def run_preflight(
     }
     if recipe.network is not None and account is not None:
         questions["network"] = network.value
+    if recipe.instances.uses_reservations or ask_reservations:
+        questions["reservations"] = cloud.reservations
     if account is not None:
         questions |= _account_questions(recipe, account)
     if account is not None and dry_run:

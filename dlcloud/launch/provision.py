@@ -1,7 +1,7 @@
 """Get a plan's instances: round after round, each request under a token that makes it safe to repeat."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from dlcloud.core.attempts import (
@@ -12,6 +12,7 @@ from dlcloud.core.attempts import (
     home_zone,
     next_attempt,
     next_zone,
+    reserved_attempt,
 )
 from dlcloud.core.cluster import Member, client_token
 from dlcloud.core.errors import CapacityError, CloudError, QuotaError
@@ -19,6 +20,7 @@ from dlcloud.core.events import Notice, Warned
 from dlcloud.core.instance import Instance, Market
 from dlcloud.core.plan import Plan
 from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.core.reservations import MARGINAL_USD
 from dlcloud.core.surcharges import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.launch.acquire import write_user_data
 from dlcloud.launch.managed import ManagedCluster
@@ -54,7 +56,9 @@ class Provisioner:
     managed: ManagedCluster
     plan: Plan
     security_group_id: str
+    placement_group: str = ""
     _templates: dict[tuple[str, int], str] = field(default_factory=dict)
+    _withheld: dict[str, int] = field(default_factory=dict)
 
     def provision(self, *, minimum: int) -> Provisioned:
         """Request what the plan's instances lack, market by market; each round completes those before it.
@@ -66,7 +70,7 @@ class Provisioner:
         """
         members = self._find_earlier()
         earlier_ids = frozenset(member.instance.instance_id for member in members)
-        refusals: list[Refusal] = []
+        refusals = self._request_reserved(members)
         for market in self.plan.rounds:
             refusals += self._request_round(market, members)
             if any(refusal.error.is_final for refusal in refusals):
@@ -79,12 +83,35 @@ class Provisioner:
             self.managed.emit(Warned(message=line))
         return provisioned
 
+    def _request_reserved(self, members: list[Member]) -> list[Refusal]:
+        """Request what the plan takes of reservations; what they refuse is not bought instead.
+
+        The plan's price would not hold then: the next plan counts it.
+        """
+        refusals: list[Refusal] = []
+        for reserved in self.plan.reserved:
+            missing = self.plan.max_count - len(members)
+            if missing <= 0:
+                break
+            count = len(self.managed.store.clusters.intents(self.managed.cluster_id, LAUNCH))
+            attempt = reserved_attempt(self.plan, reserved, missing=missing, attempt=count)
+            launched = self._request(attempt)
+            new = self._new_members(launched, members)
+            members += new
+            refusals += launched.refusals
+            self._withheld[reserved.reservation_id] = attempt.count - len(new)
+        return refusals
+
+    def _count_missing(self, members: Sequence[Member]) -> int:
+        """Return how many instances the markets are to give."""
+        return self.plan.max_count - sum(self._withheld.values()) - len(members)
+
     def _request_round(self, market: Market, members: list[Member]) -> list[Refusal]:
         """Request what the plan lacks from one market, add it to the members, and return the refusals."""
         refusals: list[Refusal] = []
         pauses = iter(GROUP_PAUSES_S)
         zone: str | None = first_zone(self.plan, market, members)
-        while zone is not None and (missing := self.plan.max_count - len(members)) > 0:
+        while zone is not None and (missing := self._count_missing(members)) > 0:
             if not has_pools(self.plan, market, on_demand=_on_demand(members)):
                 break
             if self.plan.one_zone and zone == EVERY_ZONE and members:
@@ -131,7 +158,7 @@ class Provisioner:
 
     def _next_attempt(self, members: Sequence[Member], market: Market, *, zone: str) -> LaunchAttempt:
         number = len(self.managed.store.clusters.intents(self.managed.cluster_id, LAUNCH))
-        missing = self.plan.max_count - len(members)
+        missing = self._count_missing(members)
         return next_attempt(
             self.plan, market, missing=missing, on_demand=_on_demand(members), attempt=number, zone=zone
         )
@@ -154,14 +181,14 @@ class Provisioner:
             )
         try:
             if attempt.single:
-                launched = LaunchResult(instances=tuple(managed.cloud.launch(request)))
+                launched = LaunchResult(instances=_in_reservation(managed.cloud.launch(request), attempt))
             else:
                 template = self._template(attempt, request)
                 launched = managed.cloud.launch_fleet(self._fleet_request(attempt, request, template))
         except (CapacityError, QuotaError) as error:
-            name, zone = attempt.pools[0]
+            zone = attempt.pools[0][1]
             launched = LaunchResult(
-                instances=(), refusals=(Refusal(pool=f"{name} {attempt.market}", zone=zone, error=error),)
+                instances=(), refusals=(Refusal(pool=_pool_name(attempt), zone=zone, error=error),)
             )
         except CloudError as error:
             if error.answered:
@@ -221,9 +248,20 @@ class Provisioner:
             security_groups=self.plan.network.groups,
             instance_profile=self.plan.instance_profile,
             kms_key=self.plan.kms_key,
+            reservation_id=attempt.reservation_id,
+            in_block=attempt.in_block,
+            outside_reservations=self.plan.outside_reservations and not attempt.reservation_id,
+            placement_group=self.placement_group,
+            efa_interfaces=self.plan.efa_interfaces,
         )
 
     def _member(self, instance: Instance) -> Member:
+        if instance.reservation_id and self.plan.outside_reservations:
+            return Member(
+                instance=instance,
+                hourly_usd=MARGINAL_USD,
+                price_source=f"marginal: {instance.reservation_id} is paid for anyway",
+            )
         pools = [
             pool
             for pool in self.plan.pools
@@ -236,6 +274,17 @@ class Provisioner:
             price_source=price.source if price else "",
             price_as_of=price.as_of if price else None,
         )
+
+
+def _in_reservation(instances: Sequence[Instance], attempt: LaunchAttempt) -> tuple[Instance, ...]:
+    """Return new instances with the reservation that they were launched into."""
+    name = attempt.reservation_id
+    return tuple(replace(instance, reservation_id=name) if name else instance for instance in instances)
+
+
+def _pool_name(attempt: LaunchAttempt) -> str:
+    name = attempt.pools[0][0]
+    return f"{name} {attempt.reservation_id or attempt.market}"
 
 
 def _on_demand(members: Sequence[Member]) -> int:

@@ -6,16 +6,24 @@ from dlcloud.core.cluster import Member
 from dlcloud.core.cost import exact, money, rounded
 from dlcloud.core.instance import X86_64, Market
 from dlcloud.core.plan import Plan, Pool
+from dlcloud.core.recipe.placement import NEW_GROUP
+from dlcloud.core.reservations import MARGINAL_USD, ReservedCapacity
 from dlcloud.core.resize import Resize
 from dlcloud.core.surcharges import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges
 from dlcloud.report.table import Cell, Report, Section
+
+RESERVED = "reserved"
+"""In place of a market: the instances are taken of a reservation."""
 
 
 def plan_report(plan: Plan, *, command: str = "up", detached: bool = False) -> Report:
     """Return the plan: the pools in the order in which they are tried, with prices, totals and reasons."""
     return Report(
         command=command,
-        records=[_record(plan, pool) for pool in plan.pools],
+        records=[
+            *(_reserved_record(plan, one) for one in plan.reserved),
+            *(_record(plan, pool) for pool in plan.pools),
+        ],
         sections=[_section(plan, detached=detached)],
         empty="",
         extra={"plan": _whole(plan) | {"detached": detached}},
@@ -41,7 +49,10 @@ def _section(plan: Plan, *, detached: bool) -> Section:
     return Section(
         heading=f"plan of {plan.name} on {plan.cloud}",
         titles=("try", "type", "market", "zone", "USD/h each", "price of"),
-        rows=[_row(number, pool) for number, pool in enumerate(plan.pools, start=1)],
+        rows=[
+            *(_reserved_row(number, one) for number, one in enumerate(plan.reserved, start=1)),
+            *(_row(number, pool) for number, pool in enumerate(plan.pools, start=len(plan.reserved) + 1)),
+        ],
         notes=notes,
         numeric=frozenset({4}),
     )
@@ -97,11 +108,34 @@ def _conditions(plan: Plan) -> list[str]:
             "all in one zone as far as it has capacity; traffic between zones, "
             f"{ZONE_TRAFFIC_USD_PER_GB} USD per GB, is not counted"
         )
+    if plan.placement_group:
+        group = "a placement group of its own" if plan.placement_group == NEW_GROUP else plan.placement_group
+        conditions.append(f"near each other, in {group}")
+    if plan.efa_interfaces:
+        conditions.append(f"{plan.efa_interfaces} EFA interface(s) each")
     if Market.SPOT in {pool.market for pool in plan.pools}:
         conditions.append(
             "a spot instance that EC2 interrupts in its first hour is free, but for disk and address"
         )
     return conditions
+
+
+def _reserved_row(number: int, one: ReservedCapacity) -> tuple[str, ...]:
+    reservation = one.reservation
+    source = f"marginal: {one.count} of {reservation.reservation_id}"
+    return (str(number), reservation.instance_type, RESERVED, reservation.zone, "0", source)
+
+
+def _reserved_record(plan: Plan, one: ReservedCapacity) -> dict[str, Cell]:
+    return {
+        "instance_type": one.reservation.instance_type,
+        "market": RESERVED,
+        "zone": one.reservation.zone,
+        "hourly_usd": MARGINAL_USD,
+        "price_as_of": None,
+        "price_source": f"marginal: {one.count} of {one.reservation_id}, which is paid for anyway",
+        "rehearsal": plan.rehearsal,
+    }
 
 
 def _row(number: int, pool: Pool) -> tuple[str, ...]:
@@ -150,6 +184,9 @@ def _whole(plan: Plan) -> dict[str, Cell | list[str]]:
         "idle_minutes": plan.idle_minutes,
         "on_demand_base": plan.on_demand_base,
         "one_zone": plan.one_zone,
+        "reserved": plan.reserved_count,
+        "placement_group": plan.placement_group,
+        "efa_interfaces": plan.efa_interfaces,
         "max_usd": plan.max_usd,
         "rehearsal": plan.rehearsal,
     }
@@ -166,7 +203,9 @@ def resize_report(
         cluster: The cluster's name.
         done: The cluster's instances after the resize; None before it.
     """
-    records = [_member_record("end" if done is None else "ended", member) for member in resize.end]
+    records: list[dict[str, Cell]] = [
+        _member_record("end" if done is None else "ended", member) for member in resize.end
+    ]
     if done is not None:
         records += [_member_record("up", member) for member in done]
     elif plan is not None:
@@ -216,7 +255,7 @@ def _member_record(action: str, member: Member) -> dict[str, Cell]:
         "action": action,
         "instance_id": instance.instance_id,
         "instance_type": instance.instance_type,
-        "market": str(instance.market),
+        "market": RESERVED if instance.reservation_id else str(instance.market),
         "zone": instance.zone,
         "hourly_usd": member.hourly_usd,
     }
@@ -225,7 +264,18 @@ def _member_record(action: str, member: Member) -> dict[str, Cell]:
 def _pool_records(resize: Resize, plan: Plan) -> list[dict[str, Cell]]:
     """Return the pools that are asked, in their order; how many each gives, EC2 decides."""
     markets = {*plan.rounds, *([Market.ON_DEMAND] if resize.on_demand else [])}
-    return [
+    reserved: list[dict[str, Cell]] = [
+        {
+            "action": "launch from",
+            "instance_id": "",
+            "instance_type": one.reservation.instance_type,
+            "market": RESERVED,
+            "zone": one.reservation.zone,
+            "hourly_usd": MARGINAL_USD,
+        }
+        for one in plan.reserved
+    ]
+    return reserved + [
         {
             "action": "launch from",
             "instance_id": "",

@@ -11,6 +11,8 @@ from dlcloud.core.instance import Instance
 from dlcloud.core.outlook import Outlook, read_outlook
 from dlcloud.store.database import Database, read_row
 
+PLACEMENT_GROUP = "placement group"
+"""Intent recorded before a cluster's own placement group is made."""
 RESIZE = "resize"
 """Intent recorded when a cluster is given another size, which is its detail."""
 

@@ -79,6 +79,8 @@ class FakeCloud:
     checkpoints: dict = field(default_factory=dict)
     admitted: list = field(default_factory=list)
     claims: list = field(default_factory=list)
+    capacity_reservations: list = field(default_factory=list)
+    placement_groups: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self._lock = threading.RLock()
@@ -119,6 +121,35 @@ class FakeCloud:
             return [self._as_of(each, now) for each in seen if each.instance.tags.get(tag) == value]
 
         return self._call("instances", list_instances)
+
+    def reservations(self):
+        def list_reservations():
+            return [
+                replace(one, available=one.total - self._used(one.reservation_id))
+                for one in self.capacity_reservations
+            ]
+
+        return self._call("reservations", list_reservations)
+
+    def _used(self, reservation_id):
+        now = self.clock.monotonic()
+        living = [self._as_of(each, now) for each in self._records.values()]
+        return sum(each.alive and each.reservation_id == reservation_id for each in living)
+
+    def create_placement_group(self, cluster_id, tags):
+        name = f"dlcloud-{cluster_id}"
+        return self._call(
+            "create_placement_group", lambda: self.placement_groups.setdefault(name, tags) and name
+        )
+
+    def delete_placement_group(self, cluster_id):
+        def delete():
+            self.placement_groups.pop(f"dlcloud-{cluster_id}", None)
+
+        return self._call("delete_placement_group", delete)
+
+    def allow_fabric(self, security_group_id):
+        return self._call("allow_fabric", lambda: self.rules.add((security_group_id, "fabric")))
 
     def find_security_group(self, cluster_id):
         return self._call("find_security_group", lambda: self.groups[cluster_id])
@@ -356,6 +387,12 @@ class FakeCloud:
         return [pool for pool in request.pools if pool[1] == best]
 
     def _granted(self, request):
+        if request.reservation_id:
+            (one,) = [r for r in self.capacity_reservations if r.reservation_id == request.reservation_id]
+            left = one.total - self._used(one.reservation_id)
+            if left < request.min_count:
+                raise CapacityError("the reservation is full (ReservationCapacityExceeded)")
+            return min(request.max_count, left)
         pool = (request.instance_type, request.zone or self.zones[0], request.market)
         left = self.capacity.get(pool, UNLIMITED)
         if left < request.min_count:
@@ -379,6 +416,7 @@ class FakeCloud:
             state_reason="",
             launched_at=self.clock.now(),
             tags=dict(request.tags),
+            reservation_id=request.reservation_id,
         )
         self._records[instance.instance_id] = _Record(
             instance=instance,

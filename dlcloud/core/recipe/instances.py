@@ -7,6 +7,8 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from dlcloud.core.instance import Market
 from dlcloud.core.recipe.account import INSTANCE_PROFILE, KMS_KEY, KmsKey, ProfileName
 from dlcloud.core.recipe.part import Part, Texts, TypeNames
+from dlcloud.core.recipe.placement import EFA, NEW_GROUP, PLACEMENT_GROUP, PlacementGroupName
+from dlcloud.core.recipe.reservations import RESERVATIONS, AnyReservations
 
 
 class Count(Part):
@@ -69,6 +71,9 @@ class Instances(Part):
     )
     profile: ProfileName = INSTANCE_PROFILE
     kms_key: KmsKey = KMS_KEY
+    reservations: AnyReservations | None = RESERVATIONS
+    placement_group: PlacementGroupName = PLACEMENT_GROUP
+    efa: bool = EFA
 
     @model_validator(mode="after")
     def _base_under_spot(self) -> Self:
@@ -77,6 +82,27 @@ class Instances(Part):
         if self.on_demand_base > self.maximum:
             raise ValueError(f"on_demand_base ({self.on_demand_base}) is more than count ({self.maximum})")
         return self
+
+    @model_validator(mode="after")
+    def _near_each_other(self) -> Self:
+        if self.placement_group and self.spread_zones:
+            raise ValueError("a placement group is in one zone: leave spread_zones or placement_group out")
+        if self.placement_group == NEW_GROUP and self.uses_reservations:
+            raise ValueError(
+                "no reservation is in a new placement group: name that of the reservations; "
+                "instances of a Capacity Block are near each other without one"
+            )
+        return self
+
+    @property
+    def uses_reservations(self) -> bool:
+        """True if reserved capacity is taken first."""
+        return self.reservations is not None and self.reservations.is_used
+
+    @property
+    def own_group(self) -> str:
+        """The name of the placement group of the user's own; empty for none, and for dlcloud's."""
+        return "" if self.placement_group == NEW_GROUP else self.placement_group
 
     @property
     def minimum(self) -> int:

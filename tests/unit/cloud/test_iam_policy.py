@@ -32,6 +32,9 @@ ONLY_BY_PEOPLE = {
     "put_storage_role",
     "delete_control_role",
     "admit_key",
+    "allow_fabric",
+    "create_placement_group",
+    "delete_placement_group",
 }
 # What a controller may do in buckets comes with them: tests/unit/core/test_storage_policy.py.
 MODULES_OF_PEOPLE = {
@@ -213,7 +216,8 @@ def names_shared_things(statement):
     """True for a statement on what a launch only uses, or makes untagged."""
     listed = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
     kinds = {resource.rsplit(":", 1)[-1].split("/")[0] for resource in listed}
-    return kinds <= {"image", "security-group", "snapshot", "spot-instances-request", "subnet", "vpc"}
+    used = {"capacity-reservation", "image", "placement-group", "security-group", "snapshot"}
+    return kinds <= used | {"spot-instances-request", "subnet", "vpc"}
 
 
 def ours_by_path(statement):

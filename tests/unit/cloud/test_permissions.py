@@ -14,6 +14,7 @@ import moto
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
 
 from dlcloud.cloud.account import Account
 from dlcloud.cloud.billing import Billing
@@ -27,6 +28,7 @@ from dlcloud.core.protocols import FleetRequest
 from dlcloud.core.recipe.network import Access, Network
 from dlcloud.local.access import access_requests, spot_role_request
 from dlcloud.local.call import read_call
+from dlcloud.local.placement_groups import PlacementGroup, groups_of
 from dlcloud.local.policy import AccessRequest, is_allowed
 from dlcloud.resources.texts import control_policy, iam_policy
 from tests.authorization_data import resource_types, type_of
@@ -35,6 +37,7 @@ from tests.fakes.samples import cluster
 from tests.unit.cloud.conftest import REGION, cloud_over, request
 
 TYPE = "c7i.xlarge"
+GROUP = "dlcloud-c0ffee"
 POLICIES = {
     "iam_policy.json": [iam_policy()],
     "iam_policy_detach.json": [iam_policy(), iam_policy("iam_policy_detach.json")],
@@ -42,8 +45,10 @@ POLICIES = {
 }
 """A policy, last, with those that it adds to."""
 SHARED = {
+    "capacity-reservation",
     "image",
     "network-interface",
+    "placement-group",
     "security-group",
     "snapshot",
     "spot-instances-request",
@@ -120,6 +125,8 @@ class Tour:
         (instance, *_) = cloud.launch(request(**what))
         self._before_the_launch(request(**{**what, "security_group_id": ""}))
         cloud.launch(request(**what, market=Market.SPOT, client_token="s" * 64))
+        reserved = {"reservation_id": "cr-0123456789abcdef0", "placement_group": GROUP}
+        ask(lambda: cloud.launch(request(**what, **reserved, client_token="r" * 64)))
         name = cloud.create_launch_template(request(**what))
         for spot in (1, 0):
             ask(lambda spot=spot: cloud.launch_fleet(self._fleet(name, spot)))
@@ -161,6 +168,9 @@ class Tour:
             cloud.attach_profile(instance.instance_id, profile)
         cloud.put_tags([instance.instance_id], {"dlcloud:controller": "true", "dlcloud:host-key": "x"})
         ask(lambda: cloud.admit_key(instance, "ubuntu", f"ssh-ed25519 {'A' * 68}"))
+        ask(lambda: cloud.create_placement_group("c0ffee", self.tags))
+        ask(lambda: cloud.allow_fabric(cloud.create_security_group("c0ffee", self.tags)))
+        self._make_placement_group()
         image, snapshot = self._make_images(instance.instance_id)
         ask(cloud.leftovers)
         cloud.delete_images([image])
@@ -171,6 +181,7 @@ class Tour:
         ask(lambda: Billing(self.clients).by_cluster(["c0ffee"], since=clock.now(), now=clock.now()))
         cloud.terminate([instance.instance_id])
         cloud.delete_security_groups("c0ffee")
+        ask(lambda: cloud.delete_placement_group("c0ffee"))
         cloud.delete_control_role("c0ffee")
 
     def _ask_everything(self):
@@ -178,6 +189,7 @@ class Tour:
         questions = [
             lambda: decode(self.clients, "encoded"),
             cloud.identity,
+            cloud.reservations,
             lambda: cloud.hardware([TYPE]),
             lambda: cloud.offered_zones([TYPE]),
             lambda: cloud.hardware([TYPE]),
@@ -225,6 +237,15 @@ class Tour:
         own = answer["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
         self.ec2.create_tags(Resources=[image, own, snapshot], Tags=pairs)
         return image, snapshot
+
+    def _make_placement_group(self):
+        """Make the cluster's placement group, which moto cannot."""
+        backend = ec2_backends[DEFAULT_ACCOUNT_ID][REGION]
+        group = PlacementGroup(
+            backend=backend, name=GROUP, group_id="pg-01234567", arn="", strategy="cluster"
+        )
+        backend.create_tags([group.group_id], dict(self.tags))
+        groups_of(backend)[GROUP] = group
 
     def _fleet(self, name, spot):
         return FleetRequest(

@@ -1,5 +1,7 @@
 """A world in memory: a cloud, a store on disk, and commands that come, are killed, and come again."""
 
+from dataclasses import replace
+
 import pytest
 
 from dlcloud.core.plan import make_plan
@@ -51,7 +53,8 @@ class World:
         )
 
     def plan(self, text=ONE_TYPE, *prices):
-        return make_plan(recipe(text), observed(*prices))
+        facts = replace(observed(*prices), reservations=self.cloud.reservations())
+        return make_plan(recipe(text), facts)
 
     def provisioner(self, text=ONE_TYPE):
         group = self.cloud.create_security_group(self.cluster.cluster_id, self.cluster.tags)

@@ -10,12 +10,15 @@ from dlcloud.core.cluster import ClusterState
 from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 from dlcloud.core.events import Notice, Warned
 from dlcloud.core.instance import Market
+from dlcloud.core.reservations import CapacityReservation
 from dlcloud.launch.acquire import write_user_data
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE
 from tests.unit.launch.conftest import ONE_TYPE
 
 A, B = "us-east-1a", "us-east-1b"
+RESERVED = "cr-0000000000000000a"
+TAKES_RESERVED = ONE_TYPE.replace("  count: 2\n", "  count: 2\n  reservations: open\n")
 ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
 SPOT_FIRST = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot-then-on-demand\n")
 
@@ -292,3 +295,37 @@ def test_nothing_is_launched_once_the_cluster_is_being_terminated(world):
         world.provision()
     assert world.cloud.requests == []
     assert world.clusters.open_intents("c0ffee") == []
+
+
+def reserve(world, **other):
+    values = {"instance_type": "c7i.xlarge", "zone": B, "total": 2, "available": 2, "is_open": True, **other}
+    world.cloud.capacity_reservations = [CapacityReservation(reservation_id=RESERVED, **values)]
+
+
+def test_reserved_instances_come_first_and_cost_nothing_more(world):
+    reserve(world, total=1)
+    members = world.provision(TAKES_RESERVED.replace("count: 2", "count: 3"))
+    assert [member.instance.reservation_id for member in members] == [RESERVED, "", ""]
+    assert [member.hourly_usd for member in members] == [Decimal(0), Decimal("0.1785"), Decimal("0.1785")]
+    first, second = world.cloud.requests
+    assert (first.reservation_id, first.zone, first.outside_reservations) == (RESERVED, B, False)
+    assert (second.reservation_id, second.outside_reservations) == ("", True)
+    assert world.clusters.members("c0ffee")[0].price_source == f"marginal: {RESERVED} is paid for anyway"
+
+
+def test_reservation_that_filled_up_since_the_plan_is_not_bought_instead(world):
+    reserve(world)
+    provisioner = world.provisioner(TAKES_RESERVED)
+    reserve(world, total=0)
+    with pytest.raises(CapacityError, match=f"c7i.xlarge {RESERVED} in {B}"):
+        provisioner.provision(minimum=2)
+    assert world.cloud.alive() == []
+
+
+def test_request_for_reserved_instances_without_answer_is_repeated(world):
+    reserve(world)
+    world.cloud.failures = [Failure("launch", Killed(), after=True)]
+    world.killed_while_provisioning(TAKES_RESERVED)
+    members = world.provision(TAKES_RESERVED)
+    assert [member.hourly_usd for member in members] == [Decimal(0)] * 2
+    assert len(set(world.tokens)) == 1

@@ -1,0 +1,70 @@
+"""Capacity Reservations as EC2 describes them, and the placement groups of clusters."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.requests import tag_specification
+from dlcloud.core.placement import group_name
+from dlcloud.core.recipe.placement import NEW_GROUP
+from dlcloud.core.reservations import LINUX, CapacityReservation
+
+LIVE = ["active", "scheduled"]
+
+
+def list_reservations(clients: Clients) -> list[CapacityReservation]:
+    """Return the reservations that can be used, now or later."""
+    with translate_errors("listing reservations (ec2:DescribeCapacityReservations)"):
+        answers = clients.pages(
+            "ec2",
+            "describe_capacity_reservations",
+            "CapacityReservations",
+            Filters=[{"Name": "state", "Values": LIVE}],
+        )
+    return [read_reservation(answer) for answer in answers]
+
+
+def read_reservation(answer: Mapping[str, Any]) -> CapacityReservation:
+    """Read an answer of DescribeCapacityReservations."""
+    return CapacityReservation(
+        reservation_id=answer["CapacityReservationId"],
+        instance_type=answer["InstanceType"],
+        zone=answer["AvailabilityZone"],
+        total=answer["TotalInstanceCount"],
+        available=answer["AvailableInstanceCount"],
+        state=answer["State"],
+        is_open=answer.get("InstanceMatchCriteria") == "open",
+        is_block=answer.get("ReservationType") == "capacity-block",
+        starts_at=answer.get("StartDate"),
+        ends_at=answer.get("EndDate"),
+        platform=answer.get("InstancePlatform", LINUX),
+        tenancy=answer.get("Tenancy", "default"),
+        group=str(answer.get("PlacementGroupArn") or "").rpartition("/")[2],
+        tags={tag["Key"]: tag["Value"] for tag in answer.get("Tags") or ()},
+    )
+
+
+def create_placement_group(clients: Clients, cluster_id: str, tags: Mapping[str, str]) -> str:
+    """Return the name of a cluster's placement group, made if it is missing."""
+    name = group_name(cluster_id)
+    with translate_errors(
+        f"creating the placement group {name} (ec2:CreatePlacementGroup)",
+        ignore={"InvalidPlacementGroup.Duplicate"},
+    ):
+        clients.get("ec2").create_placement_group(
+            GroupName=name,
+            Strategy=NEW_GROUP,
+            TagSpecifications=[tag_specification("placement-group", tags)],
+        )
+    return name
+
+
+def delete_placement_group(clients: Clients, cluster_id: str) -> None:
+    """Delete a cluster's placement group; its instances are terminated."""
+    name = group_name(cluster_id)
+    with translate_errors(
+        f"deleting the placement group {name} (ec2:DeletePlacementGroup)",
+        ignore={"InvalidPlacementGroup.Unknown"},
+    ):
+        clients.get("ec2").delete_placement_group(GroupName=name)
