@@ -48,7 +48,9 @@ def offer_again(rows: Sequence[ResultRow], matrix: BenchmarkMatrix, view: View) 
         return None
     names = tuple(dict.fromkeys(name for tie in ties for name in tie.types))
     amounts = [tie.usd for tie in ties]
-    cost = "" if None in amounts else f" (about {money(max(usd for usd in amounts if usd is not None))} USD)"
-    if not click.confirm(f"Measure {', '.join(names)} again now{cost}?", default=False, err=True):
+    cost = "" if None in amounts else f", about {money(max(usd for usd in amounts if usd is not None))} USD"
+    samples = max(tie.samples or 0 for tie in ties)
+    question = f"Measure {', '.join(names)} again now ({samples} samples of each setting{cost})?"
+    if not click.confirm(question, default=False, err=True):
         return None
-    return repeat_matrix(matrix, max(tie.samples or 0 for tie in ties), types=names)
+    return repeat_matrix(matrix, samples, types=names)
