@@ -1,8 +1,8 @@
 """The wheel in fresh environments of several Pythons, in a home with spaces and letters beyond ASCII.
 
 DLCLOUD_TEST_INSTALL names the interpreters, with colons between them, such as
-`/usr/bin/python3:python3.13`; the packages come from the index of pip. `uv tool install` is tried where
-DLCLOUD_TEST_UV names uv. A minute or two for each.
+`/usr/bin/python3:python3.13`; the packages come from the index of pip. Where DLCLOUD_TEST_UV names uv, that
+installs, and `uv tool install` is tried, too. A minute or two for each.
 """
 
 import os
@@ -32,9 +32,26 @@ pytestmark = pytest.mark.skipif(not PYTHONS, reason="minutes, and packages: set 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, timeout=TIMEOUT_S)
+    if UV:
+        run(UV, "build", "-q", "--wheel", "--out-dir", folder, ROOT)
+    else:
+        run(sys.executable, "-m", "venv", folder / "venv")
+        run(folder / "venv" / "bin" / "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT)
     return next(folder.glob("*.whl"))
+
+
+def run(*command):
+    subprocess.run([*map(str, command)], check=True, timeout=TIMEOUT_S)
+
+
+def install(python, wheel, environment):
+    """Make an environment with dlcloud in it."""
+    if UV:
+        run(UV, "venv", "-q", "--python", python, environment)
+        run(UV, "pip", "install", "-q", "--python", environment / "bin" / "python", f"{wheel}[local]")
+    else:
+        run(python, "-m", "venv", environment)
+        run(environment / "bin" / "python", "-m", "pip", "install", "-q", f"{wheel}[local]")
 
 
 class Installed:
@@ -81,10 +98,7 @@ class Installed:
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_wheel_runs_in_a_fresh_environment(python, wheel, tmp_path):
     environment = tmp_path / "venv é"
-    # --without-pip: Debian's Python has it in a package of its own.
-    subprocess.run([python, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=TIMEOUT_S)
-    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
-    subprocess.run([*pip, "install", "-q", f"{wheel}[local]"], check=True, timeout=TIMEOUT_S)
+    install(python, wheel, environment)
     lock_folder(environment)  # as a system's administrator installs it
     Installed(tmp_path, str(environment / "bin" / "dlcloud")).walk()
 
