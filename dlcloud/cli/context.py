@@ -9,14 +9,13 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from dlcloud.cli.log_file import log_to_file
 from dlcloud.cli.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
 from dlcloud.core.cluster import DEFAULT_REGION
-from dlcloud.core.errors import CredentialsError, LocalCloudError, RecipeError
+from dlcloud.core.errors import LocalCloudError, RecipeError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Store
@@ -24,10 +23,10 @@ from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 
 if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
+    from dlcloud.cli.account_clients import AccountClients
     from dlcloud.cli.console import Console
     from dlcloud.cloud.account import Account
     from dlcloud.cloud.billing import Billing
-    from dlcloud.cloud.clients import Clients
     from dlcloud.cloud.ec2 import Ec2Cloud
     from dlcloud.cloud.secret_values import SecretValues
     from dlcloud.core.cluster import Cluster
@@ -77,7 +76,6 @@ class Context:
     verbose: bool = False
     clock: SystemClock = field(default_factory=SystemClock)
     _open: ExitStack = field(default_factory=ExitStack)
-    _made_clients: "dict[tuple[str, str, str], Clients]" = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         """Make SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
@@ -113,6 +111,18 @@ class Context:
         return self.console.emit
 
     @cached_property
+    def clients(self) -> "AccountClients":
+        """The boto3 clients of this command."""
+        from dlcloud.cli.account_clients import AccountClients
+
+        return AccountClients(
+            profile=lambda: self.profile,
+            local_site=lambda: self.local_site,
+            console=lambda: self.console,
+            on_instance=bool(self.controller_instance_id),
+        )
+
+    @cached_property
     def clusters(self) -> Clusters:
         return Clusters(self.database)
 
@@ -144,7 +154,7 @@ class Context:
 
     def with_emit(self, emit: "Emit") -> Self:
         """Return this context with another sink of events; it has the same store."""
-        _ = self.store, self.benches
+        _ = self.store, self.benches, self.clients
         other = copy(self)
         vars(other)["emit"] = emit
         return other
@@ -207,7 +217,7 @@ class Context:
         from dlcloud.store.cache import AnswerCache, PriceCache
 
         local = name == "local"
-        clients = self._clients(name, region, profile)
+        clients = self.clients.get(name, region, profile)
         catalog = Catalog()
         answers = AnswerCache(self.database)
         cache = None if local else PriceCache(self.database)
@@ -227,7 +237,7 @@ class Context:
     def secret_values(self, name: str, region: str) -> "SecretValues":
         from dlcloud.cloud.secret_values import SecretValues
 
-        return SecretValues(self._clients(name, region))
+        return SecretValues(self.clients.get(name, region))
 
     def account(self, name: str, region: str, profile: str | None = None) -> "Account":
         """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
@@ -236,7 +246,7 @@ class Context:
         from dlcloud.store.cache import AnswerCache
 
         return Account(
-            clients=self._clients(name, region, profile),
+            clients=self.clients.get(name, region, profile),
             catalog=Catalog(),
             cache=AnswerCache(self.database),
             clock=self.clock,
@@ -245,7 +255,7 @@ class Context:
     def billing(self) -> "Billing":
         from dlcloud.cloud.billing import Billing, billing_region
 
-        return Billing(self._clients("aws", billing_region(self.first_region)))
+        return Billing(self.clients.get("aws", billing_region(self.first_region)))
 
     def dialer(self, cluster: "Cluster") -> "Dialer":
         """Return the connections to a cluster's instances; they are closed with this context."""
@@ -267,14 +277,14 @@ class Context:
         """Return what opens connections to a cluster's instances, the way that its network allows."""
         from dlcloud.cli.routes import route_of_cluster
 
-        clients = partial(self._clients, cluster.cloud, cluster.region, cluster.profile)
+        clients = partial(self.clients.get, cluster.cloud, cluster.region, cluster.profile)
         return route_of_cluster(cluster, clients, inside=bool(self.controller_instance_id))
 
     def route_of_detached(self, detached: "DetachedCluster") -> "Connect":
         """Return what opens connections to the instance that controls a cluster, of whichever machine's."""
         from dlcloud.cli.routes import route_of_detached
 
-        clients = partial(self._clients, detached.cloud, detached.region, detached.profile)
+        clients = partial(self.clients.get, detached.cloud, detached.region, detached.profile)
         return route_of_detached(detached, clients, self.clusters, find_profile(detached.profile))
 
     def admitting_dialer(self, cluster: "Cluster") -> "Dial":
@@ -351,42 +361,6 @@ class Context:
         raise RecipeError(
             f"several clusters are up: {names}", f"name one, as in dlcloud status {chosen[0].name}"
         )
-
-    def _clients(self, name: str, region: str, profile: str | None = None) -> "Clients":
-        """Return the clients of a region and a profile; one set, so that each is made once."""
-        clients = self._made_clients
-        named = profile if profile is not None else self.profile
-        # The local EC2 has keys of its own, and an instance its role.
-        profile = "" if name == "local" or self.controller_instance_id else named
-        key = (name, region, profile)
-        other = next((made for (n, _, p), made in clients.items() if (n, p) == (name, profile)), None)
-        if key not in clients:
-            clients[key] = other.in_region(region) if other else self._make_clients(*key)
-        return clients[key]
-
-    def _make_clients(self, name: str, region: str, profile: str) -> "Clients":
-        from dlcloud.cloud.clients import Clients
-
-        made = Clients(region=region, on_instance=bool(self.controller_instance_id), ask=self._ask_for_code)
-        chosen = find_profile(profile, purpose="the profile of its clusters")
-        if chosen is not None:
-            made.login = chosen.login
-        if name == "local":
-            endpoint = self.local_site.start()
-            made.endpoint_url = endpoint.url
-            if not made.on_instance:
-                made.access_key = endpoint.owner_key()
-        return made
-
-    def _ask_for_code(self, text: str) -> str:
-        """Ask for the MFA code of a profile, beside no other display."""
-        if not sys.stdin.isatty():
-            raise CredentialsError(
-                "the AWS profile asks for an MFA code, and stdin is not a terminal",
-                "run `aws sts get-caller-identity` in one first: its session is used here, too",
-            )
-        with self.console.suspended():
-            return getpass(text)
 
     @cached_property
     def database(self) -> Database:
