@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.complete import complete_clusters
-from dlcloud.cli.options import cidr_option, output_option, verbose_option
+from dlcloud.cli.options import cidr_option, collect_options, output_option, verbose_option
 from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
 from dlcloud.core.events import PREFLIGHT, stage
@@ -23,16 +23,31 @@ if TYPE_CHECKING:
     from dlcloud.launch.launcher import LaunchedMembers, Launcher
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeOptions:
+    """Who may reach new instances, and how many reserved ones stay idle."""
+
+    cidrs: tuple[str, ...]
+    keep_free: int | None
+
+
 @click.command("resize")
 @click.argument("cluster", shell_complete=complete_clusters)
 @click.argument("size", type=click.IntRange(min=1, max=1000))
 @click.option("--dry-run", is_flag=True, help="Show what would be launched and ended; do neither.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
+@click.option(
+    "--keep-free",
+    type=click.IntRange(0, 1000),
+    default=None,
+    help="Of a training with instances.reservations: so many reserved instances stay idle for others.",
+)
 @cidr_option("new instances")
 @output_option
 @verbose_option
+@collect_options("options", ResizeOptions, ("cidrs", "keep_free"))
 def command(
-    *, cluster: str, size: int, dry_run: bool, yes: bool, cidrs: tuple[str, ...], output: str, verbose: bool
+    *, cluster: str, size: int, dry_run: bool, yes: bool, options: ResizeOptions, output: str, verbose: bool
 ) -> int | None:
     """Let CLUSTER have SIZE instances: launch and set up what is missing, or end what is too many.
 
@@ -47,7 +62,12 @@ def command(
         if status is not None:
             return status
         resizer = Resizer(
-            context=context, cluster=context.find_cluster(cluster), size=size, cidrs=cidrs, output=output
+            context=context,
+            cluster=context.find_cluster(cluster),
+            size=size,
+            cidrs=options.cidrs,
+            output=output,
+            keep_free=options.keep_free,
         )
         if dry_run:
             resizer.show()
@@ -65,6 +85,7 @@ class Resizer:
     size: int
     cidrs: tuple[str, ...]
     output: str
+    keep_free: int | None = None
 
     @cached_property
     def recipe(self) -> "Recipe":
@@ -93,6 +114,7 @@ class Resizer:
 
     def show(self) -> None:
         """Print what would be done, as the result."""
+        self._check_keep_free()
         if not self._is_training:
             self._check_state(self.cluster)
         members = self.launcher.members()
@@ -110,6 +132,7 @@ class Resizer:
         from dlcloud.launch.acquire import lock_cluster
         from dlcloud.report.plan import resize_report
 
+        self._check_keep_free()
         if self._is_training:
             self._request_workers()
             return
@@ -134,6 +157,16 @@ class Resizer:
         is_elastic = self.recipe.workload.elastic is not None
         return is_elastic and self.cluster.state is ClusterState.RUNNING
 
+    def _check_keep_free(self) -> None:
+        """Refuse to keep reserved instances free where no controller would do it."""
+        if self.keep_free is None or (self._is_training and self.recipe.instances.uses_reservations):
+            return
+        raise RecipeError(
+            f"--keep-free belongs to a training under way with instances.reservations; {self.cluster.name} "
+            "is none",
+            f"dlcloud resize {self.cluster.name} {self.size}",
+        )
+
     def _check_state(self, cluster: Cluster) -> None:
         """Refuse a cluster that is not up and idle."""
         name = cluster.name
@@ -151,8 +184,15 @@ class Resizer:
 
     def _request_workers(self) -> None:
         """Store the size; the `up` that trains looks at it, and so does the next one after a crash."""
+        from dlcloud.store.clusters import KEEP_FREE
+
         intent_id = self._store_size(self.size)
         message = f"requested {self.size} worker(s) for {self.cluster.name}"
+        if self.keep_free is not None:
+            message += f", {self.keep_free} reserved instance(s) stay free"
+            self.context.clusters.begin_intent(
+                self.cluster.cluster_id, KEEP_FREE, str(self.keep_free), self.context.clock.now()
+            )
         self.context.clusters.end_intent(intent_id, message, self.context.clock.now())
         section = Section(heading="", titles=("done",), rows=[(message,)])
         report = Report(command="resize", records=[{"done": message}], sections=[section], empty="")

@@ -1,7 +1,7 @@
 """The decisions of an elastic run: which workers to replace, when to request instances, which let leave."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -84,6 +84,9 @@ class ScalingDecision:
         reasons: For people.
         market: The only market that is asked; None: those of the recipe, in their order.
         pools: With a market: the names of its pools that are asked.
+        reserved_only: Reservations alone are asked.
+        on_demand_only: On-demand pools alone are asked: another coordinator is needed.
+        causes: Why workers leave, by instance id, if not for the target.
     """
 
     launch: int
@@ -92,6 +95,9 @@ class ScalingDecision:
     reasons: tuple[str, ...]
     market: Market | None = None
     pools: tuple[str, ...] = ()
+    reserved_only: bool = False
+    on_demand_only: bool = False
+    causes: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(
@@ -178,8 +184,19 @@ def _choose_leaving(
     members = [worker.member for worker in staying]
     ending = decide_size(members, target, base=base, rounds=rounds).end if len(members) > target else ()
     surplus = [member.instance.instance_id for member in ending]
+    surplus = _keep_until_replaced(surplus, staying, target)
     if training <= set(surplus):
         # The staying workers still arrive: until they train, only these hold the state.
         surplus = [name for name in surplus if name not in training]
     reasons += [f"{name} leaves: {target} workers are requested" for name in surplus]
     return (*replaced, *surplus), tuple(reasons)
+
+
+def _keep_until_replaced(surplus: Sequence[str], staying: Sequence[Worker], target: int) -> list[str]:
+    """Keep as many training workers as are requested while reserved instances that replace some arrive."""
+    arriving = {worker.instance_id for worker in staying if worker.state is WorkerState.ARRIVING}
+    if not any(worker.member.instance.reservation_id for worker in staying if worker.instance_id in arriving):
+        return list(surplus)
+    training = [name for name in surplus if name not in arriving]
+    spare = max(0, len(staying) - len(arriving) - target)
+    return [name for name in surplus if name in arriving or name in training[:spare]]

@@ -93,7 +93,12 @@ class _Planner:
             )
         self._reasons += check_placement(recipe.instances, offered, facts.hardware)
         self._reserved, reasons = take_reserved(
-            recipe, facts, offered=offered, zones=tuple(self._subnets or ()), most=self._missing
+            recipe,
+            facts,
+            offered=offered,
+            zones=tuple(self._subnets or ()),
+            most=self._missing,
+            strict=not self._present.count,
         )
         self._reasons += reasons
         pools = self._within_quota(pools)

@@ -93,9 +93,11 @@ class Fit:
 
 
 def choose_reservations(
-    choice: Reservations, listed: Sequence[CapacityReservation], fit: Fit
+    choice: Reservations, listed: Sequence[CapacityReservation], fit: Fit, *, strict: bool = True
 ) -> tuple[list[CapacityReservation], list[str]]:
     """Return the reservations that a recipe may launch into, in the order in which they are taken.
+
+    Without `strict`, one that is named and no longer there is no error: the cluster has outlived it.
 
     Returns:
         The reservations, and why others that the recipe means are left out.
@@ -104,7 +106,7 @@ def choose_reservations(
         CloudError: One that is named by its id is not there, or is of another type.
     """
     by_id = {one.reservation_id: one for one in listed}
-    for name in choice.ids:
+    for name in choice.ids if strict else ():
         _refuse_unusable(name, by_id.get(name), fit)
     meant = [one for name in choice.use for one in listed if _is_meant(one, name)]
     reasons = [f"{name}: no reservation has this tag" for name in choice.use if _names_none(name, listed)]

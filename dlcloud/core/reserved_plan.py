@@ -18,7 +18,13 @@ from dlcloud.core.reservations import (
 
 
 def take_reserved(
-    recipe: Recipe, facts: PreflightFacts, *, offered: Sequence[str], zones: Sequence[str], most: int
+    recipe: Recipe,
+    facts: PreflightFacts,
+    *,
+    offered: Sequence[str],
+    zones: Sequence[str],
+    most: int,
+    strict: bool,
 ) -> tuple[tuple[ReservedCapacity, ...], list[str]]:
     """Return what is idle in the recipe's reservations, as far as it suits, and why others do not.
 
@@ -28,6 +34,7 @@ def take_reserved(
         offered: The types that are launched.
         zones: The zones that are known to have a subnet; empty: any.
         most: How many instances are missing.
+        strict: A reservation that is named must be there.
 
     Raises:
         CloudError: A reservation that is named by its id is not there, or is of another type.
@@ -42,7 +49,7 @@ def take_reserved(
         group=instances.own_group,
         ends_after=None if facts.asked_at is None else facts.asked_at + length,
     )
-    chosen, reasons = choose_reservations(choice, facts.reservations, fit)
+    chosen, reasons = choose_reservations(choice, facts.reservations, fit, strict=strict)
     if facts.asked_at is not None:
         chosen = without_ending(chosen, facts.asked_at, BLOCK_MARGIN)
     chosen = [one for one in chosen if one.instance_type in offered]

@@ -43,7 +43,8 @@ def decide(
     """Decide what to launch and what to terminate.
 
     On-demand instances beyond the recipe's base end first, because they stood in for spot and cost the most,
-    then spot, then the base; the newest first. The coordinator, the oldest on-demand one, never ends.
+    then spot, then the base, then reserved ones, which cost nothing more; the newest first. The coordinator,
+    the oldest on-demand one, never ends.
 
     Args:
         living: The cluster's instances.
@@ -91,9 +92,13 @@ def coordinator(living: Sequence[Member]) -> Member | None:
 
 def _ending_order(living: Sequence[Member], base: int) -> list[Member]:
     first = coordinator(living)
-    on_demand, spot = _of_market(living, Market.ON_DEMAND), _of_market(living, Market.SPOT)
-    kept, beyond = on_demand[: max(1, base)], on_demand[max(1, base) :]
-    return [member for member in [*beyond[::-1], *spot[::-1], *kept[::-1]] if member is not first]
+    reserved = [one for one in _of_market(living, Market.ON_DEMAND) if one.instance.reservation_id]
+    paid = [one for one in living if not one.instance.reservation_id]
+    on_demand, spot = _of_market(paid, Market.ON_DEMAND), _of_market(paid, Market.SPOT)
+    least = max(0 if reserved else 1, base - len(reserved))
+    kept, beyond = on_demand[:least], on_demand[least:]
+    order = [*beyond[::-1], *spot[::-1], *kept[::-1], *reserved[::-1]]
+    return [member for member in order if member is not first]
 
 
 def _of_market(members: Sequence[Member], market: Market) -> list[Member]:

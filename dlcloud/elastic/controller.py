@@ -12,13 +12,13 @@ from dlcloud.core.elastic import (
     ScalingDecision,
     WorkerState,
     choose_coordinator,
-    decide,
     minimum_workers,
 )
 from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.core.events import Emit, Notice, Progress, Warned
 from dlcloud.core.protocols import Clock
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.reserved_workers import NO_RESERVED, ScalingInputs, decide_with_reserved
 from dlcloud.core.resize import coordinator
 from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.departures import Departures
@@ -27,6 +27,7 @@ from dlcloud.elastic.program import Coordinator
 from dlcloud.elastic.refusals import final_error
 from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.reserved import ReservationWatch
 from dlcloud.elastic.standbys import Standbys
 from dlcloud.elastic.workers import RecordsReceived, WorkerExited, Workers
 from dlcloud.launch.launcher import LaunchedMembers
@@ -83,6 +84,7 @@ class Controller:
         restored: Committed steps of the checkpoint in S3 that a new run goes on from.
         deadline: Chooses size and markets in place of `target`, where the recipe has a deadline.
         standbys: Keeps instances ready to take over, where one of the cluster's own controls it.
+        reserved: Looks at the recipe's reservations, where it uses some.
         term: Of a controller that took over from one that is lost; 0 for the first one.
     """
 
@@ -98,6 +100,7 @@ class Controller:
     restored: int = 0
     deadline: DeadlineScaler | None = None
     standbys: Standbys | None = None
+    reserved: ReservationWatch | None = None
     term: int = 0
     registry: WorkerRegistry = field(default_factory=WorkerRegistry)
     _workers: Workers = field(init=False)
@@ -258,6 +261,8 @@ class Controller:
 
     def _handle_scale_up(self, finished: ScaleUpFinished) -> None:
         self._is_launching = False
+        if self.reserved is not None:
+            self.reserved.forget()
         if finished.error is not None and not isinstance(finished.error, DlcloudError):
             raise finished.error
         members = [] if finished.grown is None else finished.grown.members
@@ -323,7 +328,7 @@ class Controller:
         if self.deadline is not None and (decision.launch or not self._drained.issuperset(decision.drain)):
             self.deadline.record(decision)
         for name in decision.drain:
-            self._drain(name, target)
+            self._drain(name, decision.causes.get(name) or f"{target} worker(s) are requested")
         if decision.launch:
             self.emit(Notice(message=decision.reasons[-1]))
             self._scale_up(decision)
@@ -336,8 +341,7 @@ class Controller:
         workers, instances = self.registry.workers, self.recipe.instances
         if self.deadline is not None:
             return self.deadline.decide(workers, is_launching=self._is_launching)
-        return decide(
-            workers,
+        inputs = ScalingInputs(
             target=self.target(),
             now=self.clock.now(),
             base=instances.on_demand_base,
@@ -345,6 +349,8 @@ class Controller:
             is_launching=self._is_launching,
             refusals=self._refusals,
         )
+        reserved = NO_RESERVED if self.reserved is None else self.reserved.assess(workers)
+        return decide_with_reserved(workers, inputs, reserved)
 
     def _set_minimum(self, target: int) -> None:
         training = sum(worker.state is WorkerState.TRAINING for worker in self.registry.workers)
@@ -359,11 +365,13 @@ class Controller:
         first = self._failover.coordinator.instance_id
         return [worker.instance_id for worker in workers if worker.instance_id != first]
 
-    def _drain(self, name: str, target: int) -> None:
+    def _drain(self, name: str, cause: str) -> None:
         if name in self._drained:
             return
         self._drained.add(name)
-        self.emit(Notice(message=f"leaves: {target} worker(s) are requested", instance_id=name))
+        self.emit(Notice(message=f"leaves: {cause}", instance_id=name))
+        if self.reserved is not None and self.registry.member(name).instance.reservation_id:
+            self.reserved.return_instance(name)
         is_arriving = self.registry.state(name) is WorkerState.ARRIVING
         self.registry.mark_leaving(name)
         try:

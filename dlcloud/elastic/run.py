@@ -1,22 +1,25 @@
 """Run an elastic training on a cluster that is up: builds its controller."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.deadline_scaling import limit_plan
 from dlcloud.core.elastic import ScalingDecision
 from dlcloud.core.errors import InstanceError
+from dlcloud.core.instance import Market
 from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.plan import Plan
 from dlcloud.core.recipe import Recipe
+from dlcloud.core.reservations import CapacityReservation, Fit, choose_reservations
 from dlcloud.core.storage import run_name
 from dlcloud.elastic.controller import Controller, Post
 from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
 from dlcloud.elastic.program import Coordinator, program_of
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.reserved import ReservationWatch
 from dlcloud.elastic.standbys import Prepare, Standbys
 from dlcloud.elastic.workers import Workers
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
@@ -77,7 +80,11 @@ def train(
         members = launcher.reconcile()
         size = len(members) + decision.launch
         more = launcher.plan(recipe, cidrs=plan.cidrs, size=size, members=members)
-        if decision.market is not None:
+        if decision.reserved_only:
+            more = replace(more, rounds=(), max_count=len(members) + more.reserved_count)
+        elif decision.on_demand_only:
+            more = limit_plan(more, Market.ON_DEMAND, recipe.instances.types, size)
+        elif decision.market is not None:
             more = limit_plan(more, decision.market, decision.pools, size)
         return launcher.grow(more, connected=connected)
 
@@ -102,6 +109,7 @@ def train(
         deadline=scaler,
         registry=registry,
         term=control.term,
+        reserved=_watch_reservations(launcher, recipe),
         # With checkpoints in S3 the instances have a role already, and the next `up` has a checkpoint.
         standbys=None
         if control.prepare is None or recipe.checkpoints is not None
@@ -117,3 +125,20 @@ def train(
         raise InstanceError(message, hint) from error
     if scaler is not None:
         end_deadline(launcher, scaler.deadline)
+
+
+def _watch_reservations(launcher: Launcher, recipe: Recipe) -> ReservationWatch | None:
+    """Return what looks at the recipe's reservations; None where it uses none."""
+    instances, choice = recipe.instances, recipe.instances.reservations
+    if choice is None or not choice.is_used or recipe.deadline is not None:
+        return None
+    fit = Fit(types=instances.types, zones=instances.zones, group=instances.own_group)
+
+    def ask() -> list[CapacityReservation]:
+        return choose_reservations(choice, launcher.cloud.reservations(), fit, strict=False)[0]
+
+    def keep_free() -> int:
+        stored = launcher.store.clusters.keep_free(launcher.cluster_id)
+        return choice.keep_free if stored is None else stored
+
+    return ReservationWatch(ask=ask, keep_free=keep_free, clock=launcher.clock, emit=launcher.emit)

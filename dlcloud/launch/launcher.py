@@ -82,7 +82,9 @@ class Launcher(ManagedCluster):
         clusters = self.store.clusters
         storage = describe_storage(self.cloud, recipe) if members is None else []
         size = size or clusters.size(self.cluster_id)
-        resized = recipe if size is None else recipe.resized(size)
+        resized = (recipe if size is None else recipe.resized(size)).keeping_free(
+            clusters.keep_free(self.cluster_id)
+        )
         # A cluster that has launched may launch.
         is_new = not clusters.has_intents(self.cluster_id)
         facts = run_preflight(

@@ -11,6 +11,8 @@ from dlcloud.core.instance import Instance
 from dlcloud.core.outlook import Outlook, read_outlook
 from dlcloud.store.database import Database, read_row
 
+KEEP_FREE = "keep free"
+"""Intent recorded when a training is to keep reserved instances free; its detail is how many."""
 PLACEMENT_GROUP = "placement group"
 """Intent recorded before a cluster's own placement group is made."""
 RESIZE = "resize"
@@ -141,6 +143,11 @@ class Clusters:
         """Return a cluster's intents of one action, the oldest first."""
         statement = "SELECT * FROM intents WHERE cluster_id = ? AND action = ? ORDER BY intent_id"
         return [read_row(Intent, row) for row in self._database.read(statement, cluster_id, action)]
+
+    def keep_free(self, cluster_id: str) -> int | None:
+        """Return how many reserved instances the last resize said to keep free; None: the recipe's."""
+        intents = self.intents(cluster_id, KEEP_FREE)
+        return int(intents[-1].detail) if intents else None
 
     def size(self, cluster_id: str) -> int | None:
         """Return the size of the last resize; None: the recipe's."""

@@ -154,6 +154,10 @@ class Recipe(Part):
         is_one_job = self.workload.elastic is not None or self.workload.nodes
         if self.instances.spread_zones and not is_one_job:
             raise ValueError("spread_zones belongs to one job over instances; others always may be spread")
+        if self.deadline is not None and self.instances.uses_reservations:
+            raise ValueError(
+                "a deadline chooses between spot and on-demand: leave instances.reservations out"
+            )
         if self.keep.all_nodes and not self.workload.nodes:
             raise ValueError("keep.all_nodes belongs to workload.nodes: all")
         if self.workload.elastic is not None and not fixed:
@@ -167,6 +171,15 @@ class Recipe(Part):
             "on_demand_base": min(self.instances.on_demand_base, count),
         }
         return self.model_copy(update={"instances": self.instances.model_copy(update=instances)})
+
+    def keeping_free(self, count: int | None) -> Self:
+        """Return the recipe with another number of reserved instances that stay idle; None: its own."""
+        reservations = self.instances.reservations
+        if reservations is None or count is None:
+            return self
+        kept = reservations.model_copy(update={"keep_free": count})
+        instances = self.instances.model_copy(update={"reservations": kept})
+        return self.model_copy(update={"instances": instances})
 
     @property
     def hash(self) -> str:

@@ -1,7 +1,9 @@
 """The controller of an elastic run: replacements, control files, messages, and the end."""
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -10,13 +12,17 @@ from dlcloud.core.elastic import WorkerState
 from dlcloud.core.errors import CloudError, InstanceError, RemoteCommandError
 from dlcloud.core.events import Warned
 from dlcloud.core.instance import Market
+from dlcloud.core.reservations import CapacityReservation
+from dlcloud.core.reserved_workers import NO_RESERVED
 from dlcloud.core.result import RunState
 from dlcloud.elastic.controller import MOST_FAILURES, Controller
+from dlcloud.elastic.reserved import ReservationWatch
 from dlcloud.elastic.workers import DRAINED, RecordsReceived, WorkerExited
 from dlcloud.launch.launcher import LaunchedMembers
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, THEN, cluster, instance, recipe, run
 
+RESERVED = "cr-0000000000000000a"
 TRAINS = RECIPE.replace("count: 2", "count: {min: 1, max: 3}\n  market: spot\n  on_demand_base: 1").replace(
     "benchmark: quantization", "command: python3 train.py\n  elastic: {}"
 )
@@ -438,3 +444,73 @@ def test_a_later_controller_knows_the_requests_to_an_earlier_one():
     world.go()
     assert world.controller.registry.step == 7
     assert world.controller.registry.state("i-2") is WorkerState.GONE
+
+
+class FakeReservations:
+    """Reservations with so many idle instances, of which some are to stay free."""
+
+    def __init__(self, idle, keep_free=0):
+        self.idle, self.keep_free = idle, keep_free
+
+    def ask(self):
+        values = {"instance_type": "c7i.xlarge", "zone": "us-east-1a", "total": 9, "available": self.idle}
+        return [CapacityReservation(reservation_id=RESERVED, **values)]
+
+
+def reserved_member(number):
+    made = replace(member(number, Market.ON_DEMAND).instance, reservation_id=RESERVED)
+    return Member(instance=made, hourly_usd=Decimal(0))
+
+
+def watched(script, reservations, **other):
+    world = World(script, **other)
+    controller = world.controller
+    controller.reserved = ReservationWatch(
+        ask=reservations.ask,
+        keep_free=lambda: reservations.keep_free,
+        clock=controller.clock,
+        emit=world.events.append,
+        start=lambda work: work(),
+    )
+    return world
+
+
+def test_reserved_instances_go_back_while_another_user_finds_too_few_idle():
+    team = [member(0, Market.ON_DEMAND), member(1), reserved_member(2)]
+    script = {name: [reports(name, step(1))] for name in ("i-0", "i-1", "i-2")}
+    script["i-2 resize"] = [reports("i-2", event("drained", step=2)), ends("i-2", DRAINED)]
+    script["i-3"] = [reports("i-0", DONE), *(ends(name) for name in ("i-0", "i-1", "i-3"))]
+    world = watched(script, FakeReservations(idle=0, keep_free=1)).go(team)
+    assert world.workers.drained == ["i-2"]
+    assert f"leaves: another user needs an instance of {RESERVED}" in world.messages
+    assert world.asked == [1]
+
+
+def test_reservations_that_cannot_be_listed_are_reported_once():
+    events, clock = [], FakeClock()
+
+    def ask():
+        raise CloudError("listing reservations: denied")
+
+    watch = ReservationWatch(
+        ask=ask, keep_free=lambda: 0, clock=clock, emit=events.append, start=lambda work: work()
+    )
+    for _ in range(3):
+        assert watch.assess([]) == NO_RESERVED
+        clock.advance(60)
+    assert [type(event) for event in events] == [Warned]
+
+
+def test_what_was_listed_before_a_launch_does_not_count_after_it():
+    reservations, clock, asked = FakeReservations(idle=2), FakeClock(), []
+    watch = ReservationWatch(
+        ask=reservations.ask, keep_free=lambda: 0, clock=clock, emit=print, start=asked.append
+    )
+    assert watch.assess([]) == NO_RESERVED  # listed from a thread
+    asked[0]()
+    assert watch.assess([]).idle == 2
+    watch.forget()
+    reservations.idle = 0
+    assert watch.assess([]) == NO_RESERVED
+    asked[1]()
+    assert watch.assess([]).idle == 0
