@@ -101,6 +101,7 @@ class NodesRunner:
     def _send(self, members: Sequence[Member]) -> list[Node]:
         """Set all instances up, send each what it runs, and store the runs that are about to start."""
         runner, setup_at = self.runner, self.runner.managed.clock.now()
+        runner.expect(len(members))
         if len(members) > 1:
             runner.allow_peers()
         pythons = self._on_all(members, lambda member: runner.prepare(self._jobs.connect(member), member))
@@ -114,7 +115,7 @@ class NodesRunner:
 
         def send(node: Node) -> None:
             connection, folder = self._jobs.connect(node.member), folder_of(node.run)
-            runner.send_files(connection, node.run)
+            runner.send_files(connection, node.run, node.member)
             connection.send_bytes(secret, f"{folder}/{KEY}", mode=0o600)
             command = self._command(node, nodes, pythons[node.run.rank])
             connection.send_bytes(command.encode(), f"{folder}/command")

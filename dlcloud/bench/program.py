@@ -5,6 +5,7 @@ import json
 import shlex
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.recipe import Recipe, Workload
 from dlcloud.core.scaling import nodes_name
+from dlcloud.core.sent_files import SentFile
 from dlcloud.launch.files import check_files
 from dlcloud.launch.remote_jobs import RECORDS
 from dlcloud.launch.setup import OLDEST_PYTHON
+from dlcloud.ssh.tree import list_entries
 
 EARLIER = "earlier.jsonl"
 """Records of cases that an interrupted run had measured; they are not measured again."""
@@ -167,6 +170,14 @@ def _files(workload: Workload, recipe_folder: Path) -> Path | None:
         )
     check_files(path)
     return path
+
+
+@cache
+def list_package(package: Path) -> tuple[SentFile, ...]:
+    """Return the files of a program's package that are sent."""
+    return tuple(
+        replace(entry, size=entry.path.stat().st_size) for entry in list_entries(package, only=is_sent)
+    )
 
 
 def is_sent(path: Path) -> bool:

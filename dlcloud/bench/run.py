@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.bench.live import LiveOutput
-from dlcloud.bench.program import EARLIER, Program, is_sent
+from dlcloud.bench.program import EARLIER, Program, is_sent, list_package
 from dlcloud.core.cluster import Member
 from dlcloud.core.events import Notice, Progress, Warned, stage
 from dlcloud.core.job_environment import JobEnvironment
@@ -17,15 +17,17 @@ from dlcloud.core.recipe import Recipe
 from dlcloud.core.remote import Connection
 from dlcloud.core.result import Run, RunState
 from dlcloud.core.resume import FinishedCase, finished_cases, resumable_runs
+from dlcloud.core.sent_files import FileSet
 from dlcloud.core.untrusted import number_or_none
 from dlcloud.launch.container import send_command
-from dlcloud.launch.files import send_files
+from dlcloud.launch.files import check_files, send_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.peers import Peer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
+from dlcloud.launch.sharing import Sharing
 from dlcloud.launch.storage import Storage, peer_of
 from dlcloud.system.parallel import all_or_raise, fan_out
 
@@ -56,12 +58,16 @@ class Runner:
     _prices: PriceLookup = field(init=False)
     _jobs: RemoteJobs = field(init=False)
     _storage: Storage = field(init=False)
+    _sharing: Sharing = field(init=False)
+    _files: list[FileSet] = field(default_factory=list, init=False)
+    _files_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _earlier: dict[str, list[FinishedCase]] = field(default_factory=dict, init=False)
     _earlier_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud))
         object.__setattr__(self, "_jobs", RemoteJobs(managed=self.managed))
+        object.__setattr__(self, "_sharing", Sharing(allow=self.allow_peers))
         storage = Storage(managed=self.managed, recipe=self.recipe, recipe_folder=self.recipe_folder)
         object.__setattr__(self, "_storage", storage)
 
@@ -78,8 +84,13 @@ class Runner:
         """
         if len(members) > 1 and any(not item.is_remote for item in self.recipe.data):
             self.allow_peers()
+        self.expect(len(members))
         outcomes = fan_out(self._run, members, width=max(1, len(members)))
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
+
+    def expect(self, count: int) -> None:
+        """State how many instances will run the program."""
+        self._sharing.expect(count)
 
     def allow_peers(self) -> None:
         """Let the instances reach each other."""
@@ -120,7 +131,7 @@ class Runner:
         setup_at = self.managed.clock.now()
         python = self.prepare(connection, member)
         run = self._jobs.new_run(member, self.workload, image_id=self.image_id, setup_at=setup_at)
-        self._send_program(connection, run, python)
+        self._send_program(connection, run, member, python)
         self.managed.store.runs.add(run)
         return run
 
@@ -137,18 +148,31 @@ class Runner:
         self._storage.bring(connection, member, self._peer(member))
         return python
 
-    def send_files(self, connection: Connection, run: Run) -> None:
+    def send_files(self, connection: Connection, run: Run, member: Member) -> None:
         """Send the benchmarks and the user's files to a run's folder."""
         folder = folder_of(run)
-        connection.send_tree(self.program.package, f"{folder}/benchmarks", only=is_sent)
+        peer = peer_of(member, partial(self._jobs.connect, member))
+        send = partial(self._sharing.send, connection, peer)
+        if self._sharing.is_used:
+            send(list_package(self.program.package), f"{folder}/benchmarks")
+        else:
+            connection.send_tree(self.program.package, f"{folder}/benchmarks", only=is_sent)
         if self.program.files is not None:
-            clock, emit = self.managed.clock, self.managed.emit
-            send_files(connection, self.program.files, f"{folder}/work", clock=clock, emit=emit)
+            clock, emit, source = self.managed.clock, self.managed.emit, self.program.files
+            files = self._list_files(source)
+            send_files(connection, source, f"{folder}/work", clock=clock, emit=emit, files=files, send=send)
         self._storage.link(connection, f"{folder}/work")
 
-    def _send_program(self, connection: Connection, run: Run, python: str) -> None:
+    def _list_files(self, source: Path) -> FileSet:
+        """Return the user's files, listed once for all instances."""
+        with self._files_lock:
+            if not self._files:
+                self._files.append(check_files(source))
+            return self._files[0]
+
+    def _send_program(self, connection: Connection, run: Run, member: Member, python: str) -> None:
         folder = folder_of(run)
-        self.send_files(connection, run)
+        self.send_files(connection, run, member)
         earlier = self._earlier_records(run)
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")

@@ -260,7 +260,9 @@ class Context:
     def dialer(self, cluster: "Cluster") -> "Dialer":
         """Return the connections to a cluster's instances; they are closed with this context."""
         from dlcloud.ssh.dial import Dialer
+        from dlcloud.system.open_files import allow_many_files
 
+        allow_many_files()
         secret = self.paths.host_secret(cluster.cluster_id)
         dialer = Dialer(
             key_path=self.paths.key(cluster.cluster_id),

@@ -40,6 +40,9 @@ NO_TEMPLATE = {
     "InvalidLaunchTemplateName.NotFoundException",
     "InvalidLaunchTemplateId.NotFoundException",
 }
+ENDS_A_CALL = 500
+"""Source: EC2 API reference, TerminateInstances: up to 1,000 ids, and rather fewer."""
+MOST_NAMED = 5
 FLEETS_A_CALL = 25  # Source: EC2 API reference, DeleteFleets: instant fleets a request
 
 
@@ -233,18 +236,22 @@ class Ec2Cloud:
                 self._clients.get("ec2").delete_launch_template(LaunchTemplateName=name)
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
-        if not instance_ids:
-            return
-        with translate_errors(f"terminating {', '.join(instance_ids)} (ec2:TerminateInstances)"):
+        for start in range(0, len(instance_ids), ENDS_A_CALL):
+            self._terminate(list(instance_ids[start : start + ENDS_A_CALL]))
+
+    def _terminate(self, instance_ids: list[str]) -> None:
+        shown = ", ".join(instance_ids[:MOST_NAMED])
+        more = f" and {len(instance_ids) - MOST_NAMED} more" if len(instance_ids) > MOST_NAMED else ""
+        with translate_errors(f"terminating {shown}{more} (ec2:TerminateInstances)"):
             try:
-                self._clients.get("ec2").terminate_instances(InstanceIds=list(instance_ids))
+                self._clients.get("ec2").terminate_instances(InstanceIds=instance_ids)
             except ClientError as error:
                 if error_code(error) != "InvalidInstanceID.NotFound":
                     raise
-                # EC2 refuses the whole call for one id that is gone: each id gets a call of its own.
-                if len(instance_ids) > 1:
-                    for instance_id in instance_ids:
-                        self.terminate([instance_id])
+                # EC2 refuses the whole call for one id that is gone: halves are asked for, down to that id.
+                middle = len(instance_ids) // 2
+                for part in (instance_ids[:middle], instance_ids[middle:]) if middle else ():
+                    self._terminate(part)
 
     def regions(self) -> list[str]:
         with translate_errors("listing regions (ec2:DescribeRegions)"):

@@ -1,6 +1,6 @@
 """What the floors above know of an instance as a machine to talk to."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -106,6 +106,26 @@ class Connection(Protocol):
         Raises:
             RemoteCommandError: The instance could not write it.
             UnreachableError: The connection broke; the file is as it was.
+        """
+
+    def send_contents(self, contents: Mapping[str, bytes], target: str) -> None:
+        """Write small files into the folder `target` on the instance (made if missing), each one whole.
+
+        Args:
+            contents: By name, without folders.
+            target: As of `send_tree`.
+
+        Raises:
+            RemoteCommandError: The instance could not write them.
+            UnreachableError: The connection broke; each file is as it was, or as it is to be.
+        """
+
+    def pipe(self, command: str, pieces: Iterable[bytes]) -> None:
+        """Run a shell command on input that comes in pieces.
+
+        Raises:
+            RemoteCommandError: It ended with a status other than 0.
+            UnreachableError: The connection broke.
         """
 
     def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 import json
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dlcloud.core.errors import RemoteCommandError
@@ -37,14 +38,30 @@ def check_files(source: Path) -> FileSet:
     return files
 
 
-def send_files(connection: Connection, source: Path, work: str, *, clock: Clock, emit: Emit) -> None:
+Send = Callable[..., None]
+"""`Connection.send_files`, or what takes its arguments and sends them in another way."""
+
+
+def send_files(
+    connection: Connection,
+    source: Path,
+    work: str,
+    *,
+    clock: Clock,
+    emit: Emit,
+    files: FileSet | None = None,
+    send: Send | None = None,
+) -> None:
     """Send a folder's content, or one file, to the folder `work` of a run.
+
+    `files` is its list, where it was read before; `send` copies what is to be sent.
 
     Raises:
         RecipeError: As `check_files`.
         RemoteCommandError, UnreachableError: The instance could not take it.
     """
-    files, now_ns = check_files(source), time.time_ns()
+    files, now_ns = files or check_files(source), time.time_ns()
+    send = send or connection.send_files
     instance_id = connection.endpoint.instance_id
     connection.send_bytes(template("files.py").encode(), PROGRAM)
     stamps = _manifest(connection)
@@ -55,7 +72,7 @@ def send_files(connection: Connection, source: Path, work: str, *, clock: Clock,
         with stage(emit, clock, _describe(files, changes), instance_id=instance_id):
             connection.check(f"{RUN} remove {COPY}", stdin=json.dumps(names).encode())
             reporter = _Reporter(clock, emit, instance_id, total=sum(entry.size for entry in changes.sent))
-            connection.send_files(changes.sent, f"{COPY}/tree", on_sent=reporter.add)
+            send(changes.sent, f"{COPY}/tree", on_sent=reporter.add)
     manifest = {SOURCE: str(source.resolve()), **files.manifest(now_ns)}
     connection.check(f"{RUN} finish {COPY} {shlex.quote(work)}", stdin=json.dumps(manifest).encode())
 

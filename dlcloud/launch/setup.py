@@ -4,6 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 
 from dlcloud.core.errors import DlcloudError, RemoteCommandError
 from dlcloud.core.events import Emit, Notice, stage
@@ -57,8 +59,7 @@ def prepare(
         RemoteCommandError: A command failed; the message carries the end of what it printed.
     """
     instance_id = connection.endpoint.instance_id
-    for name in ("environment.py", "job.py", "apt.sh"):
-        connection.send_bytes(template(name).encode(), f"{FOLDER}/{name}")
+    connection.send_contents(_programs(), FOLDER)
     if setup.commands.strip() and _ran_in_image(connection, setup):
         message = "the set-up commands were run when its image was made, and are not repeated"
         emit(Notice(message=message, instance_id=instance_id))
@@ -84,6 +85,13 @@ def prepare(
     if answer.get("reused"):
         emit(Notice(message=f"environment {key} was built before and is used again", instance_id=instance_id))
     return str(answer["python"])
+
+
+@cache
+def _programs() -> Mapping[str, bytes]:
+    """Return what is run on every instance."""
+    names = ("environment.py", "job.py", "apt.sh", "peer.py")
+    return MappingProxyType({name: template(name).encode() for name in names})
 
 
 def _run_commands(connection: Connection, setup: Setup, *, clock: Clock, emit: Emit) -> None:

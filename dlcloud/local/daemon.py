@@ -4,7 +4,6 @@ import gc
 import json
 import logging
 import os
-import resource
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,10 +13,10 @@ from pathlib import Path
 from dlcloud.local.images import IMAGES
 from dlcloud.local.site_files import SitePaths
 from dlcloud.system.files import FileLock
+from dlcloud.system.open_files import allow_many_files
 
 _LOG_BYTES = 2_000_000
 _OLD_LOGS = 1
-_FILES = 10_240
 _BUFFERED_OBJECT = 64 * 1024
 
 log = logging.getLogger("dlcloud.local.daemon")
@@ -80,7 +79,7 @@ def _prepare_moto(paths: SitePaths) -> None:
     objects = paths.folder / "objects"
     objects.mkdir(exist_ok=True)
     tempfile.tempdir = str(objects)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    allow_many_files()
     os.environ.update(
         MOTO_S3_DEFAULT_KEY_BUFFER_SIZE=str(_BUFFERED_OBJECT),
         MOTO_AMIS_PATH=str(images),
@@ -89,13 +88,6 @@ def _prepare_moto(paths: SitePaths) -> None:
         MOTO_ENABLE_KEYPAIR_VALIDATION="true",
         MOTO_DISABLE_GLOBAL_CORS="true",
     )
-
-
-def _most_files() -> int:
-    """Return how many files the daemon may have open; macOS refuses more than it has, whatever the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    return max(soft, most) if soft != resource.RLIM_INFINITY else soft
 
 
 if __name__ == "__main__":

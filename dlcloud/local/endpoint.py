@@ -30,6 +30,7 @@ from dlcloud.local.faults import FaultInjector
 from dlcloud.local.firewall import GROUP_ACTIONS
 from dlcloud.local.fleets import POOL_ERROR_HEADER, is_pool_error
 from dlcloud.local.instances import Instances
+from dlcloud.local.limits import limit_refusal
 from dlcloud.local.moto_app import Wsgi
 from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
 from dlcloud.local.s3.front import S3Front, error_reply
@@ -137,6 +138,7 @@ class Endpoint:
         refusal = (
             (caller and call_refusal(call, caller))
             or trust_refusal(call, caller.arn if caller else "")
+            or limit_refusal(call)
             or self.visibility.refusal(call)
         )
         if refusal is not None:

@@ -3,7 +3,7 @@
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -88,6 +88,16 @@ class SshConnection:
 
     def send_bytes(self, content: bytes, target: str, *, mode: int = 0o644) -> None:
         copy.send_bytes(self, content, target, mode=mode)
+
+    def send_contents(self, contents: Mapping[str, bytes], target: str) -> None:
+        copy.send_contents(self, contents, target)
+
+    def pipe(self, command: str, pieces: Iterable[bytes]) -> None:
+        def feed(write: Write) -> None:
+            for piece in pieces:
+                write(piece)
+
+        self.feed(command, feed)
 
     def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
         return fetch.fetch_files(self, folder, patterns, target, compress=self._compress)

@@ -4,14 +4,15 @@ The instance needs a POSIX shell, find, and GNU or BSD tar.
 """
 
 import gzip
+import hashlib
 import io
 import secrets
 import shlex
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
 
 from dlcloud.core.errors import RecipeError, RemoteCommandError
 from dlcloud.core.remote import Endpoint
@@ -63,6 +64,41 @@ def send_files(
     # -o: what is unpacked belongs to the user who logs in, root included.
     command = f"mkdir -p {folder} && tar -x{'z' if compress else ''}of - -C {folder}"
     shell.feed(command, lambda write: _pack(files, write, on_sent=on_sent, compress=compress))
+
+
+def send_contents(shell: Shell, contents: Mapping[str, bytes], target: str) -> None:
+    """Write small files into a folder, each whole; see `core.remote.Connection`."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as packed:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), _FILE_MODE
+            packed.addfile(member, io.BytesIO(content))
+    folder = not_an_option(target)
+    into, part = shlex.quote(folder), shlex.quote(f"{folder}/{secrets.token_hex(4)}.part")
+    # A broken connection looks like the end of the input, so the files are counted.
+    shell.check(
+        f"mkdir -p {part} && tar -xof - -C {part} && set -- {part}/* && [ $# -eq {len(contents)} ] && "
+        f'mv -f "$@" {into}/ && rmdir {part} || {{ rm -rf {part}; exit 1; }}',
+        stdin=archive.getvalue(),
+    )
+
+
+def pack_files(files: Sequence[SentFile], archive: IO[bytes]) -> str:
+    """Write listed files to a compressed tar archive; return its SHA-256.
+
+    Raises:
+        RecipeError: A file cannot be read.
+    """
+    digest = hashlib.sha256()
+
+    def write(piece: bytes) -> None:
+        digest.update(piece)
+        archive.write(piece)
+
+    _pack(files, write, on_sent=None, compress=True)
+    archive.flush()
+    return digest.hexdigest()
 
 
 def send_bytes(shell: Shell, content: bytes, target: str, *, mode: int) -> None:

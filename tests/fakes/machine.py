@@ -109,6 +109,13 @@ class FakeConnection:
         self._alive()
         self.machine.files[target] = (content, mode)
 
+    def send_contents(self, contents, target):
+        for name, content in contents.items():
+            self.send_bytes(content, f"{target}/{name}")
+
+    def pipe(self, command, pieces):
+        self.check(command, stdin=b"".join(pieces))
+
     def fetch_files(self, folder, patterns, target):
         self._alive()
         brought = []

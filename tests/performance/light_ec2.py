@@ -15,6 +15,7 @@ the file LIGHT_RECORDS. Copies from one instance to another are made in memory.
 """
 
 import asyncio
+import hashlib
 import io
 import json
 import os
@@ -91,6 +92,7 @@ class Files:
         return running
 
 
+HOSTS: dict[str, Files] = {}
 INSTANCES: dict[str, Files] = {}
 Work = Callable[[Files, "re.Match[str]", bytes], Coroutine[Any, Any, bytes]]
 
@@ -119,6 +121,44 @@ async def unpack(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
     """Unpack an archive."""
     files.unpack(match[1], stdin)
     return b""
+
+
+async def write_several(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
+    """Write small files."""
+    files.unpack(match[1], stdin)
+    return b""
+
+
+async def keep(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
+    """Keep an archive for others, and unpack it."""
+    files.content |= {f"{match[1]}/archive": stdin, f"{match[1]}/complete": b""}
+    return await unpack_verified(files, match[1], match[2], match[3])
+
+
+async def unpack_verified(files: Files, folder: str, digest: str, target: str) -> bytes:
+    """Unpack an archive that has the digest."""
+    archive = files.content[f"{folder}/archive"]
+    if hashlib.sha256(archive).hexdigest() != digest:
+        raise CommandError("another archive")
+    files.unpack(target, archive)
+    return b""
+
+
+async def offer(files: Files, _match: "re.Match[str]", stdin: bytes) -> bytes:
+    """Offer an archive; it is copied in memory, so that any port will do."""
+    order = json.loads(stdin)
+    if f"{order['folder']}/{order['name']}/complete" not in files.content:
+        raise CommandError("there is none")
+    return b'{"port": 1}\n'
+
+
+async def take(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
+    """Copy an archive from another instance, and unpack it."""
+    order = json.loads(stdin)
+    folder = f"{order['folder']}/{order['name']}"
+    for name in ("archive", "complete"):
+        files.content[f"{folder}/{name}"] = HOSTS[order["host"]].content[f"{folder}/{name}"]
+    return await unpack_verified(files, folder, match[1], match[2])
 
 
 async def find(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
@@ -175,6 +215,7 @@ async def finish(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
     return b""
 
 
+UNPACK = r"echo '(\w+)  \S+' \| sha256sum -c --status && mkdir -p (\S+) && tar -xzof \S+ -C \S+"
 JOB = r"python3 -I -S dlcloud/job\.py"
 FILES = r"python3 -I -S dlcloud/files\.py"
 COMMANDS: list[tuple[str, Work]] = [
@@ -182,6 +223,10 @@ COMMANDS: list[tuple[str, Work]] = [
     (r"cat (\S+)", show),
     (r".* -eq (\d+) \] && chmod \S+ \S+ && mv -f \S+ (\S+) \|\| .*", write),
     (r"mkdir -p (\S+) && tar -xz?of - -C \S+", unpack),
+    (r'mkdir -p (\S+)/\w+\.part && tar -xof .* mv -f "\$@" .*', write_several),
+    (rf"mkdir -p (\S+) && cat > .* && {UNPACK}", keep),
+    (r"python3 -I -S dlcloud/peer\.py serve", offer),
+    (rf"python3 -I -S dlcloud/peer\.py fetch && {UNPACK}", take),
     (r"cd (\S+) && find \. -type f -print0", find),
     (r"cd (\S+) && tar -cf - --null -T -", pack),
     (rf"{JOB} start (\S+)(?: -)?", start),
@@ -193,7 +238,7 @@ COMMANDS: list[tuple[str, Work]] = [
 ]
 
 
-WITH_INPUT = {write, unpack, pack, finish}
+WITH_INPUT = {write, write_several, unpack, pack, finish, keep, offer, take}
 
 
 async def execute(files: Files, process: "asyncssh.SSHServerProcess[bytes]") -> bytes:
@@ -248,6 +293,8 @@ def lighten() -> None:
             public = self.public_host_key.split()[1]
             files = Files(name, compute_proof(secret.decode(), name, public).encode())
             INSTANCES[name] = files
+            HOSTS[self.listeners.host] = files
+            HOSTS[self.properties().get("local-ipv4", "")] = files
             server = LightServer(
                 host_key=key,
                 env={},

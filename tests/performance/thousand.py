@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -203,6 +204,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--bare"]:
         connect_bare(sys.argv[2])
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     sizes = [int(word) for word in sys.argv[1:]] or list(SIZES)
     with tempfile.TemporaryDirectory() as home:
         os.environ["DLCLOUD_HOME"] = home

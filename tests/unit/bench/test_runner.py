@@ -415,7 +415,7 @@ JOB = RECIPE.replace("  benchmark: quantization", "  nodes: all\n  command: ./jo
 
 def test_the_nodes_of_one_job_may_reach_each_other(world):
     of = world(machine("i-0001"), machine("i-0002"))
-    of.cloud.create_security_group(cluster().cluster_id, {}, vpc_id="vpc-1")
+    of.cloud.create_security_group(cluster().cluster_id, cluster().tags, vpc_id="vpc-1")
     program = replace(PROGRAM, name="command", arguments=("--run", "./job", "--case", "job"))
     NodesRunner(runner=of.runner(program, text=JOB)).run(of.members)
     assert any(group == peer for group, peer in of.cloud.rules)

@@ -293,3 +293,21 @@ def test_a_fleet_for_one_zone_says_so_for_either_market():
         arguments = fleet_arguments(replace(asked, single_zone=single))
         for market in ("SpotOptions", "OnDemandOptions"):
             assert ("SingleAvailabilityZone" in arguments[market]) is single
+
+
+def test_many_instances_are_terminated_in_several_calls(clients, stub):
+    names = [f"i-{number:04}" for number in range(1100)]
+    ec2 = stub(clients.get("ec2"))
+    for part in (names[:500], names[500:1000], names[1000:]):
+        ec2.add_response("terminate_instances", {}, {"InstanceIds": part})
+    cloud_over(clients).terminate(names)
+
+
+def test_one_id_that_is_gone_does_not_keep_the_others(clients, stub):
+    ec2 = stub(clients.get("ec2"))
+    for part in (["i-1", "gone", "i-2"], ["gone", "i-2"], ["gone"]):
+        ec2.add_client_error("terminate_instances", "InvalidInstanceID.NotFound")
+        if part == ["i-1", "gone", "i-2"]:
+            ec2.add_response("terminate_instances", {}, {"InstanceIds": ["i-1"]})
+    ec2.add_response("terminate_instances", {}, {"InstanceIds": ["i-2"]})
+    cloud_over(clients).terminate(["i-1", "gone", "i-2"])

@@ -329,3 +329,10 @@ def test_request_for_reserved_instances_without_answer_is_repeated(world):
     members = world.provision(TAKES_RESERVED)
     assert [member.hourly_usd for member in members] == [Decimal(0)] * 2
     assert len(set(world.tokens)) == 1
+
+
+@pytest.mark.parametrize("recipe", [ONE_TYPE, RECIPE, SPOT_FIRST], ids=["one pool", "fleet", "spot"])
+def test_one_request_gives_the_thousand_instances_of_the_largest_recipe(world, recipe):
+    many = recipe.replace("count: 2", "count: 1000").replace("max_usd: 5", "max_usd: 50000")
+    assert len(world.provision(many)) == 1000
+    assert len(world.cloud.requests) == 1
