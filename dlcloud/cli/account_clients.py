@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from getpass import getpass
 
 from dlcloud.cli.console import Console
@@ -42,15 +43,24 @@ class AccountClients:
 
     def _make(self, name: str, region: str, profile: str) -> Clients:
         made = Clients(region=region, on_instance=self.on_instance, ask=self._ask_for_code)
+        place = "the local EC2" if name == "local" else f"AWS in {region}"
+        made.on_call = partial(self._show_call, f"asking {place} ...")
         chosen = find_profile(profile, purpose="the profile of its clusters")
         if chosen is not None:
             made.login = chosen.login
         if name == "local":
-            endpoint = self.local_site().start()
+            with self.console().waiting("looking for the local EC2, or starting it ..."):
+                endpoint = self.local_site().start()
             made.endpoint_url = endpoint.url
             if not made.on_instance:
                 made.access_key = endpoint.owner_key()
         return made
+
+    def _show_call(self, message: str, is_begun: bool) -> None:  # noqa: FBT001  a sink of two values
+        if is_begun:
+            self.console().begin_wait(message)
+        else:
+            self.console().end_wait()
 
     def _ask_for_code(self, text: str) -> str:
         """Ask for the MFA code of a profile, beside no other display."""

@@ -23,6 +23,8 @@ PROGRESS_EVERY_S = 10.0
 SECONDS_BELOW_MINUTES = 2
 INDENT = " " * 11
 CLOCK_WIDTH = len("0:00:00")
+WAIT = "a wait"
+"""The key of the spinner of waits among those of instances."""
 MOST_LINES = 8
 """At most so many instances are displayed at once."""
 
@@ -35,13 +37,41 @@ class Console(Protocol):
     def suspended(self) -> "AbstractContextManager[None]":
         """Leave the terminal to something else that asks there."""
 
+    def begin_wait(self, message: str) -> None:
+        """Show on a terminal that an answer is awaited; waits may overlap."""
+
+    def end_wait(self) -> None:
+        """Show a wait no more."""
+
+    def waiting(self, message: str) -> "AbstractContextManager[None]":
+        """Show on a terminal what the block waits for."""
+
 
 def console_for(stream: TextIO) -> "AbstractContextManager[Console]":
     """Return the console for a stream: live where it is a terminal."""
     return LiveConsole() if stream.isatty() else PlainConsole(stream)
 
 
-class PlainConsole(AbstractContextManager["PlainConsole"]):
+class Waits:
+    """Waits that need no line of their own."""
+
+    def begin_wait(self, message: str) -> None:
+        """Show nothing: there is no terminal."""
+
+    def end_wait(self) -> None:
+        """Show nothing."""
+
+    @contextmanager
+    def waiting(self, message: str) -> Iterator[None]:
+        """Show on a terminal what the block waits for."""
+        self.begin_wait(message)
+        try:
+            yield
+        finally:
+            self.end_wait()
+
+
+class PlainConsole(Waits, AbstractContextManager["PlainConsole"]):
     """One line per event, for logs and pipes; progress at most every ten seconds per instance."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -73,13 +103,14 @@ class PlainConsole(AbstractContextManager["PlainConsole"]):
             yield
 
 
-class LiveConsole:
+class LiveConsole(Waits):
     """A line per finished event, and below them a spinner with a clock per instance at work."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._tasks: dict[str, TaskID] = {}
+        self._waits = 0
         self._display: RichProgress | None = None
 
     def __enter__(self) -> Self:
@@ -130,13 +161,28 @@ class LiveConsole:
                     if self._display is not None and self._tasks:
                         self._display.start()
 
+    def begin_wait(self, message: str) -> None:
+        """Show a spinner, unless a stage has one."""
+        with self._lock, _drop_unprintable():
+            self._waits += 1
+            if self._display is not None and not self._tasks:
+                self._show(self._display, StageStarted(message=message, instance_id=WAIT))
+
+    def end_wait(self) -> None:
+        """Remove the spinner with the last wait: what is printed next has the terminal for itself."""
+        with self._lock, _drop_unprintable():
+            self._waits = max(0, self._waits - 1)
+            if self._display is not None and not self._waits:
+                self._end(self._display, StageDone(message="", instance_id=WAIT, seconds=0))
+
     def _show(self, display: "RichProgress", event: Event) -> None:
         display.start()
         task = self._tasks.get(event.instance_id)
         if task is None or isinstance(event, StageStarted):
             self._end(display, event, stop=False)
             visible = len(self._tasks) < MOST_LINES
-            self._tasks[event.instance_id] = display.add_task(line_of(event), total=None, visible=visible)
+            text = event.message if event.instance_id == WAIT else line_of(event)
+            self._tasks[event.instance_id] = display.add_task(text, total=None, visible=visible)
         else:
             display.update(task, description=line_of(event))
 

@@ -271,6 +271,7 @@ class Context:
             clock=self.clock,
             loopback_only=cluster.cloud == "local",
             connect=self.route(cluster),
+            waiting=self.console.waiting,
         )
         self._open.callback(dialer.close)
         return dialer

@@ -51,6 +51,7 @@ def command(*, cloud: str, region: str, instance_type: str, yes: bool, output: s
 
     with tempfile.TemporaryDirectory(prefix="dlcloud-selftest-") as folder:
         trip = RoundTrip(cloud=cloud, region=region, instance_type=instance_type, folder=Path(folder))
+        click.echo("asking for types, quotas and prices ...", err=True)
         try:
             most = trip.most_usd()
         except CommandFailedError:

@@ -45,6 +45,7 @@ class Clients:
         on_instance: This process runs on an instance and uses its role, which may come some seconds later.
         pause: Waits so many seconds.
         ask: Asks the user for the MFA code of a profile.
+        on_call: Called with True before each call, with False after it; from any thread.
         login: The AWS profile and the role to use; what the environment says without one.
     """
 
@@ -55,6 +56,7 @@ class Clients:
     pause: Callable[[float], None] = time.sleep
     ask: Callable[[str], str] = getpass
     login: Login = field(default_factory=Login)
+    on_call: Callable[[bool], None] = lambda _: None
     _session: Any = None
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -109,7 +111,11 @@ class Clients:
                 client = self._session_of(region).client(
                     service, region_name=region, endpoint_url=self.endpoint_url or None, config=config
                 )
-                client.meta.events.register("after-call", lambda parsed, **_: decode_denials(self, parsed))
+                events = client.meta.events
+                events.register("before-call", lambda **_: self.on_call(True))
+                events.register("after-call", lambda **_: self.on_call(False))
+                events.register("after-call-error", lambda **_: self.on_call(False))
+                events.register("after-call", lambda parsed, **_: decode_denials(self, parsed))
                 self._clients[key] = client
             return self._clients[key]
 

@@ -52,6 +52,7 @@ class Dialer:
         loopback_only: Refuse every address but this machine's own, before connecting (the local EC2).
         connect_timeout_s: Seconds for one TCP connection; short, as a lost SYN is repeated ever more rarely.
         connect: Opens a connection to an instance's SSH server, through whatever lies between.
+        waiting: Shows what the block waits for.
     """
 
     def __init__(
@@ -65,8 +66,12 @@ class Dialer:
         loopback_only: bool = False,
         connect_timeout_s: float = 5.0,
         connect: Connect = connect_directly,
+        waiting: Callable[[str], contextlib.AbstractContextManager[None]] = lambda _: (
+            contextlib.nullcontext()
+        ),
     ) -> None:
         self._key_path = key_path
+        self._waiting = waiting
         self._key: Ed25519Key | None = None
         self._pins = KnownHosts(known_hosts)
         self._secret = secret
@@ -91,7 +96,8 @@ class Dialer:
             slot = self._slots.setdefault(endpoint, _Slot())
         with slot.lock:
             if slot.connection is None or not slot.connection.is_open:
-                slot.connection = self._open(endpoint, _Wait(self._clock, started, wait_s))
+                with self._waiting(f"connecting to {label(endpoint)} ..."):
+                    slot.connection = self._open(endpoint, _Wait(self._clock, started, wait_s))
             if self._closed:
                 slot.connection.close()
                 raise _closed_error(endpoint)

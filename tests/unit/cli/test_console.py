@@ -98,6 +98,19 @@ def test_the_live_display_leaves_the_terminal_and_comes_back():
         assert console._display.live.is_started
 
 
+def test_overlapping_waits_share_a_spinner_that_goes_with_the_last():
+    with LiveConsole() as console:
+        with console.waiting("asking AWS"):
+            with console.waiting("asking AWS again"):
+                assert len(console._display.tasks) == 1
+            assert console._display.live.is_started
+        assert not console._display.live.is_started
+        console.emit(StageStarted(message="launching"))
+        with console.waiting("asking AWS"):
+            assert [task.description for task in console._display.tasks] == ["launching ..."]
+        assert console._display.live.is_started
+
+
 def test_a_line_too_long_for_the_terminal_is_wrap_between_words():
     words = "    2.0 s  " + "word " * 20 + "https://example.org/" + "x" * 70
     lines = wrap(words + "\nthe next", 80).splitlines()
