@@ -8,9 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from dlcloud.core.errors import CloudError
-from dlcloud.core.recipe.reservations import OPEN, Reservations
+
+if TYPE_CHECKING:  # recipes bring pydantic, which `--help` never needs
+    from dlcloud.core.recipe.reservations import Reservations
+
+OPEN = "open"
+"""As in recipes: any reservation that instances run in without naming it."""
 
 MARGINAL_USD = Decimal(0)
 """An hour of one more instance in a reservation, which is paid for anyway."""
@@ -93,7 +99,7 @@ class Fit:
 
 
 def choose_reservations(
-    choice: Reservations, listed: Sequence[CapacityReservation], fit: Fit, *, strict: bool = True
+    choice: "Reservations", listed: Sequence[CapacityReservation], fit: Fit, *, strict: bool = True
 ) -> tuple[list[CapacityReservation], list[str]]:
     """Return the reservations that a recipe may launch into, in the order in which they are taken.
 

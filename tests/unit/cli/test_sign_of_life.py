@@ -37,7 +37,7 @@ COMMANDS = {
 
 ELASTIC = """\
 name: elastic
-instances: {types: [c7i.xlarge], count: {min: 1, max: 4}, market: spot-then-on-demand}
+instances: {types: [c7i.xlarge], count: {min: 1, max: 4}, market: spot-then-on-demand, on_demand_base: 1}
 workload: {command: python3 train.py, elastic: {}}
 deadline: {finish: 20h, work: {steps: 1000, per_hour: 100}}
 """
