@@ -1,6 +1,7 @@
 """The last line that a program printed, beside its progress, while it runs."""
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,9 @@ from dlcloud.core.events import Emit, Progress
 
 LONGEST_LINE = 200
 """Characters of a line that are shown."""
+
+OWN_LINE = re.compile(r"\[\d+/\d+[],]")
+"""How a line of the harness's own progress begins, which comes by its record, too."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +48,7 @@ class LiveOutput:
     def feed(self, piece: bytes) -> None:
         """Show the last line of a piece of output; a carriage return ends one, too."""
         text = piece.decode("utf-8", "replace").replace("\r", "\n")
-        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        lines = [line.strip() for line in text.split("\n") if line.strip() and not OWN_LINE.match(line)]
         if lines:
             with self._lock:
                 self._line = lines[-1][:LONGEST_LINE]

@@ -20,7 +20,7 @@ def test_the_last_line_stands_beside_the_progress():
     display, events = live()
     display.feed(b"epoch 1\nstep 7: 45.0 images/s\n")
     display.show(progress("preparing two"))
-    display.feed(b"epoch 2\r50 %\r\n")
+    display.feed(b"epoch 2\r50 %\r\n[0/1] preparing two\n[1/1, about 0 s left] done\n")
     assert [event.message for event in events] == [
         "step 7: 45.0 images/s",
         "preparing two: step 7: 45.0 images/s",
