@@ -21,6 +21,9 @@ COPY = f"{FOLDER}/files"
 
 PROGRAM = f"{FOLDER}/files.py"
 RUN = f"python3 -I -S {PROGRAM}"
+INSTALL = f"mkdir -p {FOLDER} && cat > {PROGRAM}.$$ && mv -f {PROGRAM}.$$ {PROGRAM} && {RUN} manifest {COPY}"
+"""The command that takes the program as its input and prints the manifest."""
+
 SOURCE = ""
 """The name in a manifest of the folder that it describes: no file has it."""
 
@@ -63,7 +66,6 @@ def send_files(
     files, now_ns = files or check_files(source), time.time_ns()
     send = send or connection.send_files
     instance_id = connection.endpoint.instance_id
-    connection.send_bytes(template("files.py").encode(), PROGRAM)
     stamps = _manifest(connection)
     is_known = stamps.pop(SOURCE, None) == str(source.resolve())
     changes = files.changes(stamps) if is_known else Changes(sent=files.entries, removed=())
@@ -80,7 +82,7 @@ def send_files(
 def _manifest(connection: Connection) -> dict[str, str]:
     """Return the manifest of an instance; without an intact one, everything is sent."""
     try:
-        content = parse_json(connection.check(f"{RUN} manifest {COPY}").decode())
+        content = parse_json(connection.check(INSTALL, stdin=template("files.py").encode()).decode())
     except (ValueError, RemoteCommandError):
         return {}
     is_manifest = isinstance(content, dict) and all(map(_is_entry, content.items()))

@@ -6,6 +6,7 @@ Regular files with requested names are written, each once, below the target, and
 import contextlib
 import io
 import os
+import re
 import shlex
 import shutil
 import tarfile
@@ -35,6 +36,8 @@ _HEADERS = {
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 }
+_SPECIAL = re.compile(r"[*?\[\n]|(^|/)\.\.?(/|$)|^/|//|^$")
+"""In a pattern that is no plain name of a file."""
 _LONGEST_HEADER = 1 << 20
 _PADDING = 1 << 20
 _LONGEST_NAME = 4096  # Source: Linux, PATH_MAX
@@ -44,11 +47,18 @@ def fetch_files(
     shell: Shell, folder: str, patterns: Iterable[str], target: Path, *, compress: bool
 ) -> list[Path]:
     """Fetch the regular files below `folder` whose relative names match; see `core.remote.Connection`."""
-    names = _list_files(shell, folder, list(patterns))
+    patterns = [pattern.removeprefix("./") for pattern in patterns]
+    are_names = not any(_SPECIAL.search(pattern) for pattern in patterns)
+    names = sorted(set(patterns)) if are_names else _list_files(shell, folder, patterns)
     if not names:
         return []
-    command = f"cd {shlex.quote(not_an_option(folder))} && tar -c{'z' if compress else ''}f - --null -T -"
-    listing = b"".join(f"./{name}".encode(errors="surrogateescape") + b"\0" for name in names)
+    pack = f"tar -c{'z' if compress else ''}f - --null -T -"
+    # Where the names are known, the instance is not asked first which of them exist.
+    test = '[ ! -f "$name" ] || [ -L "$name" ]'
+    existing = f"while IFS= read -r name; do {test} || printf '%s\\0' \"$name\"; done | "
+    command = f"cd {shlex.quote(not_an_option(folder))} && {existing if are_names else ''}{pack}"
+    end = b"\n" if are_names else b"\0"
+    listing = b"".join(f"./{name}".encode(errors="surrogateescape") + end for name in names)
     with shell.start(command, stdin=listing) as process:
         paths = _unpack(shell, process, set(names), target, "r|gz" if compress else "r|")
         _skip_padding(shell, process)

@@ -168,7 +168,8 @@ async def find(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
 
 async def pack(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
     """Print an archive of the listed files."""
-    return files.pack(match[1], [name.decode() for name in stdin.split(b"\0") if name])
+    names = stdin.replace(b"\0", b"\n").decode().splitlines()
+    return files.pack(match[1], [name for name in names if name.removeprefix("./") in files.below(match[1])])
 
 
 async def start(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
@@ -228,17 +229,17 @@ COMMANDS: list[tuple[str, Work]] = [
     (r"python3 -I -S dlcloud/peer\.py serve", offer),
     (rf"python3 -I -S dlcloud/peer\.py fetch && {UNPACK}", take),
     (r"cd (\S+) && find \. -type f -print0", find),
-    (r"cd (\S+) && tar -cf - --null -T -", pack),
+    (r"cd (\S+) && (?:while .* done \| )?tar -cf - --null -T -", pack),
     (rf"{JOB} start (\S+)(?: -)?", start),
     (rf"{JOB} follow (\S+) (\S+) (\d+)", follow),
     (rf"{JOB} state (\S+)", state),
-    (rf"{FILES} manifest (\S+)", manifest),
+    (rf"mkdir -p \S+ && cat > .* && {FILES} manifest (\S+)", manifest),
     (rf"{FILES} remove (\S+)", remove),
     (rf"{FILES} finish (\S+) (\S+)", finish),
 ]
 
 
-WITH_INPUT = {write, write_several, unpack, pack, finish, keep, offer, take}
+WITH_INPUT = {manifest, write, write_several, unpack, pack, finish, keep, offer, take}
 
 
 async def execute(files: Files, process: "asyncssh.SSHServerProcess[bytes]") -> bytes:

@@ -284,3 +284,19 @@ def test_a_connection_that_breaks_while_files_come_home(connection, host, tmp_pa
 )
 def test_patterns(name, pattern, expected):
     assert matches(name, [pattern]) is expected
+
+
+def test_files_of_known_names_are_fetched_without_listing_the_folder(connection, host, tmp_path):
+    folder = host.root / "home" / "results"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "log").write_text("a line\n")
+    (folder / "inner" / "it's one.txt").write_text("inner")
+    (folder / "folder").mkdir()
+    (folder / "link").symlink_to("log")
+    names = ["log", "missing", "inner/it's one.txt", "folder", "link", "./log"]
+    before = len(host.sent)
+    fetched = connection.fetch_files("results", names, tmp_path / "home")
+    assert len(host.sent) == before + 1
+    assert content(tmp_path / "home") == {"log": b"a line\n", "inner/it's one.txt": b"inner"}
+    assert sorted(path.name for path in fetched) == ["it's one.txt", "log"]
+    assert connection.fetch_files("results", ["none"], tmp_path / "home") == []
