@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from dlcloud.core.elastic import Worker
@@ -39,6 +39,7 @@ class ReservationWatch:
     _listed: tuple[int, Sequence[CapacityReservation]] | None = field(init=False, default=None)
     _asked_at: float = field(init=False, default=float("-inf"))
     _is_asking: bool = field(init=False, default=False)
+    _is_stale: bool = field(init=False, default=False)
     _generation: int = field(init=False, default=0)
     _given_back: dict[str, datetime] = field(init=False, default_factory=dict)
     _has_warned: bool = field(init=False, default=False)
@@ -54,14 +55,16 @@ class ReservationWatch:
         keep_free, chosen = self._listed
         since = self.clock.now() - RETURN_TIME
         returning = sum(at > since for at in self._given_back.values())
-        return assess_reserved(
+        state = assess_reserved(
             workers, chosen, keep_free=keep_free, now=self.clock.now(), returning=returning
         )
+        # What goes back still goes back: else those that were launched in its place were too many.
+        return replace(state, idle=0) if self._is_stale else state
 
     def forget(self) -> None:
-        """List them again before anything is decided: a launch has changed what is idle."""
+        """List them again before idle ones are requested: a launch has changed what is idle."""
         self._generation += 1
-        self._listed, self._asked_at = None, float("-inf")
+        self._is_stale, self._asked_at = True, float("-inf")
 
     def return_instance(self, instance_id: str) -> None:
         """Record that a worker was asked to leave its reservation."""
@@ -77,5 +80,5 @@ class ReservationWatch:
             self._has_warned = True
         else:
             if generation == self._generation:
-                self._listed = listed
+                self._listed, self._is_stale = listed, False
         self._is_asking = False

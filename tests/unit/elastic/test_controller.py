@@ -511,6 +511,37 @@ def test_what_was_listed_before_a_launch_does_not_count_after_it():
     assert watch.assess([]).idle == 2
     watch.forget()
     reservations.idle = 0
-    assert watch.assess([]) == NO_RESERVED
+    assert watch.assess([]).idle == 0
     asked[1]()
     assert watch.assess([]).idle == 0
+
+
+def test_instances_go_back_also_while_reservations_are_listed_again():
+    reservations, asked = FakeReservations(idle=0, keep_free=2), []
+    watch = ReservationWatch(
+        ask=reservations.ask, keep_free=lambda: 2, clock=FakeClock(), emit=print, start=asked.append
+    )
+    watch.assess([])
+    asked[0]()
+    assert watch.assess([]).give_back == 2
+    watch.forget()
+    assert watch.assess([]).give_back == 2
+
+
+def test_replacements_of_reserved_instances_that_go_back_are_kept():
+    team = [reserved_member(0), reserved_member(1)]
+    script = {name: [reports(name, step(1))] for name in ("i-0", "i-1")}
+    script["i-4"] = [reports("i-3", step(2)), reports("i-4", step(2))]
+    done = [reports("i-3", DONE), *(ends(name) for name in ("i-0", "i-1", "i-3", "i-4"))]
+    script["i-0 resize"] = done
+    text = TRAINS.replace("max: 3", "max: 2")
+    world = watched(script, FakeReservations(0, keep_free=2), target=2, text=text)
+    new = [member(3, Market.ON_DEMAND), member(4, Market.ON_DEMAND)]
+
+    def grow(decision, _):
+        world.asked.append((decision.launch, decision.on_demand_only))
+        return LaunchedMembers(members=new, connections={})
+
+    world.controller.grow = grow
+    world.go(team)
+    assert (world.asked, sorted(world.workers.drained)) == ([(2, True)], ["i-0", "i-1"])
