@@ -99,7 +99,8 @@ def _speed_up(first: ResultRow, row: ResultRow) -> Ratio:
         raise ValueError("a point has a throughput")
     if row is first:
         return Ratio(value=1.0, low=None, high=None, verdict="")
-    return ratio_of(first.throughput, row.throughput)
+    ratio = ratio_of(first.throughput, row.throughput)
+    return ratio if first.has_interval and row.has_interval else replace(ratio, low=None, high=None)
 
 
 def _case(row: ResultRow) -> str:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PORTS = 4
-"""Free TCP ports that each node reserves for a run."""
+PORTS = 7
+"""Free TCP ports that each node reserves for a run: one for torch, three as the head, three as a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ def node_environment(rank: int, nodes: Sequence[Node], *, secret: str) -> dict[s
         secret: Shared by the nodes of this run alone.
     """
     head, own = nodes[0], nodes[rank]
-    master_port, *head_ports = head.ports
+    master_port, *head_ports = head.ports[:4]
     return {
         "DLCLOUD_NODE_RANK": str(rank),
         "DLCLOUD_NODES": str(len(nodes)),
         "DLCLOUD_NODE_ADDRESS": own.address,
         "DLCLOUD_NODE_ADDRESSES": ",".join(node.address for node in nodes),
-        "DLCLOUD_NODE_PORTS": ",".join(map(str, own.ports[1:])),
+        "DLCLOUD_NODE_PORTS": ",".join(map(str, own.ports[4:])),
         "DLCLOUD_HEAD_ADDRESS": head.address,
         "DLCLOUD_HEAD_PORTS": ",".join(map(str, head_ports)),
         "DLCLOUD_SECRET": secret,

@@ -75,3 +75,8 @@ def test_each_count_is_of_its_newest_run_and_others_stay_apart():
 
 def test_a_rehearsal_and_instances_do_not_share_a_scaling():
     assert scalings_of([counted(1, 100, cloud="local"), counted(2, 190)]) == []
+
+
+def test_a_single_sample_gives_no_interval_of_the_efficiency():
+    (scaling,) = scalings_of([counted(1, 100, spread=0), counted(2, 150)])
+    assert scaling.points[1].efficiency.low is None

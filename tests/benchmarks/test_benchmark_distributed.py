@@ -1,0 +1,130 @@
+"""Servers of a job over several nodes: started in order, each by its health check, and stopped in reverse."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from dlcloud.benchmarks.distributed import mpirun
+from dlcloud.benchmarks.distributed.job import Job, read_job
+from dlcloud.benchmarks.distributed.lifecycle import run_job
+from dlcloud.benchmarks.distributed.services import Service, ServiceError, run_services
+from dlcloud.benchmarks.nodes.process import free_ports
+
+SERVER = """
+import pathlib, signal, sys, time
+name, log = sys.argv[1:]
+def stop(*_):
+    with open(log, "a") as file: file.write(f"{name} stopped\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+with open(log, "a") as file: file.write(f"{name} started\\n")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log"
+    path.touch()
+    return path
+
+
+def service(name, log, script=SERVER, *, is_healthy=None):
+    command = [sys.executable, "-c", textwrap.dedent(script), name, str(log)]
+    own = lambda: f"{name} started" in log.read_text().splitlines()  # noqa: E731
+    return Service(name=name, command=command, environment=os.environ, is_healthy=is_healthy or own)
+
+
+def job(rank, tmp_path, ports, *, nodes=2):
+    folder = tmp_path / str(rank)
+    folder.mkdir()
+    return Job(
+        rank=rank,
+        nodes=nodes,
+        addresses=["127.0.0.1"] * nodes,
+        head_ports=ports,
+        node_ports=ports,
+        secret="s" * 32,
+        slots=1,
+        folder=folder,
+    )
+
+
+def test_a_server_starts_after_the_one_before_and_stops_before_it(log, tmp_path):
+    with run_services([service("first", log), service("second", log)], tmp_path):
+        assert log.read_text().splitlines() == ["first started", "second started"]
+    assert log.read_text().splitlines()[2:] == ["second stopped", "first stopped"]
+
+
+def test_a_server_that_ends_is_named_with_its_log_and_others_stop(log, tmp_path):
+    broken = service("broken", log, "print('no such port'); raise SystemExit(3)", is_healthy=lambda: False)
+    failure = pytest.raises(ServiceError, match=r"(?s)broken ended with status 3:.*no such port")
+    with failure, run_services([service("first", log), broken], tmp_path):
+        pytest.fail("it must not begin")
+    assert log.read_text().splitlines() == ["first started", "first stopped"]
+
+
+def test_a_server_that_never_gets_healthy_is_stopped(log, tmp_path):
+    failure = pytest.raises(ServiceError, match="slow not healthy in 0 s")
+    slow = service("slow", log, is_healthy=lambda: False)
+    with failure, run_services([slow], tmp_path, within_s=0):
+        pytest.fail("it must not begin")
+
+
+def test_the_others_start_after_the_head_and_stop_before_it(log, tmp_path):
+    ports = free_ports(3)
+    jobs = [job(rank, tmp_path, ports) for rank in range(2)]
+    services = {"head": [service("head", log)], "others": [service("other", log)]}
+
+    def work(_):
+        with log.open("a") as file:
+            file.write("work\n")
+
+    follower = threading.Thread(target=run_job, args=(jobs[1],), kwargs={**services, "work": work})
+    follower.start()
+    assert run_job(jobs[0], **services, work=work) == 0
+    follower.join()
+    expected = ["head started", "other started", "work", "other stopped", "head stopped"]
+    assert log.read_text().splitlines() == expected
+
+
+def test_servers_of_the_others_stop_where_the_work_fails(log, tmp_path):
+    ports = free_ports(3)
+    jobs = [job(rank, tmp_path, ports) for rank in range(2)]
+
+    def work(_):
+        raise ServiceError("it failed")
+
+    services = {"head": [], "others": [service("other", log)], "work": work}
+    follower = threading.Thread(target=run_job, args=(jobs[1],), kwargs=services)
+    follower.start()
+    assert run_job(jobs[0], **services) == 1
+    follower.join()
+    assert log.read_text().splitlines() == ["other started", "other stopped"]
+
+
+def test_a_program_outside_of_a_job_says_what_it_needs():
+    with pytest.raises(SystemExit, match="there are no nodes"):
+        read_job({})
+
+
+def test_mpirun_names_hosts_that_only_its_agent_resolves(tmp_path):
+    of = job(0, tmp_path, free_ports(3), nodes=3)
+    words = mpirun.command_of(of, ["python", "train.py"])
+    hosts = words[words.index("--host") + 1].split(",")
+    assert [host.partition(":")[0] for host in hosts[1:]] == ["node1", "node2"]
+    assert words[-2:] == ["python", "train.py"]
+
+
+@pytest.mark.parametrize("module", ["job", "services", "lifecycle", "mpirun", "mpi_agent"])
+def test_what_every_recipe_uses_imports_the_standard_library_only(module):
+    code = f"import sys; import benchmarks.distributed.{module}; assert 'numpy' not in sys.modules"
+    folder = Path(mpirun.__file__).parents[2]
+    subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); {code}"], check=True
+    )
