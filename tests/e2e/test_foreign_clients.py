@@ -125,7 +125,7 @@ def test_the_aws_command_handles_spot_requests(rig, aws):
         (["describe-instances", "--instance-ids", "i-1"], "InvalidInstanceID.Malformed"),
         (["describe-instances", "--max-results", "2"], "InvalidParameterValue"),
         (["run-instances", "--image-id", UBUNTU, "--instance-type", "c7g.large"], "InvalidParameterValue"),
-        (["create-placement-group", "--group-name", "x", "--strategy", "cluster"], "UnsupportedOperation"),
+        (["associate-address", "--instance-id", "i-1", "--public-ip", "192.0.2.1"], "UnsupportedOperation"),
     ],
 )
 def test_the_aws_command_shows_the_errors_of_ec2(aws, words, code):

@@ -71,7 +71,7 @@ def test_a_training_goes_on_from_its_bucket_without_any_instance(user: User, s3)
     _, progress = first.communicate(timeout=600)
     assert first.returncode == 4, progress
     assert user.alive() == []
-    assert "dlcloud up goes on from the newest checkpoint" in progress
+    assert "goes on from the newest checkpoint in s3://training-data/runs/one" in progress
     listed = s3.list_objects_v2(Bucket="training-data", Prefix="runs/one/manifest-")["Contents"]
     step = max(int(item["Key"].split("-")[1]) for item in listed)
     assert 0 < step < 24

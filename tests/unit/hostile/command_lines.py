@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.cli import main as cli
-from dlcloud.cli.context import Context
+from dlcloud.cli.account_clients import AccountClients
 from dlcloud.core.errors import CredentialsError, LocalCloudError
 from dlcloud.local.site import LocalSite
 
@@ -50,7 +50,7 @@ def no_cloud(patch, home: Path) -> Iterator[Path]:
     def not_started(*_, **__):
         raise LocalCloudError("not started in this test")
 
-    patch.setattr(Context, "_clients", refuse)
+    patch.setattr(AccountClients, "get", refuse)
     for name in ("start", "stop"):
         patch.setattr(LocalSite, name, not_started)
     patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))

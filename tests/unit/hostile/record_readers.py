@@ -3,6 +3,7 @@
 import json
 import re
 
+from dlcloud.bench.live import LiveOutput
 from dlcloud.bench.run import Runner
 from dlcloud.cli.console import line_of
 from dlcloud.core.cluster import Member
@@ -55,7 +56,7 @@ def read_all(database, run_id, lines):
     records = runs.add_records(run_id, 0, b"".join(lines))
     runner = object.__new__(Runner)
     object.__setattr__(runner, "managed", Managed(emitted.emit))
-    runner._emit_records(run(run_id), records)
+    runner._emit_records(run(run_id), records, LiveOutput(emit=emitted.emit, instance_id="i-0001"))
     registry = WorkerRegistry()
     registry.add(MEMBER)
     for record in records:
