@@ -42,7 +42,9 @@ MOST_GIVERS = 2
 """So many instances are asked before an instance is sent the files from here."""
 
 COPY_TIMEOUT_S = 900.0
-WAKE_S = 1.0
+WAKE_S = 60.0
+"""Every change wakes as many threads as it serves: a thousand that wake for one copy cost more than it."""
+
 PLACE = f"{FOLDER}/sent"
 PEER = f"python3 -I -S {FOLDER}/peer.py"
 _PIECE = 1 << 18
@@ -95,7 +97,7 @@ class Givers:
         with self._changed:
             self._free.extend(free)
             self._turns += new
-            self._changed.notify_all()
+            self._changed.notify(len(free) or SEEDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

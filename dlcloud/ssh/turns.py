@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STARTS, LONGEST_START_S = 16, 1.0
+STARTS, LONGEST_START_S = 16, 5.0
 UPLOADS, LONGEST_UPLOAD_S = 16, 60.0
 
 
