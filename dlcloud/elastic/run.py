@@ -61,60 +61,18 @@ def train(
         InstanceError: The coordinator is gone, and no other instance has the model's state.
         RemoteCommandError: The program fails wherever it runs.
     """
-
-    def make_workers(coordinator: Callable[[], Coordinator], post: Post) -> Workers:
-        return Workers(
-            launcher=launcher,
-            recipe=recipe,
-            program=program_of(recipe, recipe_folder, run=run_name(recipe, launcher.cluster_id)),
-            coordinator=coordinator,
-            image_id=plan.image.image_id,
-            prices=PriceLookup(launcher.cloud),
-            post=post,
-            storage=Storage(managed=launcher, recipe=recipe, recipe_folder=recipe_folder),
-            restored=restored,
-            environment=environment,
-        )
-
-    def grow(decision: ScalingDecision, connected: Sequence[str]) -> LaunchedMembers:
-        members = launcher.reconcile()
-        size = len(members) + decision.launch
-        more = launcher.plan(recipe, cidrs=plan.cidrs, size=size, members=members)
-        if decision.reserved_only:
-            more = replace(more, rounds=(), max_count=len(members) + more.reserved_count)
-        elif decision.on_demand_only:
-            more = limit_plan(more, Market.ON_DEMAND, recipe.instances.types, size)
-        elif decision.market is not None:
-            more = limit_plan(more, decision.market, decision.pools, size)
-        return launcher.grow(more, connected=connected)
-
-    restored = launcher.cloud.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
-    group_id = launcher.cloud.find_security_group(launcher.cluster_id)
-    launcher.cloud.allow_peers(group_id)
-    registry = WorkerRegistry()
-    scaler = None
-    if recipe.deadline is not None:
-        scaler = make_scaler(launcher, recipe, recipe.deadline, pools=prices_of(plan), registry=registry)
-    controller = Controller(
-        cluster=launcher.cluster,
+    cloud = launcher.cloud
+    cloud.allow_peers(cloud.find_security_group(launcher.cluster_id))
+    restored = cloud.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
+    training = _Training(
+        launcher=launcher,
         recipe=recipe,
-        make_workers=make_workers,
-        grow=grow,
-        end=launcher.shrink,
-        target=lambda: launcher.store.clusters.size(launcher.cluster_id) or recipe.instances.maximum,
-        clock=launcher.clock,
-        emit=launcher.emit,
-        rehearsal=control.rehearsal,
+        folder=recipe_folder,
+        plan=plan,
+        environment=environment,
         restored=restored,
-        deadline=scaler,
-        registry=registry,
-        term=control.term,
-        reserved=_watch_reservations(launcher, recipe),
-        # With checkpoints in S3 the instances have a role already, and the next `up` has a checkpoint.
-        standbys=None
-        if control.prepare is None or recipe.checkpoints is not None
-        else Standbys(prepare=control.prepare, clock=launcher.clock, emit=launcher.emit),
     )
+    controller = training.controller(control)
     try:
         controller.run(members)
     except InstanceError as error:
@@ -123,8 +81,88 @@ def train(
         message = error.message.partition(": the ")[0]
         hint = f"the same dlcloud up RECIPE goes on from the newest checkpoint in {recipe.checkpoints}"
         raise InstanceError(message, hint) from error
-    if scaler is not None:
-        end_deadline(launcher, scaler.deadline)
+    if controller.deadline is not None:
+        end_deadline(launcher, controller.deadline.deadline)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Training:
+    """Gives a controller what it works with: workers, instances, a size.
+
+    Args:
+        folder: The paths of the recipe are relative to it.
+        plan: The cluster was launched with it.
+        restored: Committed steps of the checkpoint in S3 that this run goes on from.
+    """
+
+    launcher: Launcher
+    recipe: Recipe
+    folder: Path
+    plan: Plan
+    environment: JobEnvironment
+    restored: int
+
+    def controller(self, control: Control) -> Controller:
+        launcher, recipe = self.launcher, self.recipe
+        registry = WorkerRegistry()
+        deadline = None
+        if recipe.deadline is not None:
+            pools = prices_of(self.plan)
+            deadline = make_scaler(launcher, recipe, recipe.deadline, pools=pools, registry=registry)
+        return Controller(
+            cluster=launcher.cluster,
+            recipe=recipe,
+            make_workers=self._workers,
+            grow=self._grow,
+            end=launcher.shrink,
+            target=self._target,
+            clock=launcher.clock,
+            emit=launcher.emit,
+            rehearsal=control.rehearsal,
+            restored=self.restored,
+            deadline=deadline,
+            registry=registry,
+            term=control.term,
+            reserved=_watch_reservations(launcher, recipe),
+            standbys=self._standbys(control.prepare),
+        )
+
+    def _workers(self, coordinator: Callable[[], Coordinator], post: Post) -> Workers:
+        launcher, recipe = self.launcher, self.recipe
+        return Workers(
+            launcher=launcher,
+            recipe=recipe,
+            program=program_of(recipe, self.folder, run=run_name(recipe, launcher.cluster_id)),
+            coordinator=coordinator,
+            image_id=self.plan.image.image_id,
+            prices=PriceLookup(launcher.cloud),
+            post=post,
+            storage=Storage(managed=launcher, recipe=recipe, recipe_folder=self.folder),
+            restored=self.restored,
+            environment=self.environment,
+        )
+
+    def _grow(self, decision: ScalingDecision, connected: Sequence[str]) -> LaunchedMembers:
+        members = self.launcher.reconcile()
+        size = len(members) + decision.launch
+        plan = self.launcher.plan(self.recipe, cidrs=self.plan.cidrs, size=size, members=members)
+        if decision.reserved_only:
+            plan = replace(plan, rounds=(), max_count=len(members) + plan.reserved_count)
+        elif decision.on_demand_only:
+            plan = limit_plan(plan, Market.ON_DEMAND, self.recipe.instances.types, size)
+        elif decision.market is not None:
+            plan = limit_plan(plan, decision.market, decision.pools, size)
+        return self.launcher.grow(plan, connected=connected)
+
+    def _target(self) -> int:
+        asked = self.launcher.store.clusters.size(self.launcher.cluster_id)
+        return asked or self.recipe.instances.maximum
+
+    def _standbys(self, prepare: Prepare | None) -> Standbys | None:
+        # With checkpoints in S3 the instances have a role already, and the next `up` has a checkpoint.
+        if prepare is None or self.recipe.checkpoints is not None:
+            return None
+        return Standbys(prepare=prepare, clock=self.launcher.clock, emit=self.launcher.emit)
 
 
 def _watch_reservations(launcher: Launcher, recipe: Recipe) -> ReservationWatch | None:

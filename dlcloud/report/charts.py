@@ -58,53 +58,11 @@ def _pareto_chart(rows: Sequence[ResultRow], market: Market, place: int) -> list
     cost = f"USD per million {shown[0].items}, {market}"
     x = field("throughput", unit, scale=_spread([value["throughput"] for value in values]))
     y = field("usd", cost, scale=_spread([value["usd"] for value in values]))
-    types = sorted({value["type"] for value in values})
-    settings = sorted({value["setting"] for value in values})
-    symbol = {
-        "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
-        "encoding": {
-            "x": x,
-            "y": y,
-            "color": nominal("type", "type", scale=scale(types, PALETTE)),
-            "shape": nominal("setting", "setting", scale=scale(settings, SHAPES)),
-            "tooltip": [
-                nominal("type", "type"),
-                nominal("setting", "setting"),
-                nominal("throughput_text", "throughput"),
-                nominal("usd_text", "cost"),
-                nominal("run", "run"),
-            ],
-            "description": DESCRIPTION,
-        },
-    }
-    frontier = {
-        "transform": [{"filter": "datum.front"}],
-        "mark": {
-            "type": "line",
-            "interpolate": "linear",
-            "strokeDash": [5, 4],
-            "color": GREY,
-            "aria": False,
-        },
-        "encoding": {"x": x, "y": y, "order": {"field": "throughput"}},
-    }
-    labels = {
-        "mark": {"type": "text", "dy": -13, "fontSize": 11, "aria": False},
-        "encoding": {
-            "x": x,
-            "y": y,
-            "text": {"field": "name"},
-            # The page gives every point its name where there is room: colours alone do not distinguish
-            # types. A picture is not laid out anew: with many points, it names those on the front.
-            "opacity": {"value": 1}
-            if len(values) <= MOST_NAMES
-            else {"field": "shown", "type": "quantitative", "scale": None},
-        },
-    }
+    marks = [_frontier(x, y), _points(x, y, values), _names(x, y, has_room=len(values) <= MOST_NAMES)]
     spec = {
         "data": {"name": "lines", "values": values},
         "height": 300,
-        "layer": [_interval_bar(x, y, "x"), _interval_bar(x, y, "y"), frontier, symbol, labels],
+        "layer": [_interval_bar(x, y, "x"), _interval_bar(x, y, "y"), *marks],
     }
     keys = ("type", "setting", "throughput_text", "usd_text")
     table = [[*(value[key] for key in keys), "yes" if value["front"] else ""] for value in values]
@@ -117,6 +75,47 @@ def _pareto_chart(rows: Sequence[ResultRow], market: Market, place: int) -> list
             rows=table,
         )
     ]
+
+
+def _points(x: Spec, y: Spec, values: Sequence[dict[str, Any]]) -> Spec:
+    types = sorted({value["type"] for value in values})
+    settings = sorted({value["setting"] for value in values})
+    titles = {"throughput_text": "throughput", "usd_text": "cost"}
+    shown = ("type", "setting", "throughput_text", "usd_text", "run")
+    return {
+        "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "color": nominal("type", "type", scale=scale(types, PALETTE)),
+            "shape": nominal("setting", "setting", scale=scale(settings, SHAPES)),
+            "tooltip": [nominal(name, titles.get(name, name)) for name in shown],
+            "description": DESCRIPTION,
+        },
+    }
+
+
+def _frontier(x: Spec, y: Spec) -> Spec:
+    line = {"type": "line", "interpolate": "linear", "strokeDash": [5, 4], "color": GREY, "aria": False}
+    return {
+        "transform": [{"filter": "datum.front"}],
+        "mark": line,
+        "encoding": {"x": x, "y": y, "order": {"field": "throughput"}},
+    }
+
+
+def _names(x: Spec, y: Spec, *, has_room: bool) -> Spec:
+    """Return the names of the points: colours alone do not distinguish types.
+
+    The page gives every point its name where there is room. A picture is not laid out anew: with many points,
+    it names those on the front.
+    """
+    on_front = {"field": "shown", "type": "quantitative", "scale": None}
+    opacity = {"value": 1} if has_room else on_front
+    return {
+        "mark": {"type": "text", "dy": -13, "fontSize": 11, "aria": False},
+        "encoding": {"x": x, "y": y, "text": {"field": "name"}, "opacity": opacity},
+    }
 
 
 def _pareto_value(row: ResultRow, market: Market, *, is_on_front: bool) -> dict[str, Any]:
