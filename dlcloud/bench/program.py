@@ -154,6 +154,8 @@ def _command_arguments(name: str, workload: Workload) -> list[str]:
         arguments += ["--throughput", workload.throughput]
     if workload.json_field:
         arguments += ["--json-field", workload.json_field]
+    if workload.facts:
+        arguments += ["--facts", json.dumps(workload.facts)]
     arguments += [f"--{flag}" for flag in ("reported", "final") if getattr(workload, flag)]
     if workload.settings:
         arguments += ["--settings", json.dumps([setting.model_dump() for setting in workload.settings])]

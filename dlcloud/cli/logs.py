@@ -28,7 +28,10 @@ BUILDERS = ("image-", "selftest-")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", help="Output format.")
 @verbose_option
 def command(*, run: str, follow: bool, output: str, verbose: bool) -> int | None:
-    """Print the log of RUN (a run, a cluster or an instance; default: the newest run)."""
+    """Print the log of RUN (a run, a cluster or an instance; default: the newest run).
+
+    Of a job over several nodes it is that of rank 0; each other node has a run of its own.
+    """
     from dlcloud.cli.context import Context
 
     with Context("logs", verbose=verbose) as context:
@@ -48,6 +51,7 @@ def print_log(context: "Context", name: str, *, follow: bool, output: str) -> No
     from dlcloud.report.table import envelope
 
     run = _find(context, name)
+    _name_other_nodes(context, run)
     pieces = _pieces(context, run, follow=follow)
     if output == "json":
         text = b"".join(pieces).decode("utf-8", "replace")
@@ -67,7 +71,18 @@ def _find(context: "Context", name: str) -> Run:
     named = [run for run in runs if not name or name in {run.run_id, run.cluster_name, run.instance_id}]
     if not named:
         raise RecipeError(f"no run {name}", f"dlcloud logs {runs[-1].run_id} prints the newest")
-    return named[-1]
+    newest = named[-1]
+    if newest.rank and name in {"", newest.cluster_name}:
+        return next((run for run in named if run.run_id == newest.head_run_id), newest)
+    return newest
+
+
+def _name_other_nodes(context: "Context", run: Run) -> None:
+    """Name the runs of the other nodes of a job, by rank."""
+    others = [other for other in context.runs.own() if other.head_run_id == run.run_id]
+    if others:
+        names = ", ".join(other.run_id for other in sorted(others, key=lambda other: other.rank))
+        click.echo(f"rank 0 of {run.nodes}; the other nodes: dlcloud logs {names}", err=True)
 
 
 def _refuse_older_log(context: "Context", runs: Sequence[Run]) -> None:

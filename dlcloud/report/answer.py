@@ -13,6 +13,7 @@ from dlcloud.core.result_row import ResultRow
 from dlcloud.core.settling import Settling, settle
 from dlcloud.report import cells
 from dlcloud.report.job import case_name, duration, time_text, usd_text
+from dlcloud.report.printed import fact_notes
 from dlcloud.report.table import Section
 
 SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shortest latency"}
@@ -207,7 +208,7 @@ def _winner(best: Best) -> str:
 
 
 def _notes(answer: CaseAnswer, question: Question) -> list[str]:
-    notes = []
+    notes = fact_notes(answer.rows, _name)
     if answer.is_rehearsal:
         notes.append(_rehearsal_note(answer))
     for by, best in answer.winners.items():

@@ -10,7 +10,8 @@ from dlcloud.core.ranking import Best, By
 from dlcloud.core.scaling import Point, Scaling, count_nodes
 from dlcloud.report import cells
 from dlcloud.report.encoding import BLUE, DESCRIPTION, GREY, Chart, Spec, field
-from dlcloud.report.table import Cell, Section
+from dlcloud.report.printed import fact_notes, facts_of
+from dlcloud.report.table import Section
 
 _SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest"}
 _DIGITS = 6
@@ -94,16 +95,18 @@ def _notes(scaling: Scaling, market: Market) -> list[str]:
         best = scaling.best(by, market)
         name = count_nodes(best.row.run.nodes) if best.row else "none is named"
         notes.append(f"{word}: {name}: {best.reason}")
-    return notes
+    rows = [point.row for point in scaling.points]
+    return [*fact_notes(rows, lambda row: count_nodes(row.run.nodes)), *notes]
 
 
-def _point(point: Point, market: Market) -> dict[str, Cell]:
+def _point(point: Point, market: Market) -> dict[str, Any]:
     row, usd = point.row, point.row.usd_per_million(market)
     low, high = row.throughput.interval or (None, None) if row.throughput else (None, None)
     cheap, dear = row.usd_interval(market) or (None, None)
     return {
         "nodes": point.nodes,
         "run": row.run.run_id,
+        **({"facts": dict(facts_of(row))} if facts_of(row) else {}),
         "throughput": row.throughput.value if row.throughput else None,
         "throughput_low": low,
         "throughput_high": high,

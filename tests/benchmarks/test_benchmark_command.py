@@ -71,6 +71,23 @@ def test_settings_are_compared_by_what_the_command_prints(job):
     assert len(rounds) > 8  # every value after the warm-up is a sample
 
 
+def test_facts_are_the_last_that_a_run_printed(job):
+    line = "echo accuracy: 0.1; echo accuracy: 0.9; echo 'state: good with s3cret-token'"
+    facts = {"accuracy": r"accuracy: ([\d.]+)", "state": "state: (.*)", "loss": "loss: (.*)"}
+    done = run(job, "--run", line, "--facts", json.dumps(facts), "--repeats", "1")
+    (result,) = records(job, "result")
+    assert result["facts"]["printed"]["accuracy"] == "0.9"
+    assert result["facts"]["printed"]["loss"] == "not printed"
+    assert "0.9" in done.stdout
+
+
+def test_facts_that_differ_between_runs_are_all_named(job):
+    line = "echo x >> runs; echo accuracy: $(wc -l < runs)"
+    run(job, "--run", line, "--facts", json.dumps({"accuracy": r"accuracy: (\d+)"}), "--repeats", "2")
+    (result,) = records(job, "result")
+    assert result["facts"]["printed"]["accuracy"] == "1, 2, 3, …"  # the first is a warm-up
+
+
 def test_the_last_value_of_a_json_field(job):
     done = run(
         job, "--run", f"{sys.executable} job.py", "--json-field", "train.rate", "--final", "--repeats", "2"
@@ -117,6 +134,8 @@ def test_a_command_that_prints_no_throughput_is_a_failure(job):
         (["--run", "true", "--throughput", "a("], "not a regular expression"),
         (["--run", "true", "--throughput", "a"], "must have one group, not 0"),
         (["--run", "true", "--throughput", "(a)(b)"], "must have one group, not 2"),
+        (["--run", "true", "--facts", '{"loss": "a"}'], "--facts: loss must have one group, not 0"),
+        (["--run", "true", "--facts", "[1]"], "--facts must map names to regular expressions"),
         (["--run", "true", "--throughput", "(a)", "--json-field", "b"], "exclude each other"),
         (["--run", "true", "--final"], "--final needs"),
         (["--run", "true", "--settings", "[oops"], "--settings is not JSON"),

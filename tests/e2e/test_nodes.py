@@ -45,11 +45,14 @@ def test_a_job_runs_on_all_instances_and_rank_0_reports(user):
 
 
 def test_the_failure_of_one_node_is_that_of_the_job(user):
-    command = 'if [ "$RANK" = 2 ]; then echo no such module; exit 3; fi\nsleep 600'
+    command = 'if [ "$RANK" = 2 ]; then echo no such module; exit 3; fi\necho begun; sleep 600'
     ended = user.run("up", recipe(user, "fails", command), expect=4)
+    printed = user.run("logs")
 
     assert "rank 2 of 3" in ended.stderr
     assert "no such module" in ended.stderr
+    assert "begun\n" in printed.stdout
+    assert "rank 0 of 3; the other nodes: dlcloud logs" in printed.stderr
     assert user.alive() == []
 
 

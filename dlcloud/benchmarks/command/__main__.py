@@ -9,7 +9,7 @@ from functools import partial
 from ..harness import program, redaction
 from ..harness.case import Case, Limits
 from ..harness.protocol import measure
-from .arguments import ENTRY, make_reader, parse, read_settings
+from .arguments import ENTRY, make_reader, parse, read_facts, read_settings
 from .output import ThroughputReader
 from .variant import CommandVariant, Setting
 
@@ -55,6 +55,7 @@ def _variant(
         final=arguments.final,
         counted=arguments.unit,
         warm_up_runs=warm_up_runs,
+        facts=read_facts(arguments.facts),
         environment=program.environment(),
         echo=sys.stderr.buffer,
     )

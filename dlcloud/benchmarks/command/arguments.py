@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,12 @@ ENTRY = Benchmark(
             "or numbers appended to the file that the variable DLCLOUD_REPORT names, one a line",
             flag=True,
         ),
+        Option(
+            "facts",
+            "what else it prints: an object of names and regular expressions, whose one group is the value",
+            default="",
+            metavar="JSON",
+        ),
         _reading("final", "use the last value of a run, not all after warm-up", flag=True),
         _reading("unit", "what is counted per second, such as images", default="items"),
     ),
@@ -69,6 +76,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     try:
         read_settings(arguments.settings)
+        read_facts(arguments.facts)
         make_reader(arguments)
     except ValueError as error:
         parser.error(str(error))
@@ -130,6 +138,23 @@ def _find_faults(place: int, entry: Any) -> list[str]:  # noqa: ANN401 - any JSO
     if not isinstance(added, list) or not all(isinstance(value, str) for value in added):
         faults.append(f"{where}: arguments must be a list of texts")
     return faults
+
+
+def read_facts(text: str) -> dict[str, re.Pattern[str]]:
+    """Read the expressions of facts from JSON, by name.
+
+    Raises:
+        ValueError: It is no object of names and regular expressions with one group.
+    """
+    try:
+        facts = json.loads(text or "{}")
+        expressions = {name: re.compile(expression) for name, expression in facts.items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, re.error) as error:
+        raise ValueError(f"--facts must map names to regular expressions: {error}") from None
+    for name, expression in expressions.items():
+        if expression.groups != 1:
+            raise ValueError(f"--facts: {name} must have one group, not {expression.groups}")
+    return expressions
 
 
 def make_reader(arguments: argparse.Namespace) -> ThroughputReader | None:

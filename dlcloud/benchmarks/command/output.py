@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +15,9 @@ from ..harness.variant import VariantError
 
 LONGEST_LINE = 1 << 20
 """Characters; of a longer line only its end is read."""
+
+LONGEST_FACT = 80
+"""Characters of a fact that are kept."""
 
 
 class ThroughputReader(Protocol):
@@ -95,17 +99,22 @@ class Reported:
 
 
 class OutputLines:
-    """Splits the output of one run into lines as it arrives, and reads their throughputs; CR ends a line too.
+    """Splits the output of one run into lines as it arrives, and reads them; CR ends a line too.
 
     Args:
         reader: Reads the throughputs; None: there are none.
+        facts: Expressions of what else is read, by name; their last matches are kept.
     """
 
-    def __init__(self, reader: ThroughputReader | None) -> None:
+    def __init__(
+        self, reader: ThroughputReader | None, facts: Mapping[str, re.Pattern[str]] | None = None
+    ) -> None:
         self._reader = reader
+        self._expressions = facts or {}
         self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), True)
         self._unfinished = ""
         self.values: list[float] = []
+        self.facts: dict[str, str] = {}
         self.last = ""
         """The last line that is not blank."""
 
@@ -124,6 +133,10 @@ class OutputLines:
         self.last = next((line.strip() for line in reversed(lines) if line.strip()), self.last)
         if self._reader is not None:
             self.values.extend(itertools.chain.from_iterable(map(self._reader.values, lines)))
+        for name, expression in self._expressions.items():
+            matches = (match for line in reversed(lines) if (match := expression.search(line)))
+            if (last := next(matches, None)) is not None:
+                self.facts[name] = (last[1] or "")[:LONGEST_FACT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

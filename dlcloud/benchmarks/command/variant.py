@@ -1,6 +1,7 @@
 """The variant that runs the user's command once a slice."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -25,6 +26,9 @@ REPORT_MODULE = "dlcloud_report.py"
 
 KIB_PER_MIB = 1024
 LAST_LINE_CHARACTERS = 200
+MOST_VALUES = 3
+"""Of a fact that differs between runs."""
+
 _PIECE = 1 << 16
 
 
@@ -57,7 +61,9 @@ class CommandVariant:
     warm_up_runs: int  # runs before those that count
     environment: Mapping[str, str]  # the variables without the setting's
     echo: BinaryIO  # stream to which the command's output is copied
+    facts: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # what else is read, by name
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
+    _printed: dict[str, list[str]] = field(init=False, default_factory=dict)
     _cpu_s: float = field(init=False, default=0.0)
     _peak_mib: float = field(init=False, default=0.0)
 
@@ -111,8 +117,10 @@ class CommandVariant:
         return self._cpu_s
 
     def finish(self) -> Finish:
-        """Return the largest memory of any process of any run."""
-        return Finish(metrics={Metric.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}, outputs=[])
+        """Return the largest memory of any process of any run, and the facts that the runs printed."""
+        metrics = {Metric.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}
+        printed = {name: ", ".join(self._printed.get(name, ["not printed"])) for name in self.facts}
+        return Finish(metrics=metrics, outputs=[], facts={"printed": printed} if printed else {})
 
     def close(self) -> None:
         if self._process is None:
@@ -146,7 +154,7 @@ class CommandVariant:
         began = time.perf_counter()
         self._process = self._start_process(variables)
         assert self._process.stdout is not None  # noqa: S101 - requested as a pipe
-        output = OutputLines(reader)
+        output = OutputLines(reader, self.facts)
         while piece := self._process.stdout.read(_PIECE):
             self.echo.write(piece)
             self.echo.flush()
@@ -159,7 +167,16 @@ class CommandVariant:
             last = redaction.mask(output.last, redaction.secret_texts(self.environment))
             last = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
             raise VariantError(f"the command {describe_exit(status)}{last}")
+        self._keep(output.facts)
         return _Run(seconds=seconds, values=output.values)
+
+    def _keep(self, facts: Mapping[str, str]) -> None:
+        """Keep the facts of a run; runs that differ have several values."""
+        for name, text in facts.items():
+            value = redaction.mask(text, redaction.secret_texts(self.environment))
+            values = self._printed.setdefault(name, [])
+            if value not in values and "…" not in values:
+                values.append(value if len(values) < MOST_VALUES else "…")
 
     def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         merged = {**activate(self.environment), **self.setting.environment, **variables}

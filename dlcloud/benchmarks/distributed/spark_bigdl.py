@@ -58,6 +58,7 @@ def java_variables() -> dict[str, str]:
         "SPARK_DIST_CLASSPATH": os.pathsep.join(map(str, jars)),
         # Without it MKL's fp32 sums depend on where an array lies in memory, in their last bits.
         "MKL_CBWR": "COMPATIBLE",
+        "KMP_SETTINGS": "0",  # which would print a page of them
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
     }

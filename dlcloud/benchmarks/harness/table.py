@@ -34,6 +34,7 @@ def _row(result: Result, comparisons: _BySetting, overall: _BySetting) -> dict[s
     if "accuracy_drop_points" in result.facts:
         row["accuracy (%)"] = f"{result.facts['accuracy_percent']:.2f}"
         row["drop (points)"] = f"{result.facts['accuracy_drop_points']:.2f}"
+    row |= result.facts.get("printed", {})
     row["speed-up"] = _speed_up(comparison) if comparison else ("baseline" if result.baseline else "")
     if comparison and any(warning.startswith(TIME_WAS_UP) for warning in result.warnings):
         row["speed-up"] += f", {TIME_WAS_UP}"

@@ -45,6 +45,7 @@ LATER_KEYS = (
     "setup.image",
     "tags",
     "workload.environment",
+    "workload.facts",
     "workload.nodes",
     "workload.secrets",
 )

@@ -41,6 +41,9 @@ class Setup(Part):
         return self
 
 
+FactName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+
+
 class Setting(Part):
     """One way to run the user's command; the first of a list is the baseline."""
 
@@ -93,6 +96,11 @@ class Workload(Part):
         description="The command reports its throughput: import dlcloud_report; dlcloud_report.step(images).",
     )
     final: bool = Field(default=False, description="Take only the last throughput of each run.")
+    facts: dict[FactName, str] = Field(
+        default_factory=dict,
+        description="What else its output says, beside the throughput: names, each with a regular expression "
+        "whose one group is the value; the last match of a run counts.",
+    )
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
     repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
     settings: list[Setting] = Field(default_factory=list)
@@ -121,12 +129,13 @@ class Workload(Part):
         if self.benchmark is None and self.parameters:
             raise ValueError("parameters belong to a benchmark; a command has settings")
         if self.command is None:
-            keys = ("throughput", "json_field", "reported", "final", "settings", "elastic")
+            keys = ("throughput", "json_field", "reported", "final", "facts", "settings", "elastic")
             own = [key for key in keys if getattr(self, key)]
             if own:
                 raise ValueError(f"{own[0]} belongs to a command, not to a bundled benchmark")
         self._one_reading()
-        measured = [key for key in ("throughput", "json_field", "reported", "settings") if getattr(self, key)]
+        ways = ("throughput", "json_field", "reported", "facts", "settings")
+        measured = [key for key in ways if getattr(self, key)]
         if self.elastic and measured:
             raise ValueError(f"{measured[0]} is for a command that is measured, elastic for one that trains")
         if self.nodes and (self.command is None or self.elastic):
@@ -156,13 +165,15 @@ class Workload(Part):
         if self.final and not readings:
             raise ValueError("final needs throughput, json_field or reported")
         if self.throughput is not None:
-            _one_group(self.throughput)
+            _one_group(self.throughput, "throughput", "the number")
+        for name, pattern in self.facts.items():
+            _one_group(pattern, f"facts.{name}", "the value")
 
 
-def _one_group(pattern: str) -> None:
+def _one_group(pattern: str, key: str, group: str) -> None:
     try:
         groups = re.compile(pattern).groups
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"throughput is not a regular expression: {error}") from error
+        raise ValueError(f"{key} is not a regular expression: {error}") from error
     if groups != 1:
-        raise ValueError(f"throughput must have one group, the number; it has {groups}")
+        raise ValueError(f"{key} must have one group, {group}; it has {groups}")

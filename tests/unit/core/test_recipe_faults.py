@@ -190,6 +190,7 @@ def test_every_field_refuses_what_it_cannot_mean(old, new, where, says):
         (["command: x", "throughput: '['"], "not a regular expression"),
         (["command: x", "throughput: '(a){99999999999999999999}'"], "not a regular expression"),
         (["command: x", "throughput: abc"], "must have one group, the number; it has 0"),
+        (["command: x", "facts: {loss: abc}"], "facts.loss must have one group, the value; it has 0"),
         (["command: x", "throughput: '(a)(b)'"], "it has 2"),
         (["command: x", "json_field: a", "reported: yes"], "json_field and reported exclude each other"),
         (["command: x", "final: yes"], "final needs throughput, json_field or reported"),

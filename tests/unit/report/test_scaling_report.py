@@ -1,5 +1,7 @@
 """The table and the chart of a job over several nodes."""
 
+from dataclasses import replace
+
 from dlcloud.core.instance import Market
 from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import cost_report
@@ -19,6 +21,23 @@ def test_the_table_has_efficiency_and_cost_by_count_and_names_the_cheapest():
     (scaling,) = report.extra["scaling"]
     assert [point["nodes"] for point in scaling["points"]] == [1, 2]
     assert (scaling["cheapest"]["nodes"], scaling["fastest"]["nodes"]) == (1, 2)
+
+
+def test_facts_that_a_job_printed_are_named_by_count():
+    printed = [(1, {"accuracy": "0.96"}), (2, {"accuracy": "0.96"}), (3, {"accuracy": "0.95"})]
+    rows = [with_facts(counted(nodes, 100), facts) for nodes, facts in printed]
+    report = cost_report(rows)
+    assert "accuracy: 0.96 (1 node, 2 nodes); 0.95 (3 nodes)" in render(report, Format.TABLE, width=80)
+    assert report.extra["scaling"][0]["points"][2]["facts"] == {"accuracy": "0.95"}
+
+
+def test_facts_of_a_job_of_one_count_stand_below_its_answer():
+    row = with_facts(counted(2, 100), {"accuracy": "0.96"})
+    assert "accuracy: 0.96 (" in render(cost_report([row]), Format.TABLE)
+
+
+def with_facts(row, facts):
+    return replace(row, result=replace(row.result, facts={"printed": facts}))
 
 
 def test_a_rehearsal_says_that_its_nodes_share_one_machine():
