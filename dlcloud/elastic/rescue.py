@@ -1,10 +1,11 @@
 """What an interrupted training leaves at home: its newest checkpoint, and the files that the recipe keeps."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from dlcloud.core.cluster import Member
-from dlcloud.core.errors import DlcloudError
+from dlcloud.core.errors import DlcloudError, RemoteCommandError
 from dlcloud.core.events import Notice, Warned, stage
 from dlcloud.core.recipe import Recipe
 from dlcloud.core.result import Run, RunState
@@ -65,6 +66,11 @@ def _copy(jobs: RemoteJobs, member: Member, run: Run, patterns: Sequence[str], n
     paths, clock = managed.store.paths, managed.clock
     message = "bringing the newest checkpoint home; Ctrl-C again leaves it there, and loses it"
     with stage(managed.emit, clock, message, instance_id=run.instance_id):
+        if name:
+            # A worker that is stopped leaves after its step, with a checkpoint of that, and removes no other.
+            with suppress(RemoteCommandError):
+                jobs.stop(jobs.connect(member), run)
+            name = _newest_checkpoint(jobs, member, run) or name
         jobs.fetch_results(member, replace(run, state=RunState.LOST), patterns)
         if name:
             folder = paths.make_folder(paths.run(run.run_id) / "checkpoints")

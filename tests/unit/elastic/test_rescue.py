@@ -82,7 +82,15 @@ def test_the_newest_checkpoint_of_all_workers_and_kept_files_come_home(world):
     assert path.read_bytes() == b"state"
     assert (world.paths.run_files("run-1") / "model.pt").read_bytes() == b"model"
     assert f"the checkpoint of step 120 is kept: {path}" in world.texts()
+    assert any(" stop " in command for command in world.machines[1].commands), "it writes a newer one"
     assert f"1 file(s) kept in {world.paths.run_files('run-1')}" in world.texts()
+
+
+def test_a_worker_that_does_not_stop_leaves_its_checkpoint_all_the_same(world):
+    world.put(0, NEW)
+    world.machines[0].failing[" stop "] = (1, b"no such process")
+    bring_home(world.managed, recipe(RECIPE))
+    assert "the checkpoint of step 120 is kept" in world.texts()
 
 
 def test_checkpoints_in_s3_are_not_copied(world):
