@@ -123,7 +123,8 @@ def command(
             runs = [*dict.fromkeys([*(row.run.run_id for row in rows), *named])]
             costs = _costs(context)
             drawn = _with_trainings(context, report, costs) if drawings.html else report
-            _draw(context, drawings, report=drawn, view=view, rows=rows, runs=runs)
+            with context.console.waiting("drawing ..."):
+                _draw(context, drawings, report=drawn, view=view, rows=rows, runs=runs)
         click.echo(render(report, Format(output)))
 
 

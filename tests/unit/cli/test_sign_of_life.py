@@ -110,3 +110,12 @@ def test_a_command_shows_something_before_it_asks_a_network(name, shown, monkeyp
         dlcloud.main([name, *COMMANDS[name]], standalone_mode=False)
     assert shown, "it asked no network"
     assert shown[0].strip(), "it had shown nothing"
+
+
+@pytest.mark.usefixtures("home")
+def test_a_page_shows_that_it_is_drawn(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    page = tmp_path / "page.html"
+    dlcloud.main(["cost-report", "--all", "--html", str(page)], standalone_mode=False)
+    assert "drawing ..." in sys.stderr.shown()
+    assert page.is_file()
