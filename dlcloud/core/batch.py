@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from dlcloud.core.batch_nodes import NODE_VARIABLES, node_notes, node_properties, refuse_unknown_nodes
 from dlcloud.core.errors import RecipeError
 from dlcloud.core.instance import InstanceType
 from dlcloud.core.recipe import Recipe
@@ -36,7 +37,7 @@ def batch_job_definition(recipe: Recipe, types: Sequence[InstanceType], setting:
     """Return the input of RegisterJobDefinition for a recipe whose workload is a command.
 
     Args:
-        recipe: Of one command, run on one instance.
+        recipe: Of one command, run on one instance or as one job over all of them.
         types: Hardware of the recipe's instance types; the job asks for what the smallest has.
         setting: The name of one of the recipe's settings; needed where there are several.
 
@@ -47,17 +48,23 @@ def batch_job_definition(recipe: Recipe, types: Sequence[InstanceType], setting:
     arguments, variables = _setting_of(recipe, setting)
     files = {"files": _FILES} if recipe.workload.files else {}
     command = ["bash", "-ec", _script(recipe, arguments), recipe.name, *(["Ref::files"] if files else [])]
+    container = {
+        "image": recipe.setup.image or IMAGE,
+        "command": command,
+        "environment": [{"name": name, "value": value} for name, value in variables.items()],
+        "resourceRequirements": _requirements(types),
+    }
+    is_job = recipe.workload.nodes is not None
+    work = (
+        {"type": "multinode", "nodeProperties": node_properties(recipe, container)}
+        if is_job
+        else {"type": "container", "containerProperties": container}
+    )
     return {
         "jobDefinitionName": recipe.name,
-        "type": "container",
+        **work,
         "platformCapabilities": ["EC2"],
         "parameters": files,
-        "containerProperties": {
-            "image": IMAGE,
-            "command": command,
-            "environment": [{"name": name, "value": value} for name, value in variables.items()],
-            "resourceRequirements": _requirements(types),
-        },
         "retryStrategy": {"attempts": ATTEMPTS, "evaluateOnExit": _RETRIES},
         "timeout": {"attemptDurationSeconds": max(60, round(recipe.budget.max_hours * 3600))},
         "tags": {"dlcloud:recipe": recipe.name},
@@ -67,7 +74,8 @@ def batch_job_definition(recipe: Recipe, types: Sequence[InstanceType], setting:
 def batch_notes(recipe: Recipe) -> list[str]:
     """Return what a job definition cannot say: the instances, where files come from, what is not measured."""
     instances, count = recipe.instances, recipe.instances.maximum
-    market = "SPOT" if "spot" in instances.market else "EC2"
+    is_job = recipe.workload.nodes is not None
+    market = "SPOT" if "spot" in instances.market and not is_job else "EC2"
     types = ", ".join(instances.types)
     notes = [
         f"the queue's compute environment: type {market}, instanceTypes {types}, minvCpus 0",
@@ -78,7 +86,12 @@ def batch_notes(recipe: Recipe) -> list[str]:
         notes.append(f"files: {upload}; submit with --parameters files={_FILES}; the job's role must read it")
     if recipe.keep.files:
         notes.append(f"keep.files is left out: have the command copy {', '.join(recipe.keep.files)} to S3")
-    if count > 1:
+    if recipe.workload.secrets:
+        names = ", ".join(recipe.workload.secrets)
+        notes.append(f"secrets are left out: add {names} to the container's secrets, by their ARNs")
+    if is_job:
+        notes += node_notes(recipe)
+    elif count > 1:
         notes.append(f"{count} instances: submit with --array-properties size={count}")
     return notes
 
@@ -95,6 +108,8 @@ def _refuse_foreign(recipe: Recipe) -> None:
             f"{recipe.name} runs the bundled benchmark {workload.benchmark}, which is measured by dlcloud",
             f"dlcloud up {recipe.name}",
         )
+    if workload.nodes is not None:
+        refuse_unknown_nodes(recipe)
 
 
 def _setting_of(recipe: Recipe, name: str) -> tuple[list[str], dict[str, str]]:
@@ -103,10 +118,11 @@ def _setting_of(recipe: Recipe, name: str) -> tuple[list[str], dict[str, str]]:
         raise RecipeError(f"{recipe.name} has {len(settings)} settings", f"--setting {next(iter(settings))}")
     if name and name not in settings:
         raise RecipeError(f"{recipe.name} has no setting {name!r}", f"its settings: {', '.join(settings)}")
+    common = dict(recipe.workload.environment)
     if not settings:
-        return [], {}
+        return [], common
     chosen = settings[name or next(iter(settings))]
-    return list(chosen.arguments), dict(chosen.environment)
+    return list(chosen.arguments), {**common, **chosen.environment}
 
 
 def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
@@ -121,6 +137,8 @@ def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
         lines.append(f"pip install -q {shlex.join(setup.requirements)}\n")
     if workload.files:
         lines.append(_FETCH)
+    if workload.nodes is not None:
+        lines.append(NODE_VARIABLES)
     return "".join([*lines, " ".join([workload.command or "", *map(shlex.quote, arguments)])])
 
 

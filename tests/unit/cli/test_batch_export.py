@@ -69,6 +69,61 @@ def test_what_a_job_definition_cannot_say_is_noted():
         assert part in notes
 
 
+NODES = """
+name: train
+instances: {types: [g5.xlarge], count: 4, market: spot-then-on-demand}
+workload: {nodes: all, command: %s, environment: {BATCH: "8"}, secrets: [HF_TOKEN]}
+"""
+
+
+def test_a_job_over_nodes_becomes_a_multi_node_parallel_job():
+    recipe = read_recipe(NODES % "torchrun train.py", "r.yaml")
+    definition = definition_of(recipe)
+    nodes = definition["nodeProperties"]
+
+    assert (definition["type"], nodes["numNodes"], nodes["mainNode"]) == ("multinode", 4, 0)
+    assert "containerProperties" not in definition
+    (every,) = nodes["nodeRangeProperties"]
+    assert every["targetNodes"] == "0:3"
+    assert every["container"]["environment"] == [{"name": "BATCH", "value": "8"}]
+    notes = "\n".join(batch_notes(recipe))
+    for part in ("type EC2", "no multi-node parallel job on Spot", "TF_CONFIG", "add HF_TOKEN"):
+        assert part in notes
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_node_there_knows_its_rank_the_count_and_the_head(rank):
+    recipe = read_recipe(NODES % "env", "r.yaml")
+    container = definition_of(recipe)["nodeProperties"]["nodeRangeProperties"][0]["container"]
+    head = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "10.0.0.5"} if rank else {}
+    batch = {"AWS_BATCH_JOB_NODE_INDEX": str(rank), "AWS_BATCH_JOB_NUM_NODES": "4", **head}
+    environment = {"PATH": "/usr/bin:/bin", **batch}
+    ended = subprocess.run(container["command"], capture_output=True, text=True, env=environment, check=True)
+    variables = dict(line.split("=", 1) for line in ended.stdout.splitlines() if "=" in line)
+
+    assert variables["RANK"] == variables["PET_NODE_RANK"] == variables["DLCLOUD_NODE_RANK"] == str(rank)
+    assert variables["WORLD_SIZE"] == "4"
+    assert variables["MASTER_ADDR"] == "10.0.0.5" if rank else variables["MASTER_ADDR"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python -m benchmarks.distributed.mpirun train.py", "own program benchmarks.distributed.mpirun"),
+        ("mpirun --hostfile $DLCLOUD_HOST_FILE train.py", "reads DLCLOUD_HOST_FILE"),
+    ],
+)
+def test_a_job_that_needs_what_batch_lacks_is_refused(command, message):
+    with pytest.raises(RecipeError, match=message):
+        definition_of(read_recipe(NODES % command, "r.yaml"))
+
+
+def test_every_bundled_recipe_over_nodes_is_refused(dlcloud):
+    ended = dlcloud("export", "--as", "batch", "torchrun-ddp")
+    assert "own program benchmarks.distributed.ddp" in ended.stderr
+    assert "hint: dlcloud up torchrun-ddp runs it" in ended.stderr
+
+
 @pytest.mark.parametrize(("setting", "message"), [("", "has 2 settings"), ("huge", "no setting 'huge'")])
 def test_one_of_several_settings_must_be_named(setting, message):
     with pytest.raises(RecipeError, match=message):
