@@ -34,6 +34,12 @@ PARTS_MIB = (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512, 1024)
 """The sizes in which clients upload parts: the AWS CLI and Mountpoint 8, s5cmd 50, others what users say."""
 INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
 
+ROLE_S = 60.0
+ROLE_PAUSE_S = 2.0
+UNKNOWN_ROLE = ("NoCredentialProviders", "EC2RoleRequestError", "AccessDenied", "InvalidAccessKeyId")
+"""What s5cmd says before a new role counts. Source: IAM user guide, "Changes that I make are not always
+immediately visible"; EC2 user guide, "Attach an IAM role to an instance"."""
+
 
 class StorageError(Exception):
     """What was asked cannot be done."""
@@ -116,7 +122,7 @@ def copy(*, key: str, source: str, tool: str, variables: "dict[str, str]") -> "d
 
 def list_files(source: str, tool: str, variables: "dict[str, str]") -> "dict[str, tuple[int, str]]":
     """Return size and ETag of the files below a prefix, by their path below it."""
-    output = call(tool, variables, "--json", "ls", "--etag", source.rstrip("/") + "/*")
+    output = list_when_known(source.rstrip("/") + "/*", tool, variables)
     files = {}
     for line in output.splitlines():
         entry = json.loads(line)
@@ -124,6 +130,19 @@ def list_files(source: str, tool: str, variables: "dict[str, str]") -> "dict[str
         if entry.get("type") != "directory" and not name.endswith("/"):
             files[name] = (int(entry.get("size", 0)), entry.get("etag", ""))
     return files
+
+
+def list_when_known(pattern: str, tool: str, variables: "dict[str, str]") -> str:
+    """Return s5cmd's list; a role that this instance was given a moment ago is not known everywhere yet."""
+    ends_at = time.monotonic() + ROLE_S
+    while True:
+        try:
+            return call(tool, variables, "--json", "ls", "--etag", pattern)
+        except StorageError as error:
+            if time.monotonic() >= ends_at or not any(word in str(error) for word in UNKNOWN_ROLE):
+                raise
+        report("waiting until the role of this instance is known to S3")
+        time.sleep(ROLE_PAUSE_S)
 
 
 def read_journal(folder: pathlib.Path) -> "dict[str, str]":

@@ -20,6 +20,7 @@ from dlcloud.detached.standby import StandbyPreparer
 from dlcloud.elastic.run import Control
 from dlcloud.launch.acquire import ClusterLock, RecipeFile, lock_cluster
 from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.storage import prepare_access
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 from dlcloud.report.table import Format, Report, Section, render
 
@@ -42,6 +43,7 @@ def detach(
     if hand_over.finish():
         return
     with destroy_on_failure(launcher, acquired):
+        prepare_access(launcher, file.recipe)
         member = coordinator(launcher.launch(plan).members)
         if member is None:
             raise InstanceError(f"{launcher.cluster.name} has no on-demand instance to hand it over to")

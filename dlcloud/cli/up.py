@@ -225,7 +225,7 @@ class Up:
                 at_end = destroy_at_end(launcher, acquired, keep=keep)
             with at_end:
                 is_successor = self._term_of(acquired.cluster) > 0
-                members = launcher.reconcile() if is_successor else launcher.launch(plan).members
+                members = launcher.reconcile() if is_successor else self._launch(launcher, plan)
                 if context.controller_instance_id:
                     context.paths.in_charge(launcher.cluster_id).touch()
                 self._run_workload(launcher, plan, members)
@@ -234,6 +234,12 @@ class Up:
 
             # Only now is the bill of every instance known.
             print_training(context, acquired.cluster.name, self.output, command="up")
+
+    def _launch(self, launcher: "Launcher", plan: "Plan") -> list[Member]:
+        from dlcloud.launch.storage import prepare_access
+
+        prepare_access(launcher, self.file.recipe)
+        return launcher.launch(plan).members
 
     def _check_deadline(self) -> None:
         """Refuse a deadline that a training that begins now cannot meet."""

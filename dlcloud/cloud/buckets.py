@@ -73,12 +73,20 @@ def checkpoint_name(manifest: str) -> str:
 
 
 def _region(clients: Clients, bucket: str) -> str:
+    """Return the region of a bucket, which S3 also states to those who may list a part of it only.
+
+    Source: S3 API reference, HeadBucket: x-amz-bucket-region.
+    """
     try:
         answer = clients.get("s3").head_bucket(Bucket=bucket)
     except ClientError as error:
-        if error.response["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.NOT_FOUND:
+        metadata = error.response["ResponseMetadata"]
+        if metadata["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
+            raise CloudError(f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket}") from error
+        region = metadata["HTTPHeaders"].get("x-amz-bucket-region")
+        if not region:
             raise
-        raise CloudError(f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket}") from error
+        return str(region)
     return str(answer.get("BucketRegion") or clients.region)
 
 

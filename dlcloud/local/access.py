@@ -59,6 +59,8 @@ _CREATED = {
     "RunInstances": _LAUNCHED,
 }
 _IMPLIED = {"CreateSecurityGroup": ("vpc",), "RunInstances": ("subnet",)}
+_PASSING = ("AssociateIamInstanceProfile", "CreateFleet", "RunInstances")
+"""What puts a profile on instances. Source: EC2 user guide, "Grant permissions to pass an IAM role"."""
 _TAG_ACTIONS = {"CreateRole": "iam:TagRole", "CreateInstanceProfile": "iam:TagInstanceProfile"}
 
 
@@ -211,7 +213,7 @@ class _Change:
             yield from self._on_existing("ec2:RunInstances", ids)
         if self.launches_spot() and not is_dry_fleet:
             yield from self._on_new("ec2:RunInstances", (SPOT_REQUEST,), tags)
-        if call.action == "AssociateIamInstanceProfile":
+        if call.action in _PASSING and not is_dry_fleet:
             yield from _passed(self._profile_roles())
         for kind, values in tags.items():
             context = {**_request_tags(values), "ec2:CreateAction": [call.action]}
@@ -321,10 +323,12 @@ class _Change:
         return tags
 
     def _profile_roles(self) -> list[Any]:
-        """Return the roles of the instance profile that the request names."""
-        names = {self._call.parameter(f"IamInstanceProfile.{field}") for field in ("Name", "Arn")} - {""}
-        profiles = list(iam_backends[self._account][PARTITION].instance_profiles.values())
-        return [role for item in profiles if {item.name, item.arn} & names for role in item.roles]
+        """Return the roles of the instance profiles that the request, or a template that it names, has."""
+        named = [self._call.parameter(f"IamInstanceProfile.{field}") for field in ("Name", "Arn")]
+        profiles = [version.data.get("IamInstanceProfile") or {} for version in self._templates]
+        names = {*named, *(name for profile in profiles for name in profile.values())} - {""}
+        existing = list(iam_backends[self._account][PARTITION].instance_profiles.values())
+        return [role for item in existing if {item.name, item.arn} & names for role in item.roles]
 
     def _arn(self, kind: str, resource_id: str) -> str:
         owner = "" if kind in _PUBLIC else self._account

@@ -114,7 +114,7 @@ class Endpoint:
         is_missing = reply.status == HTTPStatus.NOT_FOUND and bool(call.key) and call.is_reading
         if is_missing and caller is not None and not may_call(caller, call.list_request()):
             return error_reply(call, "AccessDenied", "Access Denied", HTTPStatus.FORBIDDEN)
-        return reply
+        return self._s3.with_region(call, reply)
 
     def _answer_call(self, call: Call, caller: Caller | None, environ: dict[str, Any]) -> Reply:
         """Answer a call; without a caller it is the owner's."""

@@ -42,6 +42,9 @@ OUTLOOK = "deadline outlook"
 STORAGE_ROLE = "storage role"
 """Intent recorded before the role for a cluster's buckets is made."""
 
+REFUSED = "refused"
+"""The outcome of an intent that left nothing behind."""
+
 GROUP = "security group"
 """Intent recorded before the cluster's security group is created."""
 

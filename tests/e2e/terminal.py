@@ -109,8 +109,12 @@ class User:
     @property
     def ec2(self) -> Any:
         """Return a client of the local EC2, as its owner."""
+        return self.client("ec2")
+
+    def client(self, service: str) -> Any:
+        """Return a client of any service of the local EC2, as its owner."""
         endpoint = self._endpoint()
-        return _client(endpoint.url, *endpoint.owner_key())
+        return _client(service, endpoint.url, *endpoint.owner_key())
 
     def _endpoint(self) -> LocalEndpoint:
         endpoint = LocalSite(self.home / ".dlcloud" / "local").find()
@@ -128,10 +132,10 @@ class User:
 
 
 @functools.cache
-def _client(url: str, key_id: str, secret: str) -> Any:
+def _client(service: str, url: str, key_id: str, secret: str) -> Any:
     """Return a client in this process: tests ask often, and the AWS command line takes a second to start."""
     return boto3.client(
-        "ec2",
+        service,
         endpoint_url=url,
         region_name="us-east-1",
         aws_access_key_id=key_id,

@@ -70,11 +70,105 @@ def test_a_user_with_the_policy_does_a_whole_life(user, limited):
     assert user.alive() == []
 
 
-def test_a_user_with_both_policies_leaves_a_training_to_itself(user, limited):
-    someone = limited("other", "iam_policy.json", "iam_policy_detach.json")
-    (someone.home / "recipe.yaml").write_text(TRAINING)
+STORED = """
+name: stored
+cloud: local
+instances: {types: [c5.xlarge], market: spot, on_demand_base: 1}
+data:
+  - {from: s3://limited-data/set, to: data/set}
+checkpoints: s3://limited-data/runs/one
+workload:
+  command: python3 -m trainer.examples.digits --epochs 1
+  elastic: {checkpoint_seconds: 30, leave_seconds: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def bucket(user):
+    s3 = user.client("s3")
+    s3.create_bucket(Bucket="limited-data")
+    s3.put_object(Bucket="limited-data", Key="set/one.csv", Body=b"1,2,3\n")
+    return s3
+
+
+@pytest.mark.usefixtures("bucket")
+def test_data_and_checkpoints_are_denied_before_anything_is_launched(user, limited):
+    nobody = limited("bare", "iam_policy.json")
+    (nobody.home / "recipe.yaml").write_text(STORED)
+    assert "s3:ListBucket" in nobody.run("up", "recipe.yaml", "--dry-run", expect=3).stderr
+    lister = limited("listing", "iam_policy.json", "iam_policy_storage.json")
+    (lister.home / "recipe.yaml").write_text(STORED)
+    denied = lister.run("up", "recipe.yaml", expect=3).stderr
+    assert "iam:CreateRole" in denied
+    assert "launching" not in denied
+    assert lister.json("status")["result"]["records"] == []
+    assert user.alive() == []
+
+
+def test_a_user_leaves_a_training_with_its_bucket_to_itself(user, limited, bucket):
+    policies = ("iam_policy.json", "iam_policy_detach.json", "iam_policy_storage.json")
+    someone = limited("other", *policies)
+    (someone.home / "recipe.yaml").write_text(STORED)
     python_with(PACKAGE / "requirements" / "elastic.txt")  # the instances find it built
     someone.run("up", "recipe.yaml", "--detach", "--name", "y")
-    someone.run("logs", "y", "--follow")
+    assert "checkpoint" in someone.run("logs", "y", "--follow").stdout
+    listed = bucket.list_objects_v2(Bucket="limited-data", Prefix="runs/one/manifest-")
+    assert listed["KeyCount"] > 0
+    someone.run("status", "y")
     someone.run("down", "y")
+    assert user.alive() == []
+    assert user.client("iam").list_roles(PathPrefix="/dlcloud/")["Roles"] == []
+    assert user.client("iam").list_instance_profiles(PathPrefix="/dlcloud/")["InstanceProfiles"] == []
+
+
+PRIVATE = """
+name: private
+cloud: local
+instances:
+  types: [c7i.xlarge]
+  count: {min: 1, max: 2}
+  market: on-demand
+  zones: us-east-1b
+  profile: pulls
+  MORE
+network: {subnets: SUBNET, access: instance-connect-endpoint, public_ip: false}
+workload: {command: 'echo "images/sec: 5"', throughput: 'images/sec: ([0-9.]+)', repeats: 1}
+"""
+
+
+def test_a_user_launches_into_what_the_account_owns(user, limited):
+    """A private subnet behind an endpoint, a reservation, a placement group, and a role for ECR."""
+    ec2, iam = user.ec2, user.client("iam")
+    vpc_id = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    made = ec2.create_subnet(VpcId=vpc_id, CidrBlock="10.9.1.0/24", AvailabilityZone="us-east-1b")
+    subnet_id = made["Subnet"]["SubnetId"]
+    ec2.create_instance_connect_endpoint(SubnetId=subnet_id)
+    reserved = ec2.create_capacity_reservation(
+        InstanceType="c7i.xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1b",
+        InstanceCount=1,
+    )
+    reservation_id = reserved["CapacityReservation"]["CapacityReservationId"]
+    iam.create_role(RoleName="pulls", AssumeRolePolicyDocument="{}")
+    iam.create_instance_profile(InstanceProfileName="pulls")
+    iam.add_role_to_instance_profile(InstanceProfileName="pulls", RoleName="pulls")
+    recipe = PRIVATE.replace("SUBNET", subnet_id)
+    grouped = recipe.replace("MORE", "placement_group: cluster")
+    reserved = recipe.replace("MORE", f"reservations: {reservation_id}")
+    without = limited("outside", "iam_policy.json")
+    (without.home / "recipe.yaml").write_text(grouped)
+    denied = without.run("up", "recipe.yaml", expect=3)
+    assert "iam:PassRole on arn:aws:iam::123456789012:role/pulls is denied" in denied.stderr
+    missing = without.json("doctor", "recipe.yaml", expect=3)["result"]["missing_statements"]
+    someone = limited("inside", "iam_policy.json", "iam_policy_private.json")
+    document = json.dumps({"Version": "2012-10-17", "Statement": missing})
+    iam.put_user_policy(UserName="inside", PolicyName="pulls", PolicyDocument=document)
+    (someone.home / "recipe.yaml").write_text(grouped)
+    someone.run("up", "recipe.yaml", "--keep", "--name", "grouped")
+    someone.run("exec", "grouped", "--", "true")
+    someone.run("down", "grouped")
+    assert ec2.describe_placement_groups()["PlacementGroups"] == []
+    (someone.home / "recipe.yaml").write_text(reserved)
+    someone.run("up", "recipe.yaml")
     assert user.alive() == []

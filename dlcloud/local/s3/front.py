@@ -16,6 +16,7 @@ from dlcloud.local.s3.signatures import verify
 from dlcloud.local.signature import SignatureError
 
 _ANY_REGION = frozenset({"CreateBucket", "GetBucketLocation", "ListBuckets"})
+_REGION = "x-amz-bucket-region"
 _HEADERS = ("HTTP_CONTENT_MD5", "HTTP_X_AMZ_CHECKSUM_")
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,15 @@ class S3Front:
         status, headers = started[-1]
         return Reply(status=int(status.split(" ", 1)[0]), headers=tuple(headers), body=body)
 
+    def with_region(self, call: S3Call, reply: Reply) -> Reply:
+        """Return the answer to HeadBucket with the bucket's region, which a denial states, too."""
+        from dlcloud.local.s3.moto_s3 import bucket_region  # noqa: PLC0415 - at the first request
+
+        region = bucket_region(call.bucket) if call.action == "HeadBucket" else None
+        if region is None or any(name.lower() == _REGION for name, _ in reply.headers):
+            return reply
+        return Reply(status=reply.status, headers=(*reply.headers, (_REGION, region)), body=reply.body)
+
     def _loaded(self) -> Callable[..., Iterable[bytes]]:
         from dlcloud.local.s3.moto_s3 import create_s3_app  # noqa: PLC0415 - at the first request
 
@@ -80,7 +90,7 @@ class S3Front:
         message = f"The authorization header is malformed; {wrong}"
         code, element = "AuthorizationHeaderMalformed", f"<Region>{region}</Region>"
         reply = error_reply(call, code, message, HTTPStatus.BAD_REQUEST, element)
-        headers = (*reply.headers, ("x-amz-bucket-region", str(region)))
+        headers = (*reply.headers, (_REGION, str(region)))
         return Reply(status=reply.status, headers=headers, body=reply.body)
 
 

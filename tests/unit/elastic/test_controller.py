@@ -9,7 +9,7 @@ import pytest
 
 from dlcloud.core.cluster import Member
 from dlcloud.core.elastic import WorkerState
-from dlcloud.core.errors import CloudError, InstanceError, RemoteCommandError
+from dlcloud.core.errors import CloudError, CredentialsError, InstanceError, RemoteCommandError
 from dlcloud.core.events import Warned
 from dlcloud.core.instance import Market
 from dlcloud.core.reservations import CapacityReservation
@@ -402,6 +402,14 @@ def test_a_program_failing_on_the_coordinator_at_first_ends_the_run():
     world = World({"i-0": [ends("i-0", 1, RunState.FAILED)]})
     with pytest.raises(RemoteCommandError, match="sample failed on i-0"):
         world.go()
+
+
+@pytest.mark.parametrize("error", [RemoteCommandError("no such image"), CredentialsError("denied")])
+def test_a_set_up_failing_on_the_coordinator_at_first_ends_the_run(error):
+    world = World({"i-0": [WorkerExited(instance_id="i-0", error=error)]})
+    with pytest.raises(type(error), match=str(error)):
+        world.go()
+    assert world.asked == []
 
 
 def test_a_later_controller_informs_the_workers_of_the_coordinator():

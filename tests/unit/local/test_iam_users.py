@@ -157,3 +157,41 @@ def test_the_boundary_of_a_role_limits_it(rig):
     assert ec2.describe_instances()["Reservations"] is not None
     message = denial(ec2.create_vpc, CidrBlock="10.9.0.0/16")["Message"]
     assert "because no permissions boundary allows the ec2:CreateVpc action" in message
+
+
+@pytest.fixture(scope="module")
+def profile(rig):
+    """An instance profile of the account, whose role a caller must be allowed to pass."""
+    iam = rig.client("iam")
+    iam.create_role(RoleName="puller", AssumeRolePolicyDocument=TRUST)
+    iam.create_instance_profile(InstanceProfileName="pulling")
+    iam.add_role_to_instance_profile(InstanceProfileName="pulling", RoleName="puller")
+    return {"IamInstanceProfile": {"Name": "pulling"}}
+
+
+def test_a_launch_with_a_profile_passes_its_role(rig, user, profile):
+    error = denial(user(statement("ec2:*"))("ec2").run_instances, **RUN, **profile)
+    assert error["Code"] == "UnauthorizedOperation"
+    assert (
+        "iam:PassRole on resource: arn:aws:iam::123456789012:role/puller because no identity-based policy"
+        in error["Message"]
+    )
+    to_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    may_pass = statement("iam:PassRole", "arn:aws:iam::*:role/puller", Condition=to_ec2)
+    launched = user(statement("ec2:*"), may_pass)("ec2").run_instances(**RUN, **profile)
+    rig.ec2.terminate_instances(InstanceIds=[launched["Instances"][0]["InstanceId"]])
+
+
+def test_a_fleet_passes_the_role_of_its_template(user, profile):
+    data = {"ImageId": UBUNTU, "InstanceType": "c7i.large", **profile}
+    ec2 = user(statement("ec2:*"))("ec2")
+    ec2.create_launch_template(LaunchTemplateName="pulling", LaunchTemplateData=data)
+    specification = {"LaunchTemplateName": "pulling", "Version": "$Latest"}
+    fleet = {
+        "Type": "instant",
+        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": specification}],
+        "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
+    }
+    refused = ec2.create_fleet(**fleet)["Errors"]
+    assert {error["ErrorCode"] for error in refused} == {"UnauthorizedOperation"}
+    assert all("iam:PassRole" in error["ErrorMessage"] for error in refused)

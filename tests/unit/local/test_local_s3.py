@@ -18,6 +18,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from dlcloud.cloud.buckets import bucket_region
 from dlcloud.local.s3.bodies import BodyError, decode_body, verify_digests
 from dlcloud.local.s3.signatures import Signed
 
@@ -263,6 +264,29 @@ def test_a_policy_limits_a_user_to_a_prefix(s3, user):
         (client.get_object, {"Key": "mine/none"}),
     ):
         assert code_of(call, Bucket="data", **arguments) == "AccessDenied"
+
+
+class PrefixClients:
+    """Clients of a caller who may list one prefix."""
+
+    region = "elsewhere"
+
+    def __init__(self, client):
+        self.client = client
+
+    def get(self, service, region=""):  # noqa: ARG002  as of Clients
+        return self.client
+
+
+@pytest.mark.usefixtures("s3")
+def test_who_may_list_a_prefix_learns_the_region_of_its_bucket(rig, user):
+    eu = {"CreateBucketConfiguration": {"LocationConstraint": "eu-west-1"}}
+    rig.client("s3", "eu-west-1", **V4).create_bucket(Bucket="data-eu", **eu)
+    prefix = {"StringLike": {"s3:prefix": ["mine", "mine/*"]}}
+    for bucket, region in (("data", "us-east-1"), ("data-eu", "eu-west-1")):
+        client = user(allow("s3:ListBucket", bucket, Condition=prefix))
+        assert code_of(client.head_bucket, Bucket=bucket) == "403"
+        assert bucket_region(PrefixClients(client), f"s3://{bucket}/mine") == region
 
 
 def test_who_may_list_is_told_that_an_object_is_missing(s3, user):

@@ -21,6 +21,10 @@ def copy(source, target):
     if os.path.exists(os.path.join(root, "cut")):
         os.remove(os.path.join(root, "cut")); data = data[:-1] + b"?"
     open(target, "wb").write(data)
+if words[0] == "ls" and os.path.exists(os.path.join(root, "refusal")):
+    sys.stderr.write(open(os.path.join(root, "refusal")).read())
+    os.remove(os.path.join(root, "refusal"))
+    sys.exit(1)
 if words[0] == "ls":
     base = here(words[1][:-1])
     for folder, _, names in sorted(os.walk(base)):
@@ -160,3 +164,13 @@ def test_a_checkpoint_is_fetched_whole_or_not_at_all(machine):
 def test_a_mount_without_fuse_or_mount_s3_names_what_is_missing(machine):
     refusal = machine.ask("mount", ok=False, source="s3://b/set", at="data", variables={})
     assert "use mode: copy" in refusal
+
+
+def test_a_role_that_is_not_known_yet_is_waited_for(machine):
+    root = machine.bucket.parents[1]
+    for refusal in ("NoCredentialProviders: no valid providers in chain", "AccessDenied: Access Denied"):
+        (root / "refusal").write_text(refusal)
+        assert machine.copy()["files"] == 2
+    (root / "refusal").write_text("NoSuchBucket: The specified bucket does not exist")
+    order = {"source": "s3://b/set", "tool": str(machine.tool), "variables": {"BUCKETS": str(root)}}
+    assert "NoSuchBucket" in machine.ask("copy", ok=False, key="other", **order)
