@@ -10,9 +10,10 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from dlcloud.cli.complete import complete_clusters
+from dlcloud.cli.members import find_members
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.cli.safe_output import writer_to
-from dlcloud.core.cluster import Member, select_members
+from dlcloud.core.cluster import Member
 from dlcloud.core.errors import DlcloudError, PartialError, RemoteCommandError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run_everywhere(
     from dlcloud.system.parallel import fan_out
 
     cluster = context.find_cluster(name)
-    members = select_members(cluster, context.clusters.members(cluster.cluster_id), instance)
+    members = find_members(context, cluster, instance)
     dialer = context.admitting_dialer(cluster)
     line = words[0] if len(words) == 1 else shlex.join(words)
     is_table = output == Format.TABLE

@@ -70,11 +70,29 @@ def _find(context: "Context", name: str) -> Run:
         raise RecipeError("nothing has run yet", "dlcloud up quickstart")
     named = [run for run in runs if not name or name in {run.run_id, run.cluster_name, run.instance_id}]
     if not named:
-        raise RecipeError(f"no run {name}", f"dlcloud logs {runs[-1].run_id} prints the newest")
+        named = _of_cluster(context, runs, name)
     newest = named[-1]
     if newest.rank and name in {"", newest.cluster_name}:
         return next((run for run in named if run.run_id == newest.head_run_id), newest)
     return newest
+
+
+def _of_cluster(context: "Context", runs: Sequence[Run], name: str) -> list[Run]:
+    """Return the runs of the only cluster whose name begins so.
+
+    Raises:
+        RecipeError: There is none, or it has run nothing.
+    """
+    clusters = {cluster.cluster_id: cluster for cluster in context.clusters.all() if cluster.name == name}
+    clusters = clusters or {c.cluster_id: c for c in context.clusters.all() if c.name.startswith(name)}
+    named = [run for run in runs if run.cluster_id in clusters]
+    names = sorted({cluster.name for cluster in clusters.values()})
+    if len(names) == 1 and not named:
+        raise RecipeError(f"{names[0]} has run no program", f"dlcloud status {names[0]}")
+    if len(names) == 1:
+        return named
+    hint = f"dlcloud logs {runs[-1].run_id} prints the newest"
+    raise RecipeError(f"no run {name}", f"{' or '.join(names)}?" if names else hint)
 
 
 def _name_other_nodes(context: "Context", run: Run) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from dlcloud.cli.context import Context
-from dlcloud.core.cluster import Cluster, Member, select_members
+from dlcloud.cli.members import find_members
+from dlcloud.core.cluster import Cluster, Member
 from dlcloud.core.errors import RecipeError
 from dlcloud.report.table import envelope
 from dlcloud.ssh.command_line import config_entry, ssh_command, tunnel_command
@@ -50,7 +51,7 @@ def open_session(context: Context, name: str, session: Session, *, print_only: b
         RecipeError: There is no such cluster or instance, or no ssh on this machine.
     """
     cluster = context.find_cluster(name)
-    member = select_members(cluster, context.clusters.members(cluster.cluster_id), session.instance)[0]
+    member = find_members(context, cluster, session.instance)[0]
     endpoint = member.instance.endpoint(cluster.user)
     # Proves and pins the host key, unless it is pinned already.
     context.admitting_dialer(cluster).dial(endpoint)
@@ -105,7 +106,7 @@ def write_config(context: Context, name: str, *, include: bool, output: str) -> 
 def _entries(context: Context, cluster: Cluster) -> list[tuple[list[str], str]]:
     """Return the names and the entry of each instance; its host key is proven and pinned first."""
     paths, entries = context.paths, []
-    members = select_members(cluster, context.clusters.members(cluster.cluster_id), "")
+    members = find_members(context, cluster, "")
     dialer = context.admitting_dialer(cluster)
     for number, member in enumerate(members, 1):
         endpoint = member.instance.endpoint(cluster.user)

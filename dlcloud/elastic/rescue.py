@@ -25,7 +25,7 @@ def bring_home(managed: ManagedCluster, recipe: Recipe) -> None:
     Raises:
         KeyboardInterrupt: It was interrupted again.
     """
-    jobs = RemoteJobs(managed=managed)
+    jobs = RemoteJobs(managed=managed, any_may_keep=True)
     checkpoints = [
         (name, member, run)
         for member in _members(managed)

@@ -8,6 +8,7 @@ from dlcloud.core.cluster import Member
 from dlcloud.core.deadline_scaling import limit_plan
 from dlcloud.core.elastic import ScalingDecision
 from dlcloud.core.errors import InstanceError
+from dlcloud.core.events import Warned
 from dlcloud.core.instance import Market
 from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.core.plan import Plan
@@ -23,8 +24,9 @@ from dlcloud.elastic.reserved import ReservationWatch
 from dlcloud.elastic.standbys import Prepare, Standbys
 from dlcloud.elastic.workers import Workers
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
+from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import PriceLookup
-from dlcloud.launch.remote_jobs import INHERITED
+from dlcloud.launch.remote_jobs import INHERITED, nothing_kept
 from dlcloud.launch.storage import Storage
 
 
@@ -83,6 +85,16 @@ def train(
         raise InstanceError(message, hint) from error
     if controller.deadline is not None:
         end_deadline(launcher, controller.deadline.deadline)
+    warn_if_nothing_is_kept(launcher, recipe.keep.files)
+
+
+def warn_if_nothing_is_kept(managed: ManagedCluster, patterns: Sequence[str]) -> None:
+    """Emit a warning if no worker had a file that the recipe keeps."""
+    folders = [
+        managed.store.paths.run_files(run.run_id) for run in managed.store.runs.of_cluster(managed.cluster_id)
+    ]
+    if patterns and not any(path.is_file() for folder in folders for path in folder.rglob("*")):
+        managed.emit(Warned(message=nothing_kept(patterns)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

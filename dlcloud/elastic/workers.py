@@ -93,7 +93,7 @@ class Workers:
 
     @property
     def _jobs(self) -> RemoteJobs:
-        return RemoteJobs(managed=self.launcher)
+        return RemoteJobs(managed=self.launcher, any_may_keep=True)
 
     def serve(self, member: Member) -> None:
         """Set up an instance and follow its agent, from a thread; a running agent is only followed."""

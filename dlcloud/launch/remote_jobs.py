@@ -44,9 +44,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteJobs:
-    """Runs of one cluster's instances: a folder with a command for each, which is started once."""
+    """Runs of one cluster's instances: a folder with a command for each, which is started once.
+
+    With `any_may_keep`, an instance without the files that the recipe keeps is no news: another has them.
+    """
 
     managed: ManagedCluster
+    any_may_keep: bool = False
 
     def find_unfinished(self, member: Member, workload: str) -> Run | None:
         """Return the run that an earlier command left behind on an instance."""
@@ -158,9 +162,8 @@ class RemoteJobs:
         if fetched:
             message = f"{len(fetched)} file(s) kept in {folder}"
             self.managed.emit(Notice(message=message, instance_id=run.instance_id))
-        else:
-            message = f"nothing is kept: no file matches {', '.join(patterns)} (keep.files)"
-            self.managed.emit(Warned(message=message, instance_id=run.instance_id))
+        elif not self.any_may_keep:
+            self.managed.emit(Warned(message=nothing_kept(patterns), instance_id=run.instance_id))
 
     def error_of(self, run: Run, program: str) -> RemoteCommandError:
         """Return the error for a run that failed, with the end of its log."""
@@ -275,6 +278,11 @@ def log_tail(path: Path) -> str:
         log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
         lines = printable(log.read().decode("utf-8", "replace")).splitlines()
     return "\n".join([*dict.fromkeys(lines)][-LOG_TAIL_LINES:])
+
+
+def nothing_kept(patterns: Sequence[str]) -> str:
+    """Return the warning that no file was there to be kept."""
+    return f"nothing is kept: no file matches {', '.join(patterns)} (keep.files)"
 
 
 def log_command(run: Run, *, follow: bool) -> str:

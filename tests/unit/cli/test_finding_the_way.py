@@ -2,15 +2,18 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dlcloud.cli.context import Context
-from dlcloud.core.cluster import ClusterState
-from dlcloud.core.errors import RecipeError
+from dlcloud.cli.members import find_members
+from dlcloud.core.cluster import ClusterState, Member
+from dlcloud.core.errors import CloudError, RecipeError
+from dlcloud.core.instance import InstanceState, Market
 from dlcloud.core.recipe import read_recipe
 from dlcloud.resources.texts import iam_policy, recipe_names
-from tests.fakes.samples import RECIPE, cluster
+from tests.fakes.samples import RECIPE, cluster, instance
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest(dlcloud):
@@ -77,3 +80,33 @@ def test_the_beginning_of_a_name_means_the_only_cluster_that_has_it(context):
     with pytest.raises(RecipeError, match="no cluster train-t is up") as refusal:
         context.find_cluster("train-t", exact=True)
     assert refusal.value.hint == "dlcloud status train-two"
+
+
+class Contact:
+    """What `find_members` asks: a store and EC2."""
+
+    def __init__(self, members, listed):
+        self.clusters = SimpleNamespace(members=lambda _: members)
+        self.listed = listed
+
+    def cloud_of(self, _):
+        return self
+
+    def instances(self, _):
+        if self.listed is None:
+            raise CloudError("EC2 does not answer", "")
+        return self.listed
+
+
+def test_commands_connect_to_no_spot_instance_that_was_taken_back():
+    first, second = (
+        instance(f"i-{number}", host=f"198.51.100.{number}", market=Market.SPOT) for number in (1, 2)
+    )
+    members = [Member(instance=first), Member(instance=second)]
+    taken_back = replace(first, state=InstanceState.TERMINATED)
+    context = Contact(members, [taken_back, second])
+    assert find_members(context, cluster(), "") == [members[1]]
+    assert find_members(context, cluster(), "1") == [members[1]]
+    with pytest.raises(RecipeError, match="has no instance i-1"):
+        find_members(context, cluster(), "i-1")
+    assert find_members(Contact(members, None), cluster(), "") == members

@@ -85,6 +85,18 @@ def test_the_log_of_an_older_run_is_not_printed_for_a_failed_set_up(dlcloud, dat
     assert "dlcloud logs two-1 prints the run before it" in refused.stderr
 
 
+@pytest.mark.usefixtures("measured")
+def test_logs_are_found_by_the_beginning_of_a_clusters_name(dlcloud, database, home):
+    Clusters(database).add(cluster("later-1a2b", cluster_id="id-later", created_at=THEN))
+    (home / "runs" / "two-1").mkdir(parents=True, mode=0o700)
+    (home / "runs" / "two-1" / "log").write_text("step 1\n")
+    assert dlcloud("logs", "samp").stdout == "step 1\n"
+    refused = dlcloud("logs", "later")
+    assert "error: later-1a2b has run no program" in refused.stderr
+    assert "hint: dlcloud status later-1a2b" in refused.stderr
+    assert "no run nothing" in dlcloud("logs", "nothing").stderr
+
+
 def test_a_misspelt_region_is_answered_with_the_nearest(dlcloud, home):
     for words in (
         ("up", "quickstart", "--region", "us-esat-1"),

@@ -5,6 +5,7 @@ import pytest
 from dlcloud.core.cluster import Member
 from dlcloud.core.result import RunState
 from dlcloud.elastic.rescue import bring_home
+from dlcloud.elastic.run import warn_if_nothing_is_kept
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
@@ -110,3 +111,13 @@ def test_an_instance_that_does_not_answer_is_passed_over(world):
     world.machines[0].gone = True
     bring_home(world.managed, recipe(RECIPE))
     assert "the checkpoint of step 120 is kept" in world.texts()
+
+
+def test_only_where_no_worker_has_the_files_there_is_a_warning(world):
+    warn_if_nothing_is_kept(world.managed, ["model.pt"])
+    assert "nothing is kept: no file matches model.pt" in world.texts()
+    world.events.clear()
+    folder = world.paths.make_folder(world.paths.run_files("run-1"))
+    (folder / "model.pt").write_bytes(b"model")
+    warn_if_nothing_is_kept(world.managed, ["model.pt"])
+    assert world.events == []
