@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--nodes",
     type=NodeCounts(),
-    default="",
+    default=(),
     metavar="N,N,…",
     help="How --recipe scales: on each of these numbers of instances, with workload.nodes: all.",
 )

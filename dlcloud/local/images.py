@@ -5,6 +5,8 @@ from dataclasses import dataclass
 _CREATED = "2026-09-01T00:00:00.000Z"
 _CANONICAL = "099720109477"
 _AMAZON = "137112412989"
+# Source: Debian's wiki, Cloud/AmazonEC2Image, read 2026-11.
+_DEBIAN = "136693071363"
 # Deep Learning AMIs. Source: AWS Deep Learning AMI documentation, read 2026-09.
 _DEEP_LEARNING = "898082745236"
 _BASE = "Deep Learning Base OSS Nvidia Driver GPU AMI"
@@ -32,6 +34,8 @@ class Image:
 
     @property
     def user(self) -> str:
+        if self.name.startswith("debian"):
+            return "admin"
         is_amazon_linux = self.name.startswith("al2023") or "Amazon Linux" in self.name
         return "ec2-user" if is_amazon_linux else "ubuntu"
 
@@ -75,6 +79,13 @@ IMAGES = (
         "al2023-ami-2023.8.20260901.0-kernel-6.1-x86_64",
         _AMAZON,
         (f"{_AMAZON_LINUX}-default-x86_64", f"{_AMAZON_LINUX}-6.1-x86_64"),
+        "/dev/xvda",
+    ),
+    Image(
+        "ami-0d1c10cd000001204",
+        "debian-12-amd64-20260901-2200",
+        _DEBIAN,
+        ("/aws/service/debian/release/12/latest/amd64",),
         "/dev/xvda",
     ),
     # The documentation and the naming rule disagree on this parameter: both exist.

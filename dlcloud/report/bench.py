@@ -75,21 +75,24 @@ def _plan_section(types: Sequence[TypePlan], name: str) -> Section:
         ]
         if planned.refused is not None:
             notes.append(f"{planned.instance_type} is not available: {planned.refused.message}")
+    is_job = any(plan.max_count > 1 for plan in plans)
     return Section(
         heading=f"plan of {name}: every type at once, each terminated as soon as it is done",
-        titles=("type", "market", "USD/h", "runs"),
-        rows=[_row(planned) for planned in types],
+        titles=("type", *(["instances"] if is_job else []), "market", "USD/h", "runs"),
+        rows=[_row(planned, is_job=is_job) for planned in types],
         notes=notes,
-        numeric=frozenset({2}),
+        numeric=frozenset({1, 3} if is_job else {2}),
     )
 
 
-def _row(planned: TypePlan) -> tuple[str, ...]:
-    if planned.plan is None:
-        return (planned.instance_type, "", "", _why_not(planned))
-    pool = planned.plan.pools[0]
-    usd = exact(pool.price.hourly_usd) if pool.price else "unknown"
-    return (planned.instance_type, pool.market, usd, ", ".join(planned.waiting))
+def _row(planned: TypePlan, *, is_job: bool) -> tuple[str, ...]:
+    """Return a type with the price of an hour of all its instances."""
+    plan = planned.plan
+    if plan is None:
+        return (planned.instance_type, *([""] if is_job else []), "", "", _why_not(planned))
+    pool, count = plan.pools[0], [str(plan.max_count)] if is_job else []
+    usd = exact(pool.price.hourly_usd * plan.max_count) if pool.price else "unknown"
+    return (planned.instance_type, *count, pool.market, usd, ", ".join(planned.waiting))
 
 
 def _why_not(planned: TypePlan) -> str:
@@ -107,7 +110,7 @@ def _cost(plans: Sequence[Plan]) -> str:
     worst = total_usd(plan.worst_case_usd for plan in plans)
     if hourly is None or worst is None:
         return f"cost unknown; {ends}"
-    return f"{rounded(hourly)} USD/h while all are up; worst case {money(worst)} USD:\n{ends}"
+    return f"at most {rounded(hourly)} USD/h while all are up; worst case {money(worst)} USD:\n{ends}"
 
 
 def _record(planned: TypePlan) -> dict[str, Cell]:

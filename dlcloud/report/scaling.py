@@ -91,10 +91,12 @@ def _notes(scaling: Scaling, market: Market) -> list[str]:
     notes.append(f"efficiency: throughput over that of {count_nodes(first.nodes)}, by node")
     notes.append(f"USD/M: USD per million {first.row.items} of all nodes, {market}; intervals of 95 %")
     notes.append("the counts ran one after the other, not in turns")
+    words: dict[str, list[str]] = {}
     for by, word in _SUPERLATIVES.items():
         best = scaling.best(by, market)
         name = count_nodes(best.row.run.nodes) if best.row else "none is named"
-        notes.append(f"{word}: {name}: {best.reason}")
+        words.setdefault(f"{name}: {best.reason}", []).append(word)
+    notes += [f"{' and '.join(named)}: {answer}" for answer, named in words.items()]
     rows = [point.row for point in scaling.points]
     return [*fact_notes(rows, lambda row: count_nodes(row.run.nodes)), *notes]
 

@@ -121,6 +121,32 @@ def test_mpirun_names_hosts_that_only_its_agent_resolves(tmp_path):
     assert words[-2:] == ["python", "train.py"]
 
 
+@pytest.mark.parametrize(
+    ("words", "per_node", "program"),
+    [
+        (["train.py", "--per-node", "3"], 0, [sys.executable, "train.py", "--per-node", "3"]),
+        (["-m", "train", "--steps", "3"], 0, [sys.executable, "-m", "train", "--steps", "3"]),
+        (["--per-node", "8", "./solver", "in.dat"], 8, ["./solver", "in.dat"]),
+    ],
+)
+def test_mpirun_runs_python_or_any_other_program(words, per_node, program):
+    assert mpirun.read_arguments(words) == (per_node, program)
+
+
+def test_processes_of_mpi_run_in_the_folder_of_their_own_node(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    daemons = mpirun.Daemons()
+    daemons.start({"run": f'cd / && cd "${mpirun.FOLDER}" && touch here'}, None)
+    daemons.stop()
+    assert (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--per-node", "2"], ["--per-node", "x", "a"], ["--steps", "2", "a"]])
+def test_mpirun_without_a_program_or_a_number_ends_with_usage(words):
+    with pytest.raises(SystemExit, match="2"):
+        mpirun.read_arguments(words)
+
+
 @pytest.mark.parametrize("module", ["job", "services", "lifecycle", "mpirun", "mpi_agent"])
 def test_what_every_recipe_uses_imports_the_standard_library_only(module):
     code = f"import sys; import benchmarks.distributed.{module}; assert 'numpy' not in sys.modules"

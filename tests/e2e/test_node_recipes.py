@@ -12,7 +12,7 @@ from dlcloud.resources.texts import recipe_names, recipe_text
 
 SMALL = {
     "torchrun-ddp": {"--steps 100": "--steps 10 --width 4 --size 32 --batch 4"},
-    "spark-bigdl": {"--copies 200": "--copies 2", "  image: /aws": "  # /aws", "  user: admin": ""},
+    "spark-bigdl": {"--copies 200": "--copies 2"},
     "mpi": {"--steps 300": "--steps 20 --batch 16"},
     "ray-data": {"--copies 500": "--copies 2"},
     "multi-worker-mirrored": {"--steps 100": "--steps 10 --width 4 --size 32 --batch 4"},

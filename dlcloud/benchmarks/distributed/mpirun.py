@@ -1,12 +1,15 @@
 """Run a program under Open MPI on all nodes, without SSH between them.
 
-    python -m benchmarks.distributed.mpirun -m benchmarks.distributed.mpi_train --steps 60
+    python -m benchmarks.distributed.mpirun train.py --steps 60
+    python -m benchmarks.distributed.mpirun --per-node 8 ./solver input.dat
 
 `mpirun` starts a daemon on each node by a remote shell. Here that is `mpi_agent`, which hands the daemon's
-command line to this program on the head, which sends it to the same program on the node. One process runs on
-each GPU, or on each node where there is none.
+command line to this program on the head, which sends it to the same program on the node. `--per-node` is the
+number of processes; without it one runs on each GPU, or on each node where there is none. What begins with
+`-m` or ends in `.py` is run by Python.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -30,15 +33,19 @@ from .lifecycle import Others, run_job
 from .services import ServiceError
 
 AGENT_SOCKET, AGENT_KEY = "MPI_AGENT_SOCKET", "DLCLOUD_SECRET"
+FOLDER = "DLCLOUD_WORK_FOLDER"
+"""In which processes run: each node has one of its own, where mpirun expects that of the head."""
+
 GRACE_S = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    per_node, program = read_arguments(sys.argv[1:] if argv is None else argv)
     job = read_job()
-    program = [sys.executable, *(sys.argv[1:] if argv is None else argv)]
     daemons = Daemons()
+    work = partial(_run, job, program, per_node or processes_of(job))
     try:
-        return run_job(job, head=(), others=(), work=partial(_run, job, program), handle=daemons.start)
+        return run_job(job, head=(), others=(), work=work, handle=daemons.start)
     finally:
         daemons.stop()
 
@@ -52,7 +59,8 @@ class Daemons:
 
     def start(self, message: dict[str, Any], _: Channel) -> None:
         """Start the daemon whose command line the head sent."""
-        process = subprocess.Popen(["/bin/sh", "-c", str(message["run"])], start_new_session=True)
+        line, variables = str(message["run"]), {**os.environ, FOLDER: str(Path.cwd())}
+        process = subprocess.Popen(["/bin/sh", "-c", line], env=variables, start_new_session=True)
         self.processes.append(process)
         threading.Thread(target=self._watch, args=(process,), daemon=True).start()
 
@@ -73,14 +81,32 @@ class Daemons:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _run(job: Job, program: Sequence[str], others: Others) -> None:
+def read_arguments(words: Sequence[str]) -> tuple[int, list[str]]:
+    """Return the processes of a node, 0 for the default, and the program with its arguments."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--per-node", type=int, default=0, metavar="N")
+    has_option = bool(words) and words[0].startswith("--")
+    options = parser.parse_args(words[: 2 if has_option else 0])
+    program = list(words[2 if has_option else 0 :])
+    if not program or options.per_node < 0:
+        parser.error("name a program, and a number of processes above 0")
+    is_python = program[0] == "-m" or program[0].endswith(".py")
+    return options.per_node, [sys.executable, *program] if is_python else program
+
+
+def processes_of(job: Job) -> int:
+    """Return one for each GPU of this node, or one."""
+    return job.slots if any(Path("/dev").glob("nvidia[0-9]*")) else 1
+
+
+def _run(job: Job, program: Sequence[str], per_node: int, others: Others) -> None:
     """Run mpirun on the head, and hand its daemons' command lines to the other nodes."""
     with tempfile.TemporaryDirectory(prefix="mpi-") as folder:
         path = str(Path(folder, "agent"))
         with Listener(path, "AF_UNIX", backlog=job.nodes, authkey=job.secret.encode()) as listener:
             threading.Thread(target=_forward, args=(listener, others), daemon=True).start()
             status = subprocess.run(
-                command_of(job, program), env=variables_of(job, path), check=False
+                command_of(job, program, per_node), env=variables_of(job, path), check=False
             ).returncode
     if status:
         raise ServiceError(f"mpirun ended with status {status}")
@@ -99,11 +125,21 @@ def host_name(rank: int) -> str:
     return f"node{rank}" if rank else socket.gethostname()
 
 
-def command_of(job: Job, program: Sequence[str]) -> list[str]:
-    gpus = job.slots if any(Path("/dev").glob("nvidia[0-9]*")) else 1
-    hosts = ",".join(f"{host_name(rank)}:{gpus}" for rank in range(job.nodes))
+def command_of(job: Job, program: Sequence[str], per_node: int = 1) -> list[str]:
+    hosts = ",".join(f"{host_name(rank)}:{per_node}" for rank in range(job.nodes))
+    in_folder = ["/bin/sh", "-c", f'cd "${FOLDER}" && exec "$@"', "sh"]
     words = [shutil.which("mpirun") or "mpirun", "--leave-session-attached", "--host", hosts]
-    return [*words, "-n", str(gpus * job.nodes), "--map-by", "node", "--bind-to", "none", *program]
+    return [
+        *words,
+        "-n",
+        str(per_node * job.nodes),
+        "--map-by",
+        "node",
+        "--bind-to",
+        "none",
+        *in_folder,
+        *program,
+    ]
 
 
 def variables_of(job: Job, path: str) -> dict[str, str]:
@@ -120,14 +156,19 @@ def variables_of(job: Job, path: str) -> dict[str, str]:
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMP_NUM_THREADS": "1",
     }
+    agent = f"{sys.executable} -m benchmarks.distributed.mpi_agent"
     root = {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
     return {
         **os.environ,
         **(root if os.geteuid() == 0 else {}),
         **(rehearsal if job.is_on_loopback else {}),
         AGENT_SOCKET: path,
-        "PRTE_MCA_plm_ssh_agent": f"{sys.executable} -m benchmarks.distributed.mpi_agent",
+        FOLDER: str(Path.cwd()),
+        "PRTE_MCA_plm_ssh_agent": agent,
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        # Of Open MPI 4, which distributions have.
+        "OMPI_MCA_plm_rsh_agent": agent,
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
     }
 
 

@@ -4,6 +4,7 @@ import click
 import pytest
 
 from dlcloud.cli import main as cli
+from dlcloud.cli.bench_options import NodeCounts
 from dlcloud.cli.options import Number
 
 
@@ -23,6 +24,12 @@ def test_every_number_of_an_option_is_checked():
         if isinstance(parameter.type, click.types.FloatParamType) and not isinstance(parameter.type, Number)
     ]
     assert unchecked == []
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "a", "", " ", "1,,2", "1001"])
+def test_what_is_no_list_of_node_counts_is_refused(text):
+    with pytest.raises(click.BadParameter, match="not a list of numbers from 1 to 1000"):
+        NodeCounts().convert(text, None, None)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1e999", "x", ""])

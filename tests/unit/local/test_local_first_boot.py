@@ -17,6 +17,7 @@ from dlcloud.ssh.keys import create_key, public_key
 from tests.fakes.local_ec2 import wait_for
 
 AMAZON_LINUX = "ami-0d1c10cd000002023"
+DEBIAN = "ami-0d1c10cd000001204"
 PER_BOOT = """write_files:
   - path: /var/lib/cloud/scripts/per-boot/b
     permissions: "0755"
@@ -67,7 +68,10 @@ def test_logins_are_refused_in_the_last_five_minutes_before_a_shutdown(rig):
     assert not refuses_logins(rig, instance)
 
 
-@pytest.mark.parametrize(("image", "user"), [({}, "ubuntu"), ({"ImageId": AMAZON_LINUX}, "ec2-user")])
+@pytest.mark.parametrize(
+    ("image", "user"),
+    [({}, "ubuntu"), ({"ImageId": AMAZON_LINUX}, "ec2-user"), ({"ImageId": DEBIAN}, "admin")],
+)
 def test_an_image_has_one_user_and_root_names_it(rig, image, user):
     instance = rig.up(**image)
     assert rig.on(instance, "echo $USER", user=user)[1] == f"{user}\n"
