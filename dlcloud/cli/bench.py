@@ -15,7 +15,7 @@ from dlcloud.cli.bench_options import NodeCounts, command_again, read_matrix, re
 from dlcloud.cli.complete import complete_recipes, complete_types
 from dlcloud.cli.notify import notify_option
 from dlcloud.cli.options import cidr_option, collect_options, job_options, output_option, verbose_option
-from dlcloud.core.errors import BudgetError, CloudError, DlcloudError, RecipeError
+from dlcloud.core.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
 from dlcloud.core.events import PREFLIGHT, Notice, stage
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Bench:
         """Check everything that can be checked before anything is created, and decide for each type.
 
         Raises:
-            RecipeError: Nothing fits any of the types.
+            RecipeError, CredentialsError: Nothing fits any of the types; there are no credentials.
         """
         from dlcloud.core.bench import done_before
         from dlcloud.system.parallel import fan_out
@@ -273,6 +273,9 @@ class Bench:
         try:
             file, size = recipe_file(self.matrix, name), self.matrix.count_of(waiting)
             plan = plan_cluster(self.context, file, name="", cidrs=self.cidrs, size=size)
+        except CredentialsError as error:  # the same for all types
+            error.hint = f"{error.hint}; dlcloud bench --cloud local needs none"
+            raise
         except CloudError as error:
             return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)

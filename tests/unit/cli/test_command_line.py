@@ -208,6 +208,17 @@ def test_without_credentials_aws_is_unreachable_and_not_called(dlcloud, home):
     assert "aws configure" in done.stderr
 
 
+def test_bench_without_credentials_says_so_once_and_names_the_local_ec2(dlcloud, home):
+    nowhere = str(home.parent / "none")
+    done = dlcloud(
+        "bench", "--tiny", "-i", "c7i.xlarge", "-i", "c6i.xlarge", "--dry-run",
+        AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE=nowhere, AWS_SHARED_CREDENTIALS_FILE=nowhere,
+    )  # fmt: skip
+    assert done.status == 3
+    assert done.stderr.count("there are no AWS credentials") == 1
+    assert "dlcloud bench --cloud local" in done.stderr
+
+
 @pytest.mark.parametrize("cidr", ["everybody", "10.0.0.1/8", "1.2.3"])
 def test_a_network_that_is_none_is_refused(dlcloud, cidr):
     done = dlcloud("up", "quickstart", "--dry-run", "--cidr", cidr)
