@@ -71,10 +71,21 @@ def _find(context: "Context", name: str) -> Run:
     named = [run for run in runs if not name or name in {run.run_id, run.cluster_name, run.instance_id}]
     if not named:
         named = _of_cluster(context, runs, name)
-    newest = named[-1]
+    newest = _with_log(context, named) if name not in {named[-1].run_id, named[-1].instance_id} else named[-1]
     if newest.rank and name in {"", newest.cluster_name}:
         return next((run for run in named if run.run_id == newest.head_run_id), newest)
     return newest
+
+
+def _with_log(context: "Context", runs: Sequence[Run]) -> Run:
+    """Return the newest run of the newest cluster that has a log: a worker may be lost while others train."""
+    with_log = [
+        run
+        for run in runs
+        if run.cluster_id == runs[-1].cluster_id
+        and (run.state is RunState.RUNNING or context.paths.run_log(run.run_id).exists())
+    ]
+    return with_log[-1] if with_log else runs[-1]
 
 
 def _of_cluster(context: "Context", runs: Sequence[Run], name: str) -> list[Run]:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.core.cluster import ClusterState
+from dlcloud.core.result import RunState
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
@@ -95,6 +96,18 @@ def test_logs_are_found_by_the_beginning_of_a_clusters_name(dlcloud, database, h
     assert "error: later-1a2b has run no program" in refused.stderr
     assert "hint: dlcloud status later-1a2b" in refused.stderr
     assert "no run nothing" in dlcloud("logs", "nothing").stderr
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_log_of_a_lost_worker_does_not_hide_that_of_another(dlcloud, database, home):
+    runs = Runs(database)
+    for name, state in (("kept", RunState.DONE), ("lost", RunState.LOST)):
+        runs.add(run(name, instance_id=f"i-{name}", state=state, started_at=THEN + timedelta(days=2)))
+    (home / "runs" / "kept").mkdir(parents=True, mode=0o700)
+    (home / "runs" / "kept" / "log").write_text("step 1\n")
+    assert dlcloud("logs").stdout == dlcloud("logs", "sample-1a2b").stdout == "step 1\n"
+    for name in ("lost", "i-lost"):
+        assert "the log of lost was not copied back" in dlcloud("logs", name).stderr
 
 
 def test_a_misspelt_region_is_answered_with_the_nearest(dlcloud, home):
