@@ -119,7 +119,7 @@ def _answer(answer: CaseAnswer, question: Question) -> Section:
         titles=["", *(" and ".join(names) for _, names in columns.values())] if columns else (),
         rows=[row for row in rows if any(row[1:])] if columns else (),
         notes=_notes(answer, question),
-        leads=True,
+        leads=2,
     )
 
 
@@ -172,7 +172,7 @@ def _summary(answers: Sequence[CaseAnswer], question: Question) -> Section:
         notes=[*notes, *_tie_notes(answers, question)],
         numeric=frozenset({2, 4}),
         optional=(4,) if question.job else (),
-        leads=True,
+        leads=2,
     )
 
 
@@ -185,17 +185,17 @@ def _summary_row(answer: CaseAnswer, question: Question) -> tuple[str, ...]:
         usd(cheapest.row) if cheapest.row else "",
         _winner(fastest),
         cells.digits(speed.value) + mark if speed else "",
-        *([_summary_job(cheapest.row, question.job, question.market) + mark] if question.job else []),
+        *([_summary_job(cheapest.row, question.job, question.market, mark)] if question.job else []),
     )
 
 
-def _summary_job(row: ResultRow | None, job: UserJob, market: Market) -> str:
+def _summary_job(row: ResultRow | None, job: UserJob, market: Market, mark: str) -> str:
     """Return what the job takes on the cheapest."""
     if row is None or not job.fits(row):
         return ""
     (estimate,) = estimate_job([row], job)
     usd = estimate.usd(market)
-    return (f"{money(usd)}, " if usd is not None else "") + duration(estimate.seconds)
+    return (f"{money(usd)}, " if usd is not None else "") + duration(estimate.seconds) + mark
 
 
 def _winner(best: Best) -> str:

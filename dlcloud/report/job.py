@@ -52,7 +52,7 @@ def job_sections(rows: Sequence[ResultRow], job: UserJob, market: Market) -> lis
                 titles=(),
                 rows=(),
                 notes=[f"no result counts {job.unit}; they count {counted}"],
-                leads=True,
+                leads=1,
             )
         ]
     cases: dict[tuple[bool, str], list[JobEstimate]] = {}
@@ -85,7 +85,7 @@ def _section(estimates: Sequence[JobEstimate], job: UserJob) -> Section:
             for one in estimates
         ],
         notes=_notes(job, types if is_rehearsal else [], markets),
-        leads=True,
+        leads=1,
     )
 
 

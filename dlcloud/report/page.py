@@ -14,7 +14,7 @@ from typing import Any
 
 from dlcloud.core.errors import RecipeError
 from dlcloud.report.encoding import TEXT, Chart, Spec
-from dlcloud.report.table import Report, Section, without_optional
+from dlcloud.report.table import Report, Section, is_command, without_optional
 from dlcloud.system.files import write_file
 
 PLACE = re.compile(r"@([A-Z]+)@")
@@ -47,7 +47,8 @@ def page(
         title: The heading.
         subtitle: The number of results, and the date.
     """
-    answer = [_section(section) for section in report.sections if section.leads]
+    leading = sorted((section for section in report.sections if section.leads), key=lambda one: -one.leads)
+    answer = [_section(section) for section in leading]
     body = [_section(section) for section in report.sections if not section.leads]
     body = body if body or answer else [f"<p>{escape(report.empty)}</p>"]
     parts = {
@@ -142,10 +143,14 @@ def _section(section: Section) -> str:
     first, *others = section.heading.splitlines() or [""]
     heading = f"<h2>{escape(first)}</h2>\n" if first else ""
     heading += "".join(f"<p>{escape(line)}</p>\n" for line in others)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in section.notes)
+    notes = "".join(f"<li>{_note(note)}</li>" for note in section.notes)
     section = without_optional(section)
     table = _table(section.titles, section.rows, section.numeric) if section.titles else ""
     return f"<section>{heading}{table}{f'<ul>{notes}</ul>' if notes else ''}</section>"
+
+
+def _note(note: str) -> str:
+    return f"<code>{escape(note.strip())}</code>" if is_command(note) else escape(note)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: frozenset[int]) -> str:

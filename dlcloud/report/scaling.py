@@ -55,7 +55,7 @@ def _section(scaling: Scaling, market: Market) -> Section:
         rows=[_row(point, market) for point in scaling.points],
         notes=_notes(scaling, market),
         numeric=frozenset({0, 1, 3, 5, 6}),
-        leads=True,
+        leads=1,
     )
 
 

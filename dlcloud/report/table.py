@@ -52,7 +52,7 @@ class Section:
         numeric: Columns that are aligned to the right.
         optional: Columns that are shown where the terminal has room, the most important first.
         wide: It may be wider than a terminal.
-        leads: It comes first on a page, and last on a terminal.
+        leads: Above 0 it comes first on a page, the largest first of all, and last on a terminal.
     """
 
     heading: str
@@ -62,7 +62,7 @@ class Section:
     numeric: frozenset[int] = frozenset()
     optional: Sequence[int] = ()
     wide: bool = False
-    leads: bool = False
+    leads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +148,21 @@ def _with_columns(section: Section, shown: Sequence[int]) -> Section:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Break lines that are wider than the terminal between words."""
+    """Break lines that are wider than the terminal between words; commands stay whole, to be pasted."""
     lines = (
-        textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        [line]
+        if is_command(line)
+        else textwrap.wrap(
+            line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
         for line in text.splitlines()
     )
     return "\n".join("\n".join(line) for line in lines)
+
+
+def is_command(note: str) -> bool:
+    """True if a line of notes is a command to paste."""
+    return note.startswith("  dlcloud ")
 
 
 def _csv(records: Sequence[Mapping[str, Cell]]) -> str:

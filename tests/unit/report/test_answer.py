@@ -1,6 +1,7 @@
 """The answer at the end of a report: winners, the user's job, ties and rehearsals."""
 
 import json
+from html import escape
 
 import pytest
 
@@ -8,6 +9,7 @@ from dlcloud.core.job import read_job
 from dlcloud.core.ranking import By
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.job import duration
+from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import run
 from tests.unit.report.conftest import BILL, lines, metric, quote, result
@@ -54,6 +56,31 @@ def test_a_tie_names_the_command_that_would_settle_it():
     assert "no cheapest is named: the intervals of" in shown
     assert "would settle m7i.xlarge fp32 and c7i.xlarge fp32, about" in shown
     assert "dlcloud bench -i m7i.xlarge -i c7i.xlarge --repeats" in shown
+
+
+def test_a_command_to_paste_is_one_line():
+    rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
+    rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
+    command = "dlcloud bench --recipe '/home/somebody/a project/train.yaml' --cloud aws"
+    report = cost_report(rows, View(), commands={row.run.run_id: command for row in rows})
+    (line,) = [line for line in render(report, Format.TABLE, 80).splitlines() if "dlcloud bench" in line]
+    assert line.startswith(f"  {command} -i m7i.xlarge -i c7i.xlarge --repeats")
+    shown = page("@BODY@", "", report, [], title="", subtitle="")
+    assert f"<li><code>{escape(line.strip())}</code></li>" in shown
+
+
+def test_a_page_begins_with_the_answer_and_then_the_job():
+    report = cost_report(lines(quoted=quote()), View(job=JOB))
+    body = page("@BODY@", "", report, [], title="", subtitle="")
+    places = [body.index(text) for text in ("the answer", "your job", "what an hour costs")]
+    assert places == sorted(places)
+
+
+def test_a_case_without_a_winner_has_no_mark_of_its_own():
+    rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)), cloud="local")
+    rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)), cloud="local")
+    summary = text(rows, job=JOB, summary=True)
+    assert not any(line.rstrip().endswith(" *") for line in summary.splitlines())
 
 
 def test_settings_that_differ_by_nothing_are_left_to_the_user():
