@@ -121,7 +121,7 @@ def _entries(context: Context, cluster: Cluster) -> list[tuple[list[str], str]]:
 def _proxy(context: Context, cluster: Cluster, instance_id: str) -> str:
     """Return the command by which ssh reaches an instance without a public address; empty for others."""
     is_tunnelled = cluster.is_private and not context.controller_instance_id
-    return tunnel_command(cluster.cluster_id, instance_id) if is_tunnelled else ""
+    return tunnel_command(context.paths.home, cluster.cluster_id, instance_id) if is_tunnelled else ""
 
 
 def _names(cluster: Cluster, member: Member, number: int) -> list[str]:

@@ -1,6 +1,7 @@
 """`dlcloud tunnel`: bytes between standard input and output and an instance's SSH server."""
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -31,6 +32,8 @@ def command(*, cluster: str, instance: str, verbose: bool) -> None:
     from dlcloud.cli.context import Context
 
     with Context("tunnel", verbose=verbose) as context:
+        # Of ssh, which ends its ProxyCommand so: nothing is interrupted.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         detached = context.detached.find(cluster)
         if detached is not None:
             stream = context.route_of_detached(detached)(detached.endpoint, TIMEOUT_S)

@@ -15,6 +15,7 @@ from dlcloud.core.cluster import DEFAULT_REGION, REGIONS_AT_ONCE, Cluster, Clust
 from dlcloud.core.errors import CloudError, DlcloudError, RecipeError, UnreachableError
 from dlcloud.core.events import Emit, Notice, Warned, stage
 from dlcloud.core.protocols import Clock, Cloud
+from dlcloud.core.recipe import read_recipe
 from dlcloud.core.remote import Connection
 from dlcloud.detached.handover import COMMAND, CONTROL, JOB_FOLDER, job_state
 from dlcloud.detached.locate import DetachedCluster, find_detached, is_run_of
@@ -92,7 +93,7 @@ class DetachedClusters:
             return detached
         raise UnreachableError(
             f"{cluster.name} was controlled by its own instance {controller}, which is gone",
-            f"another machine took it down, or its budget ended it; "
+            f"another machine took it down, or its budget ended it; {_kept_checkpoints(cluster)}"
             f"dlcloud down {cluster.name} ends what is left",
         )
 
@@ -242,7 +243,7 @@ class DetachedClusters:
     def _proxy(self, detached: DetachedCluster) -> str:
         """Return the command by which ssh reaches an instance without a public address."""
         place = (detached.cluster_id, detached.instance.instance_id)
-        return tunnel_command(*place) if detached.is_private else ""
+        return tunnel_command(self.store.paths.home, *place) if detached.is_private else ""
 
     def _warn_of_failure(self, connection: Connection, cluster: Cluster) -> None:
         """Emit why the controller ended, where it failed."""
@@ -301,3 +302,9 @@ def _fetch_store(connection: Connection, folder: Path) -> Path:
     )
     connection.fetch_files(copied, [STORE], folder)
     return folder / STORE
+
+
+def _kept_checkpoints(cluster: Cluster) -> str:
+    """Return where the checkpoints of a training are that has lost its instances; empty for nowhere."""
+    checkpoints = read_recipe(cluster.recipe_text, cluster.recipe_path).checkpoints
+    return f"its checkpoints are in {checkpoints}, dlcloud up goes on from them; " if checkpoints else ""

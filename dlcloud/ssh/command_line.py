@@ -90,10 +90,16 @@ def config_entry(
     return "\n".join(lines) + "\n"
 
 
-def tunnel_command(cluster_id: str, instance_id: str) -> str:
-    """Return the ProxyCommand that connects to an instance the way that its network allows."""
+def tunnel_command(home: Path, cluster_id: str, instance_id: str) -> str:
+    """Return the ProxyCommand that connects to an instance the way that its network allows.
+
+    It names dlcloud's home, since programs that read ssh_config may not have the caller's environment.
+
+    ssh puts `exec` before it. Source: ssh_config(5), ProxyCommand.
+    """
     program = "from dlcloud.cli.main import main; main()"
-    return "exec " + shlex.join([sys.executable, "-P", "-c", program, "tunnel", cluster_id, instance_id])
+    variables = ["env", f"DLCLOUD_HOME={home.absolute()}"]
+    return shlex.join([*variables, sys.executable, "-P", "-c", program, "tunnel", cluster_id, instance_id])
 
 
 def _quote(path: Path) -> str:

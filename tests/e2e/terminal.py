@@ -63,6 +63,23 @@ class User:
         """Run dlcloud with --output json and return its one document."""
         return json.loads(self.run(*arguments, "--output", "json", expect=expect).stdout)
 
+    def call(self, *words: str | Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run another program as this user, without dlcloud's variables, and check its exit code."""
+        environment = self.environment
+        del environment["DLCLOUD_HOME"]
+        done = subprocess.run(
+            [str(word) for word in words],
+            env=environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=self.timeout_s,
+            check=False,
+        )
+        assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """Start dlcloud and leave it running; Ctrl-C reaches it as from a terminal."""
         return subprocess.Popen(

@@ -1,14 +1,18 @@
 """Instances without public addresses: through the VPC's endpoint and through a bastion, from up to down."""
 
 import json
+import re
 import socket
+from pathlib import Path
 
 import paramiko
 import pytest
 from terminal import User
 
+from dlcloud.elastic.program import PACKAGE
 from dlcloud.local.site import LocalSite
 from dlcloud.ssh.keys import create_key, public_key
+from tests.environments import python_with
 from tests.fakes.local_ec2 import Rig, wait_for
 
 SILENT_S = 2.0
@@ -68,8 +72,10 @@ def test_a_cluster_is_reached_through_the_endpoint_alone(user: User, rig: Rig, s
     assert _refuses(instance)
     answers = user.json("exec", "x", "hostname")["result"]["records"]
     assert {answer["instance_id"] for answer in answers} == {instance_id, other}
-    words = user.json("ssh", "x", "-i", "1")["result"]["command"]
+    first = user.json("ssh", "x", "-i", "1")["result"]
+    words = first["command"]
     assert any(word.startswith("ProxyCommand=") and "tunnel" in word for word in words)
+    assert_openssh_works(user, first["instance_id"])
     user.run("resize", "x", "1", "--yes")
     user.run("resize", "x", "2", "--yes")
     assert len(user.alive()) == 2
@@ -78,6 +84,37 @@ def test_a_cluster_is_reached_through_the_endpoint_alone(user: User, rig: Rig, s
     assert user.alive() == []
     groups = rig.ec2.describe_security_groups()["SecurityGroups"]
     assert [group["GroupName"] for group in groups if group["GroupName"].startswith("dlcloud-")] == []
+
+
+def assert_openssh_works(user: User, instance_id: str) -> None:
+    """ssh, scp and rsync, by the entries that `ssh --config` wrote, of which none skips the host key."""
+    config = user.json("ssh", "x", "--config")["result"]["file"]
+    text = Path(config).read_text()
+    assert text.count("ProxyCommand") == 2
+    assert text.count("StrictHostKeyChecking yes") == 2
+    assert user.call("ssh", "-F", config, "x", "echo on $(hostname)").stdout.startswith("on ")
+    assert "\non " in "\n" + user.run("ssh", "x", "--", "echo on $(hostname)").stdout
+    folder = user.home / "sent"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "file").write_text("content")
+    user.call("scp", "-q", "-F", config, folder / "deep" / "file", "x:copied")
+    shell = f"ssh -F {config}"
+    user.call("rsync", "-a", "-e", shell, f"{folder}/", "x:synced")
+    user.call("rsync", "-a", "-e", shell, "x:synced/deep/", user.home / "back")
+    assert (user.home / "back" / "file").read_text() == "content"
+    copied = user.call("ssh", "-F", config, instance_id, "cat copied")
+    assert (copied.stdout, copied.stderr) == ("content", "")
+    hosts = Path(re.search(r"UserKnownHostsFile \"?([^\"\n]+)", text)[1])
+    pinned = hosts.read_text()
+    hosts.write_text(re.sub(r"ssh-ed25519 \S+", lambda key: other_key(key[0]), pinned))
+    refused = user.call("ssh", "-F", config, "x", "true", expect=255)
+    assert "Host key verification failed" in refused.stderr
+    hosts.write_text(pinned)
+
+
+def other_key(text: str) -> str:
+    """Return a host key that is not this one."""
+    return text[:-1] + ("A" if text[-1] != "A" else "E")
 
 
 def test_a_cluster_is_reached_through_a_bastion(user: User, rig: Rig, subnet: str, tmp_path):
@@ -101,6 +138,40 @@ def test_a_cluster_is_reached_through_a_bastion(user: User, rig: Rig, subnet: st
     hosts.write_text(f"{name} {key}\n")
     user.run("down", "y")
     rig.ec2.terminate_instances(InstanceIds=[bastion["InstanceId"]])
+
+
+TRAINING = """\
+name: trained
+cloud: local
+instances: {types: c7i.xlarge, count: 1, market: on-demand}
+network: {subnets: 'tag:Name=private', access: instance-connect-endpoint, public_ip: false}
+checkpoints: s3://private-runs/one
+workload:
+  command: python3 -m trainer.examples.digits --epochs 1
+  elastic: {checkpoint_seconds: 30, leave_seconds: 4}
+budget: {max_hours: 1}
+"""
+
+
+def test_a_detached_private_training_leaves_its_results_in_a_bucket(user: User, rig: Rig):
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    rig.client("s3").create_bucket(Bucket="private-runs")
+    (user.home / "trained.yaml").write_text(TRAINING)
+    user.run("up", "trained.yaml", "--detach", "--yes", "--name", "z")
+    (instance_id,) = user.alive()
+    assert rig.describe(instance_id).get("PublicIpAddress") is None
+    assert "z" in user.run("status", "z").stdout
+    user.run("logs", "z", "--follow")
+    rig.ec2.terminate_instances(InstanceIds=[instance_id])  # as its budget does
+    rig.await_state(instance_id, "terminated")
+    listed = rig.client("s3").list_objects_v2(Bucket="private-runs", Prefix="one/")["Contents"]
+    assert {item["Key"].split("/")[1].split("-")[0] for item in listed} == {"manifest", "step"}
+    for command in ("status", "logs"):
+        gone = user.run(command, "z", expect=4)
+        assert "its checkpoints are in s3://private-runs/one" in " ".join(gone.stderr.split())
+    user.run("down", "z")
+    assert user.json("status")["result"]["records"] == []
+    assert "goes on from step" in user.run("up", "trained.yaml", "--dry-run").stdout
 
 
 def _host_key(instance) -> str:
