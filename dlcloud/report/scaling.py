@@ -86,8 +86,8 @@ def _notes(scaling: Scaling, market: Market) -> list[str]:
     notes = []
     if scaling.is_rehearsal:
         label = first.row.hardware.label
-        notes.append(f"* rehearsal: all nodes share the processors of this machine, {label}:")
-        notes.append("  what they lose to each other here says nothing about instances")
+        shared = f"* rehearsal: all nodes share the processors of this machine, {label}:"
+        notes.append(f"{shared} what they lose to each other here says nothing about instances")
     notes.append(f"efficiency: throughput over that of {count_nodes(first.nodes)}, by node")
     notes.append(f"USD/M: USD per million {first.row.items} of all nodes, {market}; intervals of 95 %")
     notes.append("the counts ran one after the other, not in turns")
@@ -161,11 +161,11 @@ def _chart(scaling: Scaling, market: Market, place: int) -> Chart:
     }
     labels: Spec = {
         "mark": {"type": "text", "dy": -14, "fontSize": 11, "aria": False},
-        "encoding": {"x": x, "y": {**y, "field": "high"}, "text": {"field": "short"}},
+        "encoding": {"x": x, "y": {**y, "field": "high"}, "text": {"field": "label"}},
     }
     return Chart(
         name=f"scaling-{place}",
-        caption=f"{_title(scaling)}: throughput by nodes; dashed: perfect scaling",
+        caption=f"{_title(scaling)}: throughput by nodes, efficiency, USD per million; dashed: perfect",
         spec={
             "data": {"name": "lines", "values": values},
             "height": 300,
@@ -197,5 +197,6 @@ def _value(scaling: Scaling, point: Point, market: Market) -> dict[str, Any]:
         "text": text,
         "short": efficiency,
         "usd": "unknown" if usd is None else money(usd),
+        "label": efficiency if usd is None else f"{efficiency}, {money(usd)} USD",
         "description": f"{count_nodes(point.nodes)}: {text} {row.throughput.unit}, efficiency {efficiency}",
     }

@@ -1,6 +1,7 @@
 """Servers of a job over several nodes: started in order, each by its health check, and stopped in reverse."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -74,6 +75,48 @@ def test_a_server_that_never_gets_healthy_is_stopped(log, tmp_path):
     slow = service("slow", log, is_healthy=lambda: False)
     with failure, run_services([slow], tmp_path, within_s=0):
         pytest.fail("it must not begin")
+
+
+def kill_by(log):
+    """Kill the server that wrote its process id to a file beside the log."""
+    os.kill(int(log.with_name("pid").read_text()), signal.SIGKILL)
+
+
+def with_pid(name, log):
+    script = SERVER.replace(
+        "def stop", "pathlib.Path(log).with_name('pid').write_text(str(os.getpid()))\ndef stop"
+    )
+    return service(name, log, script.replace("import pathlib", "import os, pathlib"))
+
+
+def test_a_server_that_ends_fails_the_work_that_goes_on_without_it(log, tmp_path):
+    failure = pytest.raises(ServiceError, match="first ended with status -9")
+    ended = threading.Event()
+    services = [with_pid("first", log), service("second", log)]
+    with failure, run_services(services, tmp_path, on_failure=ended.set):
+        kill_by(log)
+        assert ended.wait(60)
+    assert log.read_text().splitlines()[2:] == ["second stopped"]
+
+
+def test_a_server_of_another_node_that_ends_fails_that_node(log, tmp_path, capfd):
+    ports = free_ports(3)
+    jobs = [job(rank, tmp_path, ports) for rank in range(2)]
+    followed = []
+
+    def follow():
+        followed.append(run_job(jobs[1], head=[], others=[with_pid("other", log)], work=lambda _: None))
+
+    follower = threading.Thread(target=follow)
+
+    def work(_):
+        kill_by(log)
+        follower.join(60)
+
+    follower.start()
+    run_job(jobs[0], head=[], others=[], work=work)
+    assert followed == [1]
+    assert "other ended with status -9" in capfd.readouterr().err
 
 
 def test_the_others_start_after_the_head_and_stop_before_it(log, tmp_path):

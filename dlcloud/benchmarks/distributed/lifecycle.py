@@ -3,7 +3,9 @@
 The head listens on the last of its free ports; the others connect to it, and both prove the job's secret.
 """
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -21,6 +23,9 @@ CONNECT_S = 600.0
 """For the head's servers to become healthy, before the others connect."""
 
 RETRY_S = 0.2
+
+NOTICE_S = 60.0
+"""For the work to notice that a server of the head has ended; then the head ends without it."""
 
 Handle = Callable[[dict[str, Any], Channel], None]
 """Takes a message of the head that is not about the order."""
@@ -96,7 +101,7 @@ def run_job(
 
 def _lead(job: Job, services: Sequence[Service], work: Callable[[Others], None]) -> None:
     with ExitStack() as stack:
-        stack.enter_context(run_services(services, job.folder))
+        stack.enter_context(run_services(services, job.folder, on_failure=_end_soon))
         others = stack.enter_context(Others(job=job))
         stack.callback(others.stop)
         others.request("start", "healthy")
@@ -109,7 +114,7 @@ def _follow(job: Job, services: Sequence[Service], handle: Handle | None) -> Non
     channel = _connect(job)
     channel.send(rank=job.rank)
     expect(channel, "start")
-    with run_services(services, job.folder):
+    with run_services(services, job.folder, on_failure=channel.close):
         channel.send(order="healthy")
         while (message := channel.receive()).get("order") != "stop":
             if handle is not None:
@@ -117,6 +122,12 @@ def _follow(job: Job, services: Sequence[Service], handle: Handle | None) -> Non
     channel.send(order="stopped")
     with suppress(LostError):  # the head closes when all have stopped
         channel.receive()
+
+
+def _end_soon() -> None:
+    timer = threading.Timer(NOTICE_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
 
 
 def _connect(job: Job) -> Channel:

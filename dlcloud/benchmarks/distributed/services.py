@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -56,12 +57,16 @@ class _Running:
                 stderr=subprocess.STDOUT,
             )
 
+    def find_failure(self) -> str:
+        """Return how it ended, with the end of its log; nothing while it runs."""
+        status = self.process.poll()
+        return "" if status is None else f"{self.service.name} ended with status {status}:\n{self._tail()}"
+
     def wait_until_healthy(self, within_s: float) -> None:
         deadline = time.monotonic() + within_s
         while not self.service.is_healthy():
-            status = self.process.poll()
-            if status is not None:
-                raise ServiceError(f"{self.service.name} ended with status {status}:\n{self._tail()}")
+            if failure := self.find_failure():
+                raise ServiceError(failure)
             if time.monotonic() >= deadline:
                 raise ServiceError(f"{self.service.name} not healthy in {within_s:.0f} s:\n{self._tail()}")
             time.sleep(POLL_S)
@@ -79,26 +84,65 @@ class _Running:
 
 
 @contextmanager
-def run_services(services: Sequence[Service], logs: Path, *, within_s: float = HEALTHY_S) -> Iterator[None]:
+def run_services(
+    services: Sequence[Service],
+    logs: Path,
+    *,
+    within_s: float = HEALTHY_S,
+    on_failure: Callable[[], object] = lambda: None,
+) -> Iterator[None]:
     """Run servers during the block; they are stopped in reverse order, also where one fails to start.
+
+    An engine may go on without one of its servers, slower: the block fails, although its work succeeds.
 
     Args:
         services: In the order in which they are started.
         logs: The folder for `NAME.log` of each.
         within_s: For each to become healthy.
+        on_failure: Called from a thread when one ends during the block, which it ends.
 
     Raises:
         ServiceError: One ended or is not healthy; the message has the end of its log.
     """
+    started: list[_Running] = []
     with ExitStack() as stack:
         for service in services:
             running = _Running(service=service, log=logs / f"{service.name}.log")
             began = time.monotonic()
             running.start()
             stack.callback(_stop, running)
+            started.append(running)
             running.wait_until_healthy(within_s)
             report(f"{service.name} is healthy after {time.monotonic() - began:.1f} s")
+        stack.enter_context(_watch(started, on_failure))
         yield
+
+
+@contextmanager
+def _watch(servers: Sequence[_Running], on_failure: Callable[[], object]) -> Iterator[None]:
+    """Fail the block if a server ends during it."""
+    done, failures = threading.Event(), list[str]()
+
+    def look() -> None:
+        while not failures and not done.wait(POLL_S):
+            failures.extend(failure for server in servers if (failure := server.find_failure()))
+        if failures:
+            on_failure()
+
+    thread = threading.Thread(target=look, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as error:
+        if failures:
+            raise ServiceError(failures[0]) from error
+        raise
+    finally:
+        done.set()
+        thread.join()
+    failures.extend(failure for server in servers if (failure := server.find_failure()))
+    if failures:
+        raise ServiceError(failures[0])
 
 
 def report(message: str) -> None:

@@ -108,13 +108,22 @@ def _infer(job: Job, arguments: argparse.Namespace, _: Others) -> None:
         images = images[: len(images) // step * step]
         predict = _prepare(context, model, images, job, arguments.batch)
         _check(predict(), own, fold.held_out_labels)
-        report(f"executors: {context._jsc.sc().getExecutorMemoryStatus().size() - 1} of {job.nodes}")  # noqa: SLF001
+        _check_executors(context, job)
         for _time in range(TIMES):
             began = time.perf_counter()
             predict()
             report(f"images/s: {len(images) / (time.perf_counter() - began):.1f}")
+        _check_executors(context, job)
     finally:
         context.stop()
+
+
+def _check_executors(context: Any, job: Job) -> None:  # noqa: ANN401 - it ships no types
+    """Print the number of executors; fail if a node has none, whose work the others did."""
+    count = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # noqa: SLF001 - and the driver
+    report(f"executors: {count} of {job.nodes}")
+    if count != job.nodes:
+        raise SystemExit("a node has no executor")
 
 
 def _connect(job: Job, arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - it ships no types
