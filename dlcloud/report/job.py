@@ -1,6 +1,7 @@
 """The user's job as a table: hours and USD on each instance type, on demand and spot."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dlcloud.core.cost import SECONDS_PER_HOUR, money, rounded
@@ -58,7 +59,19 @@ def job_sections(rows: Sequence[ResultRow], job: UserJob, market: Market) -> lis
     cases: dict[tuple[bool, str], list[JobEstimate]] = {}
     for estimate in estimates:
         cases.setdefault((estimate.row.rehearsal, case_name(estimate.row)), []).append(estimate)
-    return [_section(of_case, job) for of_case in cases.values()]
+    return _without_repetitions([_section(of_case, job) for of_case in cases.values()])
+
+
+def _without_repetitions(sections: Sequence[Section]) -> list[Section]:
+    """Leave each note to the last section that has it: they are read together."""
+    return [
+        replace(section, notes=[note for note in section.notes if not _has(sections[place:], note)])
+        for place, section in enumerate(sections, 1)
+    ]
+
+
+def _has(sections: Sequence[Section], note: str) -> bool:
+    return any(note in section.notes for section in sections)
 
 
 def _section(estimates: Sequence[JobEstimate], job: UserJob) -> Section:

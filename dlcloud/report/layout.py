@@ -11,6 +11,10 @@ NARROWEST, WIDEST = 80, 200
 """Tables are never narrower than a standard terminal, nor wider than eyes follow a line."""
 LONGEST_WHOLE = 12
 """A longer word may be cut after hyphens."""
+LONGEST_PATH = 60
+"""A longer word may be cut after slashes, too."""
+BREAKS = (re.compile(r"(?!)"), re.compile(r"(?<=-)"), re.compile(r"(?<=\w[-/])"))
+"""Where words may be cut that are short, long, and longer than LONGEST_PATH."""
 GAP = 2
 """Between two columns, in characters."""
 
@@ -92,12 +96,12 @@ def _least_widths(table: Rows, *, is_hyphen_split: bool) -> list[int]:
 
 
 def _split_at_hyphens(text: str) -> list[str]:
-    """Return the words of a text, long ones cut after their hyphens."""
-    return [
-        piece
-        for word in text.split()
-        for piece in (re.split(r"(?<=-)", word) if len(word) > LONGEST_WHOLE else [word])
-    ]
+    """Return the words of a text, long ones cut after their hyphens, those of a whole line after slashes."""
+    return [piece for word in text.split() for piece in BREAKS[_length_class(word)].split(word)]
+
+
+def _length_class(word: str) -> int:
+    return (len(word) > LONGEST_WHOLE) + (len(word) > LONGEST_PATH)
 
 
 def _longest(text: str, split: Callable[[str], Sequence[str]]) -> int:

@@ -49,6 +49,13 @@ def test_the_job_has_hours_and_dollars_for_each_type():
     assert "no result counts tokens; they count images" in text(rows, job=read_job("5 tokens"))
 
 
+def test_what_all_jobs_share_is_said_once():
+    rows = lines(quoted=quote()) + lines(result(case="vgg16 batch 8"), quoted=quote())
+    shown = text(rows, job=JOB)
+    assert shown.count("your job: 1.2M images") == 2
+    assert shown.count("boot, set-up, disk and address come on top") == 1
+
+
 def test_a_tie_names_the_command_that_would_settle_it():
     rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
     rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))

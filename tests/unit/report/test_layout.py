@@ -19,6 +19,13 @@ def test_names_break_after_hyphens_only_where_spaces_are_not_enough():
     assert max(len(line) for line in fit(table, 14)[1][0].splitlines()) < len(table[1][0])
 
 
+def test_paths_of_a_whole_line_break_after_slashes():
+    path = "(/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id,"
+    cell = fit([("check", "detail"), ("image", f"ami-1234 {path} x86_64)")], 80)[1][1]
+    assert max(map(len, cell.splitlines())) <= 73
+    assert cell.replace("\n", "").replace(" ", "") == f"ami-1234{path}x86_64)"
+
+
 def test_optional_columns_are_shown_where_there_is_room():
     section = Section(
         heading="", titles=("a", "b", "c"), rows=[("x" * 50, "y" * 40, "z" * 40)], optional=(1, 2)
