@@ -20,6 +20,8 @@ SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shor
 MOST_TABLES = 3
 """More cases than this are a line each."""
 
+NONE = "none"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -155,6 +157,8 @@ def _summary(answers: Sequence[CaseAnswer], question: Question) -> Section:
     notes.append("≈: no winner can be named between these; USD/M: USD per million items")
     if has_mark:
         notes.append("* rehearsal: the speed is of this machine, and of no instance type")
+    bests = [best for answer in answers for best in answer.winners.values()]
+    notes += dict.fromkeys(f"none: {best.reason}" for best in bests if best.row is None and not best.tied)
     return Section(
         heading="the answer, case by case" + (f": {workloads.pop()}" if is_shared else ""),
         titles=(
@@ -180,10 +184,11 @@ def _summary_row(answer: CaseAnswer, question: Question) -> tuple[str, ...]:
     cheapest, fastest = answer.winners[By.COST], answer.winners[By.THROUGHPUT]
     usd, mark = cells.usd(question.market), cells.REHEARSED if answer.is_rehearsal else ""
     speed = fastest.row.throughput if fastest.row else None
+    first, second = _winner(cheapest), _winner(fastest)
     return (
-        _winner(cheapest),
+        first,
         usd(cheapest.row) if cheapest.row else "",
-        _winner(fastest),
+        "the same" if first == second and first != NONE else second,
         cells.digits(speed.value) + mark if speed else "",
         *([_summary_job(cheapest.row, question.job, question.market, mark)] if question.job else []),
     )
@@ -202,7 +207,7 @@ def _winner(best: Best) -> str:
     if best.row is not None:
         return _name(best.row)
     if not best.tied:
-        return "none"
+        return NONE
     others = f" and {len(best.tied) - 2} more" if len(best.tied) > 2 else ""  # noqa: PLR2004  a pair is shown
     return " ≈ ".join(_name(row) for row in best.tied[:2]) + others
 

@@ -117,7 +117,13 @@ def test_the_summary_has_one_line_for_each_case(width):
     summary = text(rows, width, summary=True, job=JOB)
     assert summary.startswith("the answer, case by case: quantization\n")
     assert sum("c7i.xlarge int8" in line for line in summary.splitlines()) == 3
+    assert sum("the same" in line for line in summary.splitlines()) == 3, "the cheapest is the fastest"
     assert max(map(len, summary.splitlines())) <= width
+
+
+def test_a_summary_says_why_a_rehearsal_of_types_names_none():
+    rows = of_type("c7i.xlarge", cloud="local") + of_type("c5.large", cloud="local")
+    assert "none: all types were rehearsed on this one machine" in " ".join(text(rows, summary=True).split())
 
 
 def test_programs_read_the_answer_and_the_job():
