@@ -32,6 +32,12 @@ PER_SECOND = re.compile(rf"\b{UNITS}\s*(?:/|per )\s*s(?:ec(?:ond)?s?)?\b", re.IG
 SPELLINGS: Mapping[str, str] = MappingProxyType(
     {"img": "images", "imgs": "images", "it": "steps", "iterations": "steps", "batch": "batches"}
 )
+SAVERS = frozenset(
+    {"save", "save_file", "save_weights", "savez", "savetxt", "savefig", "to_csv", "to_parquet"}
+)
+"""Functions of PyTorch, safetensors, Keras, NumPy, Matplotlib and pandas that write a file."""
+WRITING = re.compile(r"[wax]b?\+?")
+PLAIN_FILE = re.compile(r"(?:[\w-][\w.-]*/)*[\w-][\w.-]*\.\w+")
 _HOLE = "\0"
 
 
@@ -58,6 +64,7 @@ class Script:
         required: Arguments that must be given.
         throughput: What it prints of its throughput; None where that is not seen.
         uses_cuda: It mentions CUDA.
+        written: The files that it writes below its folder, as far as they are named in it.
     """
 
     modules: frozenset[str]
@@ -66,6 +73,7 @@ class Script:
     required: tuple[str, ...]
     throughput: Throughput | None
     uses_cuda: bool
+    written: tuple[str, ...] = ()
 
     @property
     def is_elastic(self) -> bool:
@@ -106,6 +114,7 @@ def read_script(text: str, name: str) -> Script:
         required=tuple(name for name, _, is_required in arguments if is_required),
         throughput=next(_printed_throughputs(nodes), None),
         uses_cuda="cuda" in text.lower(),
+        written=tuple(dict.fromkeys(_written(nodes))),
     )
 
 
@@ -164,6 +173,18 @@ def _arguments(nodes: list[ast.AST]) -> Iterator[tuple[str, str, bool]]:
         default = _constant(keywords.get("default"))
         longest = max(names, key=len)
         yield longest, "" if default is None else str(default), is_required
+
+
+def _written(nodes: list[ast.AST]) -> Iterator[str]:
+    """Yield the names of files that are saved, or opened for writing."""
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        words = [part.value for part in node.args if isinstance(part, ast.Constant)]
+        texts = [word for word in words if isinstance(word, str)]
+        if name in SAVERS or (name == "open" and WRITING.fullmatch((texts[1:] or [""])[0])):
+            yield from (text for text in texts[:1] if PLAIN_FILE.fullmatch(text))
 
 
 def _constant(node: ast.expr | None) -> object:

@@ -57,6 +57,7 @@ class ScriptRecipe:
                 *self._setup(),
                 *self._workload(),
                 "",
+                *self._keep(),
                 "budget:",
                 "  max_hours: 1 # each instance ends itself then, even if this machine is off",
                 "",
@@ -72,6 +73,15 @@ class ScriptRecipe:
         lines += [f"    - {json.dumps(requirement)}" for requirement in self.requirements]
         lines += [f"    # - {name}==  which version? it is not installed here" for name in self.unpinned]
         return [*lines, ""]
+
+    def _keep(self) -> list[str]:
+        if not self.script.written:
+            return []
+        return [
+            "keep:",
+            f"  files: {json.dumps(self.script.written)} # brought home: nothing else outlives the instance",
+            "",
+        ]
 
     def _workload(self) -> list[str]:
         lines = ["workload:", f"  command: {json.dumps(self.command)}", f"  files: {json.dumps(self.files)}"]

@@ -26,12 +26,39 @@ def script(more=""):
     return read_script(SCRIPT + more, "train.py")
 
 
+def recipe_text(facts):
+    return ScriptRecipe(
+        name="train",
+        script=facts,
+        command="python3 train.py",
+        files="train.py",
+        requirements=["numpy==2.4.6"],
+        unpinned=["cv2"],
+        throughput=facts.throughput,
+        schema="recipe.schema.json",
+    ).text()
+
+
 def test_imports_arguments_and_cuda_are_seen():
     facts = script()
     assert facts.packages({"mymodel"}) == ["opencv-python-headless", "scikit-learn", "torch"]
     assert (facts.framework, facts.uses_cuda) == ("torch", True)
     assert facts.arguments == {"--batch-size": "64", "--amp": ""}
     assert facts.required == ("data", "--out")
+
+
+def test_files_that_it_writes_are_kept():
+    more = """
+torch.save(model, "out/model.pt")
+torch.save(model, name)
+frame.to_csv("/tmp/elsewhere.csv")
+open("log.txt", "w").write("x")
+open("data.txt").read()
+"""
+    facts = script(more)
+    assert facts.written == ("out/model.pt", "log.txt")
+    assert read_recipe(recipe_text(facts), "r.yaml").keep.files == ["out/model.pt", "log.txt"]
+    assert "keep" not in recipe_text(script())
 
 
 @pytest.mark.parametrize(
@@ -76,16 +103,7 @@ def test_what_is_no_python_is_refused_with_its_line():
 )
 def test_the_recipe_of_any_script_is_read(source):
     facts = read_script(source, "train.py")
-    text = ScriptRecipe(
-        name="train",
-        script=facts,
-        command="python3 train.py",
-        files="train.py",
-        requirements=["numpy==2.4.6"],
-        unpinned=["cv2"],
-        throughput=facts.throughput,
-        schema="recipe.schema.json",
-    ).text()
+    text = recipe_text(facts)
     assert text.startswith("# yaml-language-server: $schema=recipe.schema.json\n")
     workload = read_recipe(text, "train.yaml").workload
     assert workload.command == "python3 train.py"
