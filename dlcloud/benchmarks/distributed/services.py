@@ -58,9 +58,9 @@ class _Running:
             )
 
     def find_failure(self) -> str:
-        """Return how it ended, with the end of its log; nothing while it runs."""
+        """Return how it ended, below the end of its log; nothing while it runs."""
         status = self.process.poll()
-        return "" if status is None else f"{self.service.name} ended with status {status}:\n{self._tail()}"
+        return "" if status is None else self._describe(f"ended with status {status}")
 
     def wait_until_healthy(self, within_s: float) -> None:
         deadline = time.monotonic() + within_s
@@ -68,7 +68,7 @@ class _Running:
             if failure := self.find_failure():
                 raise ServiceError(failure)
             if time.monotonic() >= deadline:
-                raise ServiceError(f"{self.service.name} not healthy in {within_s:.0f} s:\n{self._tail()}")
+                raise ServiceError(self._describe(f"not healthy in {within_s:.0f} s"))
             time.sleep(POLL_S)
 
     def stop(self) -> None:
@@ -79,8 +79,9 @@ class _Running:
             self.process.kill()
             self.process.wait()
 
-    def _tail(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace")[-TAIL_CHARACTERS:].rstrip()
+    def _describe(self, failure: str) -> str:
+        tail = self.log.read_text(encoding="utf-8", errors="replace")[-TAIL_CHARACTERS:].strip()
+        return f"{tail}\n{self.service.name} {failure}".lstrip()
 
 
 @contextmanager
