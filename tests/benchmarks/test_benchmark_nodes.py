@@ -30,6 +30,7 @@ class Cluster:
     nodes: int
     port: int
     last_s: float = 30.0
+    rejoin_s: float = 30.0
     workers: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
 
@@ -41,7 +42,7 @@ class Cluster:
 
     def start_head(self, *line: str, forward: Sequence[str] = ()) -> subprocess.Popen[str]:
         options = ["--address", "127.0.0.1", "--port", str(self.port), "--nodes", str(self.nodes)]
-        options += ["--last-seconds", str(self.last_s)]
+        options += ["--last-seconds", str(self.last_s), "--rejoin-seconds", str(self.rejoin_s)]
         options += [word for name in forward for word in ("--forward", name)]
         command = [*self._program("head", "0", self.secret), *options, "--", *line]
         return subprocess.Popen(
@@ -131,6 +132,19 @@ def test_a_lost_node_ends_the_run(cluster: Cluster) -> None:
 
     assert head.returncode == 1
     assert "rank 1 of 3 (127.0.0.1) was lost" in output
+
+
+def test_a_run_after_a_lost_node_does_not_wait_long_for_it(cluster: Cluster) -> None:
+    head = cluster.start_head("echo >began; sleep 600")
+    cluster.wait_for("began")
+    cluster.workers[1].kill()
+    head.communicate(timeout=ENDS_S)
+
+    cluster.rejoin_s = 0.1
+    assert cluster.run("true") == (1, "no connection from rank 1 within 0 s\n")
+    cluster.start_worker(1)
+    cluster.rejoin_s = ENDS_S
+    assert cluster.run("true") == (0, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

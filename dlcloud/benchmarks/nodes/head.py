@@ -33,6 +33,12 @@ LAST_S = 30.0
 JOIN_S = 600.0
 """For all nodes to connect: they are set up before the run starts."""
 
+REJOIN_S = 30.0
+"""The same after a run that lost a node, which may be gone for good: a node that lives connects at once."""
+
+LOST_FILE = "lost"
+"""Beside the folder in which the command runs: a node was lost, and has not joined again."""
+
 HEAD = 0
 
 
@@ -84,16 +90,23 @@ class Head:
         """Run the command; return the end of rank 0, or of the node that failed first.
 
         Raises:
-            NodesError: A node did not come within JOIN_S, or was lost before the start.
+            NodesError: A node did not come in time, or was lost before the start.
         """
         address = (self.arguments.address, self.arguments.port)
         listener = Listener(address, backlog=self.arguments.nodes, authkey=self.secret.encode())
         threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()
         try:
             self._start(self._reserve())
-            return self._wait()
+            ended = self._wait()
+            if ended.status is None:
+                self._lost.touch()
+            return ended
         finally:
             self._stop()
+
+    @property
+    def _lost(self) -> Path:
+        return Path(self.arguments.folder).absolute().with_name(LOST_FILE)
 
     def _accept(self, listener: Listener) -> None:
         while True:
@@ -122,13 +135,15 @@ class Head:
     def _reserve(self) -> list[Node]:
         """Wait for all nodes, and have each reserve its ports."""
         reserved: dict[int, Sequence[int]] = {HEAD: free_ports(PORTS)}
-        deadline = time.monotonic() + JOIN_S
+        limit_s = self.arguments.rejoin_seconds if self._lost.exists() else JOIN_S
+        deadline = time.monotonic() + limit_s
         while len(reserved) < self.arguments.nodes:
             try:
                 event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 missing = sorted(set(range(self.arguments.nodes)) - reserved.keys())
-                raise NodesError(f"no connection from rank {missing[0]} within {JOIN_S:.0f} s") from None
+                self._lost.touch()
+                raise NodesError(f"no connection from rank {missing[0]} within {limit_s:.0f} s") from None
             if isinstance(event, Joined) and event.rank not in self.workers:
                 self.workers[event.rank] = event
                 event.channel.send(prepare=True)
@@ -136,6 +151,7 @@ class Head:
                 reserved[event.rank] = event.ports
             elif isinstance(event, Ended):
                 raise NodesError(f"rank {event.rank} was lost before the start: {event.tail}")
+        self._lost.unlink(missing_ok=True)
         nodes = {HEAD: Node(address=self.arguments.address, slots=slots(), ports=reserved[HEAD])}
         for rank, worker in self.workers.items():
             nodes[rank] = Node(address=worker.address, slots=worker.slots, ports=reserved[rank])
@@ -229,6 +245,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--secret-file", required=True, type=Path)
     parser.add_argument("--folder", required=True, type=Path, help="where the command runs")
     parser.add_argument("--last-seconds", type=float, default=LAST_S, help="for the others, after rank 0")
+    parser.add_argument("--rejoin-seconds", type=float, default=REJOIN_S, help="for nodes, once one was lost")
     parser.add_argument(
         "--forward", action="append", default=[], metavar="NAME", help="a variable that all nodes take"
     )
