@@ -1,19 +1,16 @@
 """The last line that a program printed, beside its progress, while it runs."""
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from dlcloud.core.errors import DlcloudError
 from dlcloud.core.events import Emit, Progress
+from dlcloud.launch.remote_jobs import HARNESS_PROGRESS
 
 LONGEST_LINE = 200
 """Characters of a line that are shown."""
-
-OWN_LINE = re.compile(r"\[\d+/\d+[],]")
-"""How a line of the harness's own progress begins, which comes by its record, too."""
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +45,9 @@ class LiveOutput:
     def feed(self, piece: bytes) -> None:
         """Show the last line of a piece of output; a carriage return ends one, too."""
         text = piece.decode("utf-8", "replace").replace("\r", "\n")
-        lines = [line.strip() for line in text.split("\n") if line.strip() and not OWN_LINE.match(line)]
+        lines = [
+            line.strip() for line in text.split("\n") if line.strip() and not HARNESS_PROGRESS.match(line)
+        ]
         if lines:
             with self._lock:
                 self._line = lines[-1][:LONGEST_LINE]

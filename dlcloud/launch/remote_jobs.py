@@ -1,6 +1,7 @@
 """Programs that run on instances without a session: started once, followed, their results copied here."""
 
 import logging
+import re
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +34,12 @@ LONGEST_LINE = 1 << 24
 
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 1 << 14
+
+HARNESS_PROGRESS = re.compile(r"\[\d+/\d+[],]")
+"""How a line of the harness's own progress begins, which comes by its record, too."""
+
+HARNESS_FAILURE = re.compile(r"^failed: ", re.MULTILINE)
+"""How the harness prints what failed."""
 
 INHERITED = JobEnvironment()
 """Nothing beside what a program inherits from the login."""
@@ -167,10 +174,11 @@ class RemoteJobs:
 
     def error_of(self, run: Run, program: str) -> RemoteCommandError:
         """Return the error for a run that failed, with the end of its log."""
+        tail = log_tail(self.managed.store.paths.run_log(run.run_id))
+        # Where the harness says how its command ended, its own status says nothing.
+        how = "failed" if HARNESS_FAILURE.search(tail) else f"ended with status {run.exit_status}"
         return RemoteCommandError(
-            f"{run.instance_id}: {program} ended with status {run.exit_status}:\n"
-            f"{log_tail(self.managed.store.paths.run_log(run.run_id))}",
-            f"the whole log: dlcloud logs {run.run_id}",
+            f"{run.instance_id}: {program} {how}:\n{tail}", f"the whole log: dlcloud logs {run.run_id}"
         )
 
     def connect(self, member: Member, wait_s: float = 0.0) -> Connection:
@@ -271,12 +279,13 @@ def folder_of(run: Run) -> str:
 
 
 def log_tail(path: Path) -> str:
-    """Return the last lines of a stored log, repeated ones once; empty where there is none."""
+    """Return the last lines of a stored log, repeated ones once, without progress; empty without a log."""
     if not path.exists():
         return ""
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
         lines = printable(log.read().decode("utf-8", "replace")).splitlines()
+    lines = [line for line in lines if not HARNESS_PROGRESS.match(line)]
     return "\n".join([*dict.fromkeys(lines)][-LOG_TAIL_LINES:])
 
 

@@ -222,6 +222,16 @@ def test_a_failed_program_is_told_with_the_end_of_its_log(world):
     assert there.lines(run) == ONCE
 
 
+def test_a_failed_command_is_told_with_its_own_status_alone(world):
+    log = b"[0/1] train\nI fail\nfailed: train: the command ended with status 3: I fail\n[1/1] done\n"
+    there = world(machine(job=Job(records=CONTENT, exit_status=1, log=log)))
+    with pytest.raises(RemoteCommandError) as caught:
+        there.runner().run_all(there.members)
+    assert caught.value.message == (
+        "i-0001: quantization failed:\nI fail\nfailed: train: the command ended with status 3: I fail"
+    )
+
+
 def test_a_program_whose_supervisor_is_lost_has_failed_without_a_status(world):
     one = machine(job=Job(records=CONTENT, state="lost", exit_status=None))
     there = world(one)
