@@ -1,11 +1,8 @@
 """dlcloud elsewhere: one loopback address as on macOS, names beyond ASCII, folders that are read-only."""
 
-import contextlib
-import os
-import subprocess
-
-import pytest
 from terminal import User
+
+from tests.fakes.read_only import read_only
 
 ONE_ADDRESS = """\
 import errno, socket
@@ -36,22 +33,6 @@ SCRIPT = """\
 open("résultat.txt", "w", encoding="utf-8").write("é")
 print("images/sec: 5")
 """
-
-
-@contextlib.contextmanager
-def read_only(folder):
-    """Let nothing be written below a folder; for root by a mount, which it minds."""
-    if os.geteuid() != 0:
-        folder.chmod(0o555)
-        yield
-        folder.chmod(0o755)
-        return
-    if subprocess.run(["mount", "--bind", "-o", "ro", folder, folder], check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def test_a_machine_with_one_loopback_address_has_several_instances(tmp_path):

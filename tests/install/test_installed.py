@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.read_only import read_only
+
 ROOT = Path(__file__).parents[2]
 PYTHONS = [name for name in os.environ.get("DLCLOUD_TEST_INSTALL", "").split(":") if name]
 UV = os.environ.get("DLCLOUD_TEST_UV", "")
@@ -99,8 +101,8 @@ class Installed:
 def test_the_wheel_runs_in_a_fresh_environment(python, wheel, tmp_path):
     environment = tmp_path / "venv é"
     install(python, wheel, environment)
-    lock_folder(environment)  # as a system's administrator installs it
-    Installed(tmp_path, str(environment / "bin" / "dlcloud")).walk()
+    with read_only(environment):  # as a system's administrator installs it
+        Installed(tmp_path, str(environment / "bin" / "dlcloud")).walk()
 
 
 @pytest.mark.skipif(not UV, reason="set DLCLOUD_TEST_UV to the path of uv")
@@ -110,10 +112,3 @@ def test_uv_installs_it_as_a_tool(wheel, tmp_path):
     subprocess.run(command, env={**os.environ, **folders}, check=True, timeout=TIMEOUT_S)
     Installed(tmp_path, str(tmp_path / "bin" / "dlcloud")).walk()
     assert shutil.which("dlcloud", path=str(tmp_path / "bin"))
-
-
-def lock_folder(folder):
-    """Let nobody write below a folder; for root that changes nothing."""
-    for path in [folder, *folder.rglob("*")]:
-        if not path.is_symlink():
-            path.chmod(path.stat().st_mode & ~0o222)
