@@ -124,6 +124,14 @@ def test_the_node_that_failed_first_is_the_one_that_is_reported(cluster: Cluster
     assert "[2] no such module" in cluster.log(2)
 
 
+def test_a_failure_is_reported_though_child_processes_go_on(cluster: Cluster) -> None:
+    line = 'if [ "$RANK" = 1 ]; then sleep 600 & kill -9 $$; fi; sleep 600'
+    status, output = cluster.run(line)
+
+    assert status == 137
+    assert "rank 1 of 3 (127.0.0.1) ended with status 137" in output
+
+
 def test_a_lost_node_ends_the_run(cluster: Cluster) -> None:
     head = cluster.start_head("echo >began; sleep 600")
     cluster.wait_for("began")

@@ -20,6 +20,9 @@ from ..command.variant import REPORT_MODULE
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
 
+DRAIN_S = 2.0
+"""For the last output of a process that failed, whose child processes may hold it open for longer."""
+
 TAIL_BYTES = 4096
 """Of the output, kept for the message of a failure."""
 
@@ -50,6 +53,7 @@ class NodeProcess:
     ended: Ended
     _tail: bytes = field(default=b"", init=False)
     _process: subprocess.Popen[bytes] = field(init=False)
+    _copier: threading.Thread = field(init=False)
     _done: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __post_init__(self) -> None:
@@ -62,13 +66,16 @@ class NodeProcess:
             stderr=subprocess.STDOUT,
             start_new_session=self.is_apart,
         )
-        threading.Thread(target=self._follow, name="output", daemon=True).start()
+        self._copier = threading.Thread(target=self._copy, name="output", daemon=True)
+        self._copier.start()
+        threading.Thread(target=self._follow, name="end", daemon=True).start()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End it and its child processes: SIGTERM, then SIGKILL."""
         self._signal(signal.SIGTERM)
-        self._done.wait(grace_s)
+        self._copier.join(grace_s)  # until child processes have ended, too
         self._signal(signal.SIGKILL)
+        self._done.wait(grace_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Return True once `ended` was called."""
@@ -81,13 +88,17 @@ class NodeProcess:
             else:
                 self._process.send_signal(number)
 
-    def _follow(self) -> None:
+    def _copy(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - requested as a pipe
         for line in self._process.stdout:
             self._tail = (self._tail + line)[-TAIL_BYTES:]
             sys.stdout.buffer.write(self.prefix + line)
             sys.stdout.buffer.flush()
+
+    def _follow(self) -> None:
+        """Report the end: a failure at once, a success when child processes have ended, too."""
         status = self._process.wait()
+        self._copier.join(DRAIN_S if status else None)
         self.ended(status if status >= 0 else 128 - status, self._tail.decode("utf-8", "replace"))
         self._done.set()
 
