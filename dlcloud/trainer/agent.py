@@ -32,6 +32,8 @@ from .successor import Successor
 
 TICK_S = 0.1
 LEDGER_S = 1.0
+STALL_S = 120.0
+"""Without a step for so long no worker is served, where the own ones failed for good."""
 LINGER_S = 10.0
 """How long the lighthouse continues after the run is done, for workers that are about to end."""
 
@@ -90,6 +92,8 @@ class Agent:
     _poller: threading.Thread = field(init=False)
     _ledger_at: float = field(default=0.0, init=False)
     _is_done: bool = field(default=False, init=False)
+    _step: int = field(default=0, init=False)
+    _stepped_at: float = field(default=0.0, init=False)
     _orphan: OrphanWatch | None = field(default=None, init=False)
     _orphaned_at: float | None = field(default=None, init=False)
     _ledger: str = field(default="", init=False)
@@ -134,7 +138,7 @@ class Agent:
             child.poll(now)
         if self.lighthouse is not None and self.options.engine == "elastic" and now >= self._ledger_at:
             self._ledger_at = now + LEDGER_S
-            self._is_done = self._is_done or self._is_run_done()
+            self._read_ledger(now)
 
     def _is_over(self) -> bool:
         """True if nothing is left to do: the lighthouse serves the others until the run is done."""
@@ -142,7 +146,7 @@ class Agent:
             return False
         # Torchrun's workers end together: their store is of no more use then.
         has_served = self.lighthouse is None or self.lighthouse.has_ended or self.options.engine == "torchrun"
-        return has_served or self._leave_cause is not None or self._is_done
+        return has_served or self._leave_cause is not None or self._is_done or self._is_useless()
 
     def _exit_status(self) -> int:
         statuses = {worker.status for worker in self.workers}
@@ -244,11 +248,20 @@ class Agent:
             self.lighthouse.poll(self.clock())
             self.sleep(TICK_S)
 
-    def _is_run_done(self) -> bool:
+    def _read_ledger(self, now: float) -> None:
         try:
-            return LedgerClient(address=self._ledger, run=self.options.run).read().done
+            entry = LedgerClient(address=self._ledger, run=self.options.run).read()
         except LedgerError:
+            return
+        self._is_done = self._is_done or entry.done
+        if entry.step != self._step:
+            self._step, self._stepped_at = entry.step, now
+
+    def _is_useless(self) -> bool:
+        """True if the workers here failed for good and no other trains."""
+        if not any(worker.status not in {None, 0, DRAINED} for worker in self.workers):
             return False
+        return self._step == 0 or self.clock() - self._stepped_at > STALL_S
 
     def _start_poller(self, wait_s: float = 0.0) -> None:
         self._poller = threading.Thread(

@@ -14,18 +14,21 @@ event       event: one of Event; cause; and what else belongs to it (step, deadl
 end         ok; status: of the process; step
 
 The agent of an instance and its workers write to one file; each record is one write. On the coordinator the
-lighthouse adds the steps of all workers to it, each once; `worker` is who took it.
+lighthouse adds the steps of all workers to it, each once; `worker` is who took it. Secrets of the launcher
+are masked: errors of the user's code may quote them.
 """
 
 import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
+
+from .masking import mask, secret_texts
 
 SCHEMA = 1
 
@@ -78,6 +81,7 @@ class Records:
     worker: str
     log: Callable[[str], None] = lambda _line: None
     _file: int = -1
+    _secrets: tuple[str, ...] = field(default_factory=secret_texts, repr=False)
 
     def __enter__(self) -> Self:
         if self.path is not None:
@@ -99,6 +103,7 @@ class Records:
 
     def event(self, event: Event, cause: str, **values: Any) -> None:  # noqa: ANN401
         """Record and log an event."""
+        cause, values = mask(cause, self._secrets), mask(values, self._secrets)
         self._write("event", {"event": event.value, "cause": cause, **values})
         details = "".join(f", {name} {value}" for name, value in values.items())
         self.log(f"{self.worker}: {event.value.replace('_', ' ')}: {cause}{details}")
@@ -109,7 +114,8 @@ class Records:
     def _write(self, kind: str, values: dict[str, Any]) -> str:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         head = {"schema": SCHEMA, "record": kind, "time": time, "run": self.run, "worker": self.worker}
-        line = json.dumps({**head, **values}, separators=(",", ":"))
+        content = {**head, **values}
+        line = json.dumps(mask(content, self._secrets) if self._secrets else content, separators=(",", ":"))
         if self._file >= 0:
             os.write(self._file, line.encode() + b"\n")
         return line

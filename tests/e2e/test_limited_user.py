@@ -93,9 +93,9 @@ def bucket(user):
 
 @pytest.mark.usefixtures("bucket")
 def test_data_and_checkpoints_are_denied_before_anything_is_launched(user, limited):
-    nobody = limited("bare", "iam_policy.json")
-    (nobody.home / "recipe.yaml").write_text(STORED)
-    assert "s3:ListBucket" in nobody.run("up", "recipe.yaml", "--dry-run", expect=3).stderr
+    bare = limited("bare", "iam_policy.json")
+    (bare.home / "recipe.yaml").write_text(STORED)
+    assert "s3:ListBucket" in bare.run("up", "recipe.yaml", "--dry-run", expect=3).stderr
     lister = limited("listing", "iam_policy.json", "iam_policy_storage.json")
     (lister.home / "recipe.yaml").write_text(STORED)
     denied = lister.run("up", "recipe.yaml", expect=3).stderr

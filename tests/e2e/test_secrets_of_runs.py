@@ -6,6 +6,9 @@ import pytest
 from secret_places import places_of
 from terminal import User
 
+from dlcloud.elastic.program import PACKAGE
+from tests.environments import python_with
+
 FROM_SHELL = "hf_token-of-the-caller-0001"
 FROM_FILE = "pem-line-of-a-key-file-0002"
 FROM_SSM = "parameter/of=systems+manager-0003"
@@ -85,6 +88,34 @@ def test_a_failed_run_says_why_without_the_secret(owner: User):
         lines = [line for (line,) in store.execute("SELECT line FROM records WHERE kind = 'failure'")]
     assert lines
     assert all("cannot log in with ***" in line for line in lines)
+    assert_nowhere(owner, done.stdout + done.stderr)
+
+
+TRAINING = """\
+name: trained
+cloud: local
+instances: {types: [c7i.xlarge], market: spot, on_demand_base: 1}
+workload:
+  command: python3 train.py
+  files: program
+  elastic: {checkpoint_seconds: 30}
+  secrets: {TOKEN: env:MY_TOKEN, KEY: file:../key.txt}
+"""
+RAISES = """\
+import os, sys
+print("it has", os.environ["TOKEN"])
+sys.tracebacklimit = 0
+raise RuntimeError("cannot log in", os.environ["TOKEN"], {"key": os.environ["KEY"]})
+"""
+
+
+def test_an_exception_of_a_worker_names_no_secret(owner: User):
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    (owner.home / "project" / "program" / "train.py").write_text(RAISES)
+    recipe = owner.home / "project" / "trained.yaml"
+    recipe.write_text(TRAINING)
+    done = owner.run("up", str(recipe), "--verbose", expect=4)
+    assert "RuntimeError: ('cannot log in', '***', {'key': '***'})" in done.stderr
     assert_nowhere(owner, done.stdout + done.stderr)
 
 

@@ -14,6 +14,7 @@ from dlcloud.trainer.agent import Agent
 from dlcloud.trainer.children import Child
 from dlcloud.trainer.control import Control
 from dlcloud.trainer.drain import DRAINED
+from dlcloud.trainer.ledger import Entry
 from dlcloud.trainer.notices import MetadataError, SpotStatus
 from dlcloud.trainer.options import parse, promote
 from dlcloud.trainer.orphan import OrphanWatch
@@ -64,6 +65,14 @@ class Desk:
             raise self.answer
         return self.answer
 
+    def lighthouse(self, records):
+        """A process in place of the lighthouse, where the options ask for one."""
+        if not self.options.lighthouse:
+            return None
+        command, started = [sys.executable, "-c", DRAINS], Event.LIGHTHOUSE_STARTED
+        named = {"name": "lighthouse", "environment": os.environ, "restarts": 0}
+        return Child(command=command, records=records, started=started, **named)
+
     def run(self):
         began = time.monotonic()
         with Records(path=self.folder / "records.jsonl", run="r", worker="w") as records:
@@ -71,7 +80,7 @@ class Desk:
                 options=self.options,
                 records=records,
                 workers=make_workers(self.options, records),
-                lighthouse=None,
+                lighthouse=self.lighthouse(records),
                 fetch_status=self.fetch,
                 poll_s=0.2,
                 sleep=lambda _s: self.tick(time.monotonic() - began),
@@ -105,6 +114,23 @@ def test_a_worker_that_fails_is_started_again_and_then_given_up(tmp_path):
     assert desk.run() == 1
     assert len(desk.events("worker_started")) == 2
     assert "failed with status 3" in desk.events("worker_ended")[0]["cause"]
+
+
+def test_a_lighthouse_ends_with_a_worker_that_fails_before_any_step(tmp_path):
+    desk = Desk(tmp_path, FAILS, "--restarts", "1", "--lighthouse")
+    assert desk.run() == 1
+    assert len(desk.events("worker_started")) == 2
+
+
+def test_a_lighthouse_serves_the_others_while_they_train(tmp_path, monkeypatch):
+    monkeypatch.setattr("dlcloud.trainer.agent.STALL_S", 1.0)
+    steps = [3, 4, 5]
+    read = lambda _: Entry(run="r", step=steps.pop(0) if len(steps) > 1 else steps[0])  # noqa: E731
+    monkeypatch.setattr("dlcloud.trainer.agent.LEDGER_S", 0.1)
+    monkeypatch.setattr("dlcloud.trainer.agent.LedgerClient.read", read)
+    desk = Desk(tmp_path, FAILS, "--restarts", "0", "--lighthouse")
+    assert desk.run() == 1
+    assert steps == [5]
 
 
 def test_a_worker_that_is_asked_to_leave_before_it_listens_has_left(tmp_path):
