@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Listener
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ..nodes.channel import Channel
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     per_node, program = read_arguments(sys.argv[1:] if argv is None else argv)
     job = read_job()
     daemons = Daemons()
+    signal.signal(signal.SIGTERM, _exit)  # so that what was made is removed
     work = partial(_run, job, program, per_node or processes_of(job))
     try:
         return run_job(job, head=(), others=(), work=work, handle=daemons.start)
@@ -79,6 +81,10 @@ class Daemons:
         if status and not self.is_stopping:
             sys.stderr.write(f"Open MPI's daemon ended with status {status}\n")
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _exit(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def read_arguments(words: Sequence[str]) -> tuple[int, list[str]]:
