@@ -11,19 +11,26 @@ import pytest
 from terminal import User, wait_until
 
 from dlcloud.elastic.program import PACKAGE
+from dlcloud.resources.texts import recipe_text
 from tests.environments import python_with
 
-RECIPE = """\
-name: stored
-cloud: local
-instances: {types: [c7i.xlarge], count: {min: 1, max: 2}, market: spot, on_demand_base: 1}
-data:
-  - {from: s3://training-data/digits, to: data/digits}
-checkpoints: s3://training-data/runs/one
-workload:
-  command: python3 -m trainer.examples.digits --data data/digits --batch 48 --epochs 2 --delay-ms 150
-  elastic: {checkpoint_seconds: 0.5}
-"""
+SMALLER = {
+    "name: elastic-s3": "name: stored",
+    "my-training-data": "training-data",
+    "--epochs 30 --delay-ms 30": "--batch 48 --epochs 4 --delay-ms 150",
+    "checkpoint_seconds: 10": "checkpoint_seconds: 0.5",
+    "after: 5, interrupt: 0, grace: 10": "after: 1, interrupt: 0, grace: 4",
+}
+STEPS = 48
+
+
+def bundled() -> str:
+    """Return the bundled recipe at a small size."""
+    text, _ = recipe_text("elastic-s3")
+    for words, smaller in SMALLER.items():
+        assert words in text, words
+        text = text.replace(words, smaller)
+    return text
 
 
 @pytest.fixture
@@ -60,25 +67,26 @@ def events(user: User, name: str):
     return []
 
 
-def test_a_training_goes_on_from_its_bucket_without_any_instance(user: User, s3):
+def test_the_bundled_recipe_goes_on_from_its_bucket_without_any_instance(user: User, s3):
     python_with(PACKAGE / "requirements" / "elastic.txt")
     recipe = user.home / "stored.yaml"
-    recipe.write_text(RECIPE)
+    recipe.write_text(bundled())
     first = user.begin("up", str(recipe))
-    wait_until(lambda: events(user, "checkpoint_stored") or first.poll() is not None)
+    interrupted = ("notice", "checkpoint_stored")
+    wait_until(lambda: all(events(user, name) for name in interrupted) or first.poll() is not None)
     instances = user.alive()
     user.aws("ec2", "terminate-instances", "--instance-ids", *instances)
     _, progress = first.communicate(timeout=600)
     assert first.returncode == 4, progress
     assert user.alive() == []
-    assert "goes on from the newest checkpoint in s3://training-data/runs/one" in progress
-    listed = s3.list_objects_v2(Bucket="training-data", Prefix="runs/one/manifest-")["Contents"]
+    assert "goes on from the newest checkpoint in s3://training-data/checkpoints/digits" in progress
+    listed = s3.list_objects_v2(Bucket="training-data", Prefix="checkpoints/digits/manifest-")["Contents"]
     step = max(int(item["Key"].split("-")[1]) for item in listed)
-    assert 0 < step < 24
+    assert 0 < step < STEPS
     second = user.run("up", str(recipe))
     assert f"goes on from step {step}" in second.stderr
     assert f"goes on from the checkpoint of step {step}" in second.stderr
-    assert "the checkpoint of step 24 is stored" in second.stderr
+    assert "the checkpoint of step 48 is stored" in second.stderr
     assert user.alive() == []
     # Nothing is left but what the user asked for.
     assert user.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []
