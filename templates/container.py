@@ -4,8 +4,9 @@ pull IMAGE                        pull it, logged in to ECR by the instance's ro
 run IMAGE NAME NAMES WORD ...     become the words in a container NAME, in this folder, as this user
 stop NAME                         end a container, if it runs
 
-The container has this instance's network, its GPUs and the login's home, under the same path; the variables
-NAMES (with commas, `-` for none) come from this process: their values are on no command line.
+The container has this instance's network, its GPUs, and under the same paths the login's home and, where that
+holds the data, the instance store; the variables NAMES (with commas, `-` for none) come from this process:
+their values are on no command line.
 """
 
 import hashlib
@@ -17,6 +18,11 @@ import subprocess
 import sys
 
 ECR = re.compile(r"(\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?)/")
+METADATA = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+ROOT = "DLCLOUD_ROOT"
+"""Both are set on the local EC2 only: the address of the metadata service, and the instance's folder."""
+LOCAL = "localhost/"
+"""How podman calls what was built or imported here: no registry has it."""
 MISSING = "there is neither podman nor docker; setup.commands: sudo apt-get install -qy podman"
 
 
@@ -34,6 +40,8 @@ def engine(names: "tuple[str, ...]" = ()) -> "list[str]":
 def pull(image: str) -> None:
     """Pull an image; an image that is here, and cannot be pulled, will do."""
     words = engine()
+    if image.startswith(LOCAL) and succeeds([*words, "image", "inspect", image]):
+        return
     registry = ECR.match(image)
     if registry:
         log_in(words, *registry.groups())
@@ -70,6 +78,7 @@ def log_in(words: "list[str]", registry: str, region: str) -> None:
 def run(image: str, name: str, names: str, *words: str) -> None:
     """Become a program in a container."""
     passed = tuple(filter(None, names.strip("-").split(",")))
+    passed += (METADATA,) if METADATA in os.environ else ()
     command = engine(passed)
     home = str(pathlib.Path.home())
     # What is built in one image does not run in another.
@@ -78,7 +87,7 @@ def run(image: str, name: str, names: str, *words: str) -> None:
     options += ["--volume", f"{home}:{home}", "--workdir", str(pathlib.Path.cwd())]
     options += ["--env", f"HOME={home}", "--env", f"XDG_CACHE_HOME={cache}"]
     options += [word for variable in passed for word in ("--env", variable)]
-    options += as_user(command) + gpus(command)
+    options += as_user(command) + gpus(command) + of_instance(home)
     program = [*command, "run", *options, "--entrypoint", words[0], image, *words[1:]]
     os.execvp(program[0], program)  # noqa: S606  there is no shell to need
 
@@ -95,6 +104,14 @@ def gpus(command: "list[str]") -> "list[str]":
     if not shutil.which("nvidia-smi"):
         return []
     return ["--device", "nvidia.com/gpu=all"] if command == ["podman"] else ["--gpus", "all"]
+
+
+def of_instance(home: str) -> "list[str]":
+    """Return the options for what only some have: data outside the home; a root, on the local EC2."""
+    data, root = pathlib.Path(home, "dlcloud", "data"), os.environ.get(ROOT, "")
+    folder = str(data.resolve())
+    options = ["--volume", f"{folder}:{folder}"] if data.is_symlink() else []
+    return [*options, *(["--label", f"{ROOT}={root}"] if root else [])]
 
 
 def stop(name: str) -> None:

@@ -6,6 +6,7 @@ follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte offset, as it grows, u
 state FOLDER                print JSON: {"state": new, running, ended or lost, "exit_status": int or null}
 stop FOLDER                 end the program and its child processes, and run `sh FOLDER/stop` if there is one
 
+A program that cannot power the instance off, as in a container, asks for it: it makes FOLDER/power-off.
 The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written atomically. Secrets go
 from memory to memory: no file, no command line has them, and the log has *** in their place.
 """
@@ -30,6 +31,7 @@ CHUNK = 1 << 16
 MASK = b"***"
 MASKED_LENGTH = 8
 NAMES = "DLCLOUD_SECRETS"
+POWER_OFF = ("shutdown", "--no-wall", "-P", "now")
 
 
 def start(folder: pathlib.Path, source: str = "") -> None:
@@ -76,6 +78,8 @@ def supervise(folder: pathlib.Path) -> None:
         # A process that it left behind may hold its output open: the job has ended all the same.
         copying.join(DRAIN_S)
     write(folder / "exit_status", str(status if status >= 0 else 128 - status))
+    if (folder / "power-off").exists():
+        subprocess.run([*([] if os.getuid() == 0 else ["sudo", "-n"]), *POWER_OFF], check=False)
 
 
 def copy_masked(output: "typing.BinaryIO", secrets: "list[str]") -> None:

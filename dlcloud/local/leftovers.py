@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
 from dlcloud.local.image_copies import images_folder
-from dlcloud.local.processes import end_all
+from dlcloud.local.processes import ROOT_VARIABLE, end_all
 from dlcloud.local.site_files import SitePaths
 
 _ATTEMPTS, _PAUSE_S = 20, 0.1
+_CONTAINER_S, _REMOVALS = 60.0, 5
+CONTAINERS = "home/dlcloud/container.py"
+"""What dlcloud runs containers with, on an instance that has had some."""
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,8 @@ def remove_root(root: Path) -> bool:
 
     Namespaces that were killed while they were being made may still write into it for a moment.
     """
+    if (root / CONTAINERS).exists():
+        _remove_containers(root)
     for _ in range(_ATTEMPTS):
         for path in root.glob("work/*/work"):
             path.chmod(0o700)  # as the kernel left it, it could not be removed
@@ -43,3 +49,30 @@ def remove_root(root: Path) -> bool:
             return True
         time.sleep(_PAUSE_S)
     return False
+
+
+def _remove_containers(root: Path) -> None:
+    """Remove the containers of an instance: this machine's podman or docker keeps those that were killed.
+
+    Podman fails the first time where the process that watched over a container was killed, too.
+    """
+    engine = shutil.which("podman") or shutil.which("docker")
+    if engine is None:
+        return
+    fault = ""
+    for _ in range(_REMOVALS):
+        listed = _call(engine, "ps", "--all", "--quiet", "--filter", f"label={ROOT_VARIABLE}={root}")
+        if listed.returncode == 0 and not listed.stdout.split():
+            return
+        fault = listed.stderr or _call(engine, "rm", "--force", *listed.stdout.split()).stderr
+    if fault:
+        log.warning("the containers of %s remain: %s", root, fault.strip())
+
+
+def _call(*words: str) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CONTAINER_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.CompletedProcess(words, 1, "", str(error))

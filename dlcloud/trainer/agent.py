@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from .children import Child
 from .control import Control, ControlFile
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lighthouse=make_lighthouse(options, records) if options.lighthouse else None,
             fetch_status=MetadataClient(options.metadata).fetch,
             make_lighthouse=lambda control: make_lighthouse(promote(options, control), records),
-            power_off=power_off,
+            power_off=partial(power_off, options.folder),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: agent.ask_to_leave(signal.Signals(number).name))

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from .ledger import LedgerClient, LedgerError, WrongRunError
 
+MARK = "power-off"
+"""The file by which a program in a container asks for the end of its instance."""
+
 LOOK_S = 10.0
 """Between two looks."""
 
@@ -79,7 +82,16 @@ class OrphanWatch:
         return True
 
 
-def power_off() -> None:
-    """End this instance: it is terminated at shutdown."""
+def power_off(folder: Path) -> None:
+    """End this instance, which is terminated at shutdown; in a container, by what supervises the run outside.
+
+    Args:
+        folder: Of the run. A file `power-off` in it asks for the shutdown once this program has ended.
+    """
     words = ["shutdown", "--no-wall", "-P", "now"]
-    subprocess.run(words if os.geteuid() == 0 else ["sudo", "-n", *words], check=False)
+    try:
+        done = subprocess.run(words if os.geteuid() == 0 else ["sudo", "-n", *words], check=False)
+    except FileNotFoundError:
+        done = None
+    if done is None or done.returncode:
+        (folder / MARK).touch()

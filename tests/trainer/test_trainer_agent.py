@@ -17,7 +17,7 @@ from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.ledger import Entry
 from dlcloud.trainer.notices import MetadataError, SpotStatus
 from dlcloud.trainer.options import parse, promote
-from dlcloud.trainer.orphan import OrphanWatch
+from dlcloud.trainer.orphan import OrphanWatch, power_off
 from dlcloud.trainer.processes import make_workers
 from dlcloud.trainer.records import Event, Records
 from tests.fakes.training import read_records, write_control_file
@@ -323,6 +323,19 @@ def test_an_instance_without_coordinator_and_controller_ends_itself(tmp_path):
     assert len(ended[0]) == 1, "its worker has left before"
     (event,) = desk.events("orphaned")
     assert event["cause"] == "neither coordinator nor controller for 600 s"
+
+
+@pytest.mark.parametrize("status", [None, 0, 1])
+def test_what_cannot_power_off_asks_its_supervisor_for_it(tmp_path, monkeypatch, status):
+    programs, folder = tmp_path / "programs", tmp_path / "run"
+    programs.mkdir()
+    folder.mkdir()
+    for name in () if status is None else ("sudo", "shutdown"):
+        (programs / name).write_text(f"#!/bin/sh\nexit {status}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    power_off(folder)
+    assert (folder / "power-off").exists() is (status != 0)
 
 
 def test_a_sign_of_the_controller_keeps_an_instance(tmp_path):

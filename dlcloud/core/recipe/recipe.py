@@ -136,8 +136,6 @@ class Recipe(Part):
                 raise ValueError(f"data: two items are copied to {path}")
         if self.data and self.workload.benchmark is not None:
             raise ValueError("data belongs to a command; a benchmark reads none")
-        if self.setup.image and (self.data or self.checkpoints is not None):
-            raise ValueError("data and checkpoints are not there in a container yet: leave setup.image out")
         return self
 
     @model_validator(mode="after")

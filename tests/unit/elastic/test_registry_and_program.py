@@ -146,6 +146,14 @@ def test_the_agent_parses_its_command():
     assert "--lighthouse" not in agent()
 
 
+def test_an_agent_in_a_container_never_stands_by():
+    assert "--successor" in agent()
+    boxed = recipe(TRAINS + "setup: {image: own/train:1}\n")
+    program = program_of(boxed, Path(), run="c0ffee")
+    assert program.requirements == ""
+    assert "--successor" not in program.agent("python3", worker="i-1", coordinator=FIRST_COORDINATOR)
+
+
 def test_the_control_file_is_one_that_the_trainer_reads():
     files = [control_file(FIRST_COORDINATOR, worker=name, drain="x") for name in ("i-0", "i-1")]
     first, other = [parse_control(content.decode()) for content in files]

@@ -208,3 +208,27 @@ def test_a_folder_that_is_written_to_meanwhile_is_removed(tmp_path, monkeypatch)
     assert leftovers.remove_root(root)
     assert not root.exists()
     assert len(removals) == 2
+
+
+PODMAN = """\
+#!/bin/sh
+echo "$@" >> {notes}
+case "$1" in
+  ps) [ -e {folder}/gone ] || echo c-1;;
+  rm) [ -e {folder}/tried ] && touch {folder}/gone; touch {folder}/tried; [ -e {folder}/gone ];;
+esac
+"""
+
+
+def test_the_containers_of_an_instance_go_with_its_folder(tmp_path, monkeypatch):
+    """Podman refuses the first time, as where the watcher of the container was killed."""
+    root, notes, programs = tmp_path / "i-1", tmp_path / "notes", tmp_path / "programs"
+    (root / leftovers.CONTAINERS).parent.mkdir(parents=True)
+    (root / leftovers.CONTAINERS).touch()
+    programs.mkdir()
+    (programs / "podman").write_text(PODMAN.format(notes=notes, folder=tmp_path))
+    (programs / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    assert leftovers.remove_root(root)
+    listed, removed = f"ps --all --quiet --filter label=DLCLOUD_ROOT={root}", "rm --force c-1"
+    assert notes.read_text().splitlines() == [listed, removed, listed, removed, listed]

@@ -91,6 +91,26 @@ def test_podman_runs_a_program_with_this_network_folder_and_home(instance):
     assert "nvidia" not in line
 
 
+def test_what_only_the_local_ec2_has_is_passed_on(instance):
+    _, (line,) = instance.has("podman").call("run", IMAGE, "n-1", "-", "sh")
+    assert "METADATA" not in line
+    assert "--label" not in line
+    address = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+    instance.variables |= {address: "http://127.0.0.1:80", "DLCLOUD_ROOT": "/instances/i-1"}
+    _, (_, line) = instance.call("run", IMAGE, "n-1", "-", "sh")
+    assert f" --env {address} " in line
+    assert options(line)["--label"] == "DLCLOUD_ROOT=/instances/i-1"
+
+
+def test_data_on_an_instance_store_is_in_the_container(instance, tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    (instance.home / "dlcloud" / "data").symlink_to(store)
+    _, (line,) = instance.has("podman").call("run", IMAGE, "n-1", "-", "sh")
+    assert f" --volume {instance.home}:{instance.home} " in line
+    assert f" --volume {store}:{store} " in line
+
+
 def test_docker_runs_it_as_this_user_and_passes_gpus_through(instance):
     _, lines = instance.has("docker", "nvidia-smi").call("run", IMAGE, "n-1", "-", "sh", "../program")
     assert options(lines[-1])["--user"] == f"{os.getuid()}:{os.getgid()}"
@@ -131,9 +151,14 @@ def test_what_is_missing_is_named(instance, programs, variables, image, words):
     assert words in instance.has(*programs).call("pull", image)[0]
 
 
+def test_an_image_that_was_made_here_is_not_asked_for(instance):
+    _, lines = instance.has("podman").call("pull", "localhost/own:1")
+    assert lines == ["podman image inspect localhost/own:1"]
+
+
 def test_an_image_that_is_here_needs_no_registry(instance):
     instance.variables["PULL"] = "125"
-    assert instance.has("podman").call("pull", "localhost/own:1")[0] == ""
+    assert instance.has("podman").call("pull", IMAGE)[0] == ""
 
 
 class Files:

@@ -214,3 +214,21 @@ def test_a_job_with_secrets_ends_while_what_it_left_behind_prints_on(job):
 
 def path_text(path):
     return path.read_bytes().decode(errors="replace") if path.is_file() else ""
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_program_that_asks_for_it_has_its_instance_powered_off(job, monkeypatch, asks):
+    programs = job.folder / "programs"
+    programs.mkdir()
+    for name, text in {"sudo": 'shift; exec "$@"', "shutdown": f'echo "$@" >{job.folder}/called'}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    job.command("touch ../power-off; exit 10\n" if asks else "exit 10\n")("start")
+    job("follow", "log", "0")
+    assert job.state == {"state": "ended", "exit_status": 10}
+    called = job.folder / "called"
+    if asks:
+        job.until(called.exists, "it is powered off")
+    job.until(lambda: not alive(job.supervisor), "the supervisor ends")
+    assert called.exists() is asks
