@@ -62,11 +62,13 @@ def _remove_containers(root: Path) -> None:
     fault = ""
     for _ in range(_REMOVALS):
         listed = _call(engine, "ps", "--all", "--quiet", "--filter", f"label={ROOT_VARIABLE}={root}")
-        if listed.returncode == 0 and not listed.stdout.split():
-            return
-        fault = listed.stderr or _call(engine, "rm", "--force", *listed.stdout.split()).stderr
+        names = listed.stdout.split()
+        if listed.returncode or not names:
+            fault = listed.stderr if listed.returncode else ""
+            break
+        fault = _call(engine, "rm", "--force", *names).stderr
     if fault:
-        log.warning("the containers of %s remain: %s", root, fault.strip())
+        log.warning("the containers of %s may remain: %s", root, fault.strip())
 
 
 def _call(*words: str) -> "subprocess.CompletedProcess[str]":
