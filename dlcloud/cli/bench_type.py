@@ -24,6 +24,7 @@ from dlcloud.core.protocols import Cloud
 from dlcloud.core.remote import Dial
 from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
+from dlcloud.launch.storage import prepare_access
 from dlcloud.report.bench import TypePlan
 
 
@@ -127,6 +128,7 @@ class TypeRun:
                 self._run_all(replace(launcher, clock=self.clock, emit=self.emit))
 
     def _run_all(self, launcher: Launcher) -> None:
+        prepare_access(launcher, self.shared.matrix.recipe_of_type(self.name))
         launched = launcher.launch(self.plan)
         members = launched.members
         for job in self._fitting(launched):

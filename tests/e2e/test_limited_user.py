@@ -81,6 +81,13 @@ workload:
   command: python3 -m trainer.examples.digits --epochs 1
   elastic: {checkpoint_seconds: 30, leave_seconds: 4}
 """
+READS = """
+name: reads
+cloud: local
+instances: {types: [c5.xlarge]}
+data: [{from: s3://limited-data/set, to: data/set}]
+workload: {command: cat data/set/one.csv, repeats: 1}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +109,10 @@ def test_data_and_checkpoints_are_denied_before_anything_is_launched(user, limit
     assert "iam:CreateRole" in denied
     assert "launching" not in denied
     assert lister.json("status")["result"]["records"] == []
+    (lister.home / "reads.yaml").write_text(READS)
+    denied = lister.run("bench", "--recipe", "reads.yaml", "--yes", expect=None).stderr
+    assert "iam:CreateRole" in denied
+    assert "launching" not in denied
     assert user.alive() == []
 
 
