@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dlcloud.cli.context import Context
 
 _PIECE = 1 << 16
+POLL_S = 1.0
 BUILDERS = ("image-", "selftest-")
 """How the names of clusters begin that run no program of a recipe."""
 
@@ -50,7 +51,7 @@ def print_log(context: "Context", name: str, *, follow: bool, output: str) -> No
     """
     from dlcloud.report.table import envelope
 
-    run = _find(context, name)
+    run = _await(context, name) if follow else _find(context, name)
     _name_other_nodes(context, run)
     pieces = _pieces(context, run, follow=follow)
     if output == "json":
@@ -60,6 +61,27 @@ def print_log(context: "Context", name: str, *, follow: bool, output: str) -> No
     write = writer_to(sys.stdout.buffer)
     for piece in pieces:
         write(piece)
+
+
+def _await(context: "Context", name: str) -> Run:
+    """Return the run to follow; wait for it while its cluster is launched and set up."""
+    with context.console.waiting("nothing runs yet; waiting for it ..."):
+        while True:
+            try:
+                return _find(context, name)
+            except RecipeError:
+                if not _is_awaited(context, name):
+                    raise
+            context.clock.sleep(POLL_S)
+
+
+def _is_awaited(context: "Context", name: str) -> bool:
+    """True if the only cluster that can be meant is being launched or set up, and has run nothing."""
+    busy = (ClusterState.STARTING, ClusterState.RUNNING)
+    meant = [c for c in context.clusters.active() if not name or name in {c.name, c.cluster_id}]
+    if len(meant) != 1 or meant[0].state not in busy:
+        return False
+    return not any(run.cluster_id == meant[0].cluster_id for run in context.runs.own())
 
 
 def _find(context: "Context", name: str) -> Run:

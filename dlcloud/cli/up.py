@@ -199,6 +199,7 @@ class Up:
     def run(self, plan: "Plan", *, yes: bool) -> None:
         """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
         from dlcloud.cli.lifecycle import acquire_for_command, confirm_spending, destroy_at_end
+        from dlcloud.launch.storage import prepare_access
         from dlcloud.report.plan import plan_report
 
         click.echo(render(plan_report(plan, detached=self.detach), Format.TABLE) + "\n", err=True)
@@ -225,7 +226,9 @@ class Up:
                 at_end = destroy_at_end(launcher, acquired, keep=keep)
             with at_end:
                 is_successor = self._term_of(acquired.cluster) > 0
-                members = launcher.reconcile() if is_successor else self._launch(launcher, plan)
+                if not is_successor:
+                    prepare_access(launcher, self.file.recipe)
+                members = launcher.reconcile() if is_successor else launcher.launch(plan).members
                 if context.controller_instance_id:
                     context.paths.in_charge(launcher.cluster_id).touch()
                 self._run_workload(launcher, plan, members)
@@ -234,12 +237,6 @@ class Up:
 
             # Only now is the bill of every instance known.
             print_training(context, acquired.cluster.name, self.output, command="up")
-
-    def _launch(self, launcher: "Launcher", plan: "Plan") -> list[Member]:
-        from dlcloud.launch.storage import prepare_access
-
-        prepare_access(launcher, self.file.recipe)
-        return launcher.launch(plan).members
 
     def _check_deadline(self) -> None:
         """Refuse a deadline that a training that begins now cannot meet."""

@@ -307,4 +307,4 @@ def _fetch_store(connection: Connection, folder: Path) -> Path:
 def _kept_checkpoints(cluster: Cluster) -> str:
     """Return where the checkpoints of a training are that has lost its instances; empty for nowhere."""
     checkpoints = read_recipe(cluster.recipe_text, cluster.recipe_path).checkpoints
-    return f"its checkpoints are in {checkpoints}, dlcloud up goes on from them; " if checkpoints else ""
+    return f"the next up of its recipe goes on from its checkpoints in {checkpoints}; " if checkpoints else ""

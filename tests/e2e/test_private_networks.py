@@ -168,7 +168,7 @@ def test_a_detached_private_training_leaves_its_results_in_a_bucket(user: User, 
     assert {item["Key"].split("/")[1].split("-")[0] for item in listed} == {"manifest", "step"}
     for command in ("status", "logs"):
         gone = user.run(command, "z", expect=4)
-        assert "its checkpoints are in s3://private-runs/one" in " ".join(gone.stderr.split())
+        assert "its checkpoints in s3://private-runs/one" in " ".join(gone.stderr.split())
     user.run("down", "z")
     assert user.json("status")["result"]["records"] == []
     assert "goes on from step" in user.run("up", "trained.yaml", "--dry-run").stdout

@@ -1,8 +1,10 @@
 """A newcomer's first hour: what was in the way of the first decisions."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from threading import Timer
 
 import pytest
 
@@ -108,6 +110,25 @@ def test_the_log_of_a_lost_worker_does_not_hide_that_of_another(dlcloud, databas
     assert dlcloud("logs").stdout == dlcloud("logs", "sample-1a2b").stdout == "step 1\n"
     for name in ("lost", "i-lost"):
         assert "the log of lost was not copied back" in dlcloud("logs", name).stderr
+
+
+@pytest.mark.usefixtures("measured")
+def test_logs_that_are_followed_wait_for_the_first_run(dlcloud, database, home):
+    clusters = Clusters(database)
+    clusters.set_state("c0ffee", ClusterState.DOWN)
+    clusters.add(cluster("later-1a2b", cluster_id="id-later", created_at=THEN + timedelta(days=2)))
+    begun = run("begun", cluster_id="id-later", state=RunState.DONE, started_at=THEN + timedelta(days=3))
+
+    def begin():
+        (home / "runs" / "begun").mkdir(parents=True, mode=0o700)
+        (home / "runs" / "begun" / "log").write_text("step 1\n")
+        with closing(Database(home / "store.sqlite")) as other:
+            Runs(other).add(begun)
+
+    timer = Timer(1.0, begin)
+    timer.start()
+    assert dlcloud("logs", "later-1a2b", "-f").stdout == "step 1\n"
+    timer.join()
 
 
 def test_a_misspelt_region_is_answered_with_the_nearest(dlcloud, home):

@@ -161,9 +161,9 @@ def test_the_pages_of_moto_are_closed(rig, signer, path):
 @pytest.mark.parametrize(
     ("method", "arguments", "gap"),
     [
-        ("create_placement_group", {"GroupName": "g", "Strategy": "cluster"}, "CreatePlacementGroup"),
+        ("create_ipam", {}, "CreateIpam"),
         ("describe_subnets", {"Filters": [{"Name": "outpost-arn", "Values": ["x"]}]}, "outpost-arn"),
-        ("describe_capacity_reservations", {}, "DescribeCapacityReservations"),
+        ("describe_fast_launch_images", {}, "DescribeFastLaunchImages"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(rig, method, arguments, gap):
