@@ -68,13 +68,14 @@ def _train(arguments: argparse.Namespace, drain: Drain, records: Records, folder
         now = time.monotonic()
         records.step(step=step, world_size=size, rank=rank, loss=loss, seconds=now - began)
         began = now
-        leaving = torch.tensor(float(drain.cause is not None))
+        cause = drain.cause  # read once: a signal that comes below is of the next step
+        leaving = torch.tensor(float(cause is not None))
         dist.all_reduce(leaving)
         if folder and (leaving or now - saved >= arguments.checkpoint_seconds):
             checkpoint.write(folder, step, _state(step, model, optimizer))
             saved = time.monotonic()
-        if drain.cause:
-            records.event(Event.DRAINED, drain.cause, step=step)
+        if cause:
+            records.event(Event.DRAINED, cause, step=step)
             return
         time.sleep(arguments.delay_ms / 1000)
 
