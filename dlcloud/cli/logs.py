@@ -89,7 +89,10 @@ def _find(context: "Context", name: str) -> Run:
     if not name:
         _refuse_older_log(context, runs)
     if not runs:
-        raise RecipeError("nothing has run yet", "dlcloud up quickstart")
+        is_up = any(cluster.name == name for cluster in context.clusters.active())
+        raise RecipeError(
+            "nothing has run yet", f"dlcloud status {name}" if is_up else "dlcloud up quickstart"
+        )
     named = [run for run in runs if not name or name in {run.run_id, run.cluster_name, run.instance_id}]
     if not named:
         named = _of_cluster(context, runs, name)

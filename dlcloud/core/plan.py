@@ -76,6 +76,24 @@ class _Planner:
         """How many instances are to be launched outside of reservations."""
         return self._missing - sum(one.count for one in self._reserved)
 
+    @property
+    def _billed(self) -> int:
+        """How many instances of the cluster are billed by themselves: those outside of reservations."""
+        return self._recipe.instances.maximum - self._present.reserved - self._missing + self._paid
+
+    @property
+    def _min_count(self) -> int:
+        instances = self._recipe.instances
+        return instances.minimum if self._recipe.deadline is None else instances.on_demand_base
+
+    @property
+    def _is_in_one_zone(self) -> bool:
+        """True if the instances talk to each other, which costs time and money between zones."""
+        instances, workload = self._recipe.instances, self._recipe.workload
+        talks = workload.elastic is not None or workload.nodes is not None
+        may_spread = instances.spread_zones or self._recipe.deadline is not None
+        return bool(instances.placement_group) or (talks and not may_spread)
+
     def plan(self) -> Plan:
         recipe, facts = self._recipe, self._facts
         network = self._choose_network()
@@ -86,11 +104,7 @@ class _Planner:
             )
         offered = list(dict.fromkeys(pool.instance_type for pool in pools))
         self._reasons += check_types(recipe, offered, facts.hardware, facts.image, facts.known_types)
-        if self._disk_gib > recipe.instances.disk_gib:
-            self._reasons.append(
-                f"disks have {self._disk_gib} GiB instead of {recipe.instances.disk_gib}: image "
-                f"{facts.image.image_id} has a root snapshot of that size"
-            )
+        self._describe_disk()
         self._reasons += check_placement(recipe.instances, offered, facts.hardware)
         self._reserved, reasons = take_reserved(
             recipe,
@@ -102,9 +116,7 @@ class _Planner:
         )
         self._reasons += reasons
         pools = self._within_quota(pools)
-        if Market.SPOT in recipe.instances.markets and facts.scores:
-            scores = ", ".join(f"{zone} {score}" for zone, score in sorted(facts.scores.items()))
-            self._reasons.append(f"spot placement score (10 is best): {scores}")
+        self._describe_scores()
         ceiling = _highest_ceiling(pools)
         life_minutes = self._life_minutes(ceiling)
         self._reasons += describe_account(recipe)
@@ -116,9 +128,7 @@ class _Planner:
             region=recipe.region,
             account=facts.identity.account,
             pools=pools,
-            min_count=recipe.instances.minimum
-            if recipe.deadline is None
-            else recipe.instances.on_demand_base,
+            min_count=self._min_count,
             max_count=recipe.instances.maximum,
             image=facts.image,
             disk_gib=self._disk_gib,
@@ -126,9 +136,7 @@ class _Planner:
             names_cidrs=facts.names_cidrs,
             workload=describe_workload(recipe),
             life_minutes=life_minutes,
-            hourly_usd=None
-            if ceiling is None
-            else ceiling * (recipe.instances.maximum - self._present.reserved - self._missing + self._paid),
+            hourly_usd=None if ceiling is None else ceiling * self._billed,
             worst_case_usd=self._worst_case(ceiling, life_minutes),
             reasons=tuple(self._reasons),
             keep=recipe.keep.instances,
@@ -137,12 +145,7 @@ class _Planner:
             on_demand_base=recipe.instances.on_demand_base,
             idle_minutes=recipe.budget.idle_minutes,
             max_usd=recipe.budget.max_usd,
-            one_zone=bool(recipe.instances.placement_group)
-            or (
-                (recipe.workload.elastic is not None or recipe.workload.nodes is not None)
-                and not recipe.instances.spread_zones
-                and recipe.deadline is None
-            ),
+            one_zone=self._is_in_one_zone,
             reserved=self._reserved,
             outside_reservations=recipe.instances.reservations is not None,
             placement_group=recipe.instances.placement_group,
@@ -154,6 +157,20 @@ class _Planner:
             network=network,
             public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, self._subnets),
         )
+
+    def _describe_disk(self) -> None:
+        asked, image = self._recipe.instances.disk_gib, self._facts.image
+        if self._disk_gib > asked:
+            self._reasons.append(
+                f"disks have {self._disk_gib} GiB instead of {asked}: "
+                f"image {image.image_id} has a root snapshot of that size"
+            )
+
+    def _describe_scores(self) -> None:
+        placement = self._facts.scores
+        if Market.SPOT in self._recipe.instances.markets and placement:
+            scores = ", ".join(f"{zone} {score}" for zone, score in sorted(placement.items()))
+            self._reasons.append(f"spot placement score (10 is best): {scores}")
 
     def _choose_network(self) -> PlannedNetwork:
         """Return the recipe's network; without one, judge the subnets of the default VPC."""

@@ -1,4 +1,4 @@
-"""A folder that nobody can write below, root included."""
+"""A folder that no user can write below, root included."""
 
 import contextlib
 import os

@@ -68,7 +68,7 @@ def test_a_tie_names_the_command_that_would_settle_it():
 def test_a_command_to_paste_is_one_line():
     rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
     rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
-    command = "dlcloud bench --recipe '/home/somebody/a project/train.yaml' --cloud aws"
+    command = "dlcloud bench --recipe '/home/ada/a project/train.yaml' --cloud aws"
     report = cost_report(rows, View(), commands={row.run.run_id: command for row in rows})
     (line,) = [line for line in render(report, Format.TABLE, 80).splitlines() if "dlcloud bench" in line]
     assert line.startswith(f"  {command} -i m7i.xlarge -i c7i.xlarge --repeats")
