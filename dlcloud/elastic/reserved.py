@@ -81,4 +81,5 @@ class ReservationWatch:
         else:
             if generation == self._generation:
                 self._listed, self._is_stale = listed, False
-        self._is_asking = False
+        finally:
+            self._is_asking = False

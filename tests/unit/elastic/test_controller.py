@@ -509,6 +509,21 @@ def test_reservations_that_cannot_be_listed_are_reported_once():
     assert [type(event) for event in events] == [Warned]
 
 
+def test_a_listing_that_breaks_off_is_made_again():
+    reservations, clock, asked = FakeReservations(idle=2), FakeClock(), []
+    watch = ReservationWatch(
+        ask=reservations.ask, keep_free={}.popitem, clock=clock, emit=print, start=asked.append
+    )
+    watch.assess([])
+    with pytest.raises(KeyError):
+        asked[0]()
+    watch.keep_free = lambda: 0
+    clock.advance(60)
+    watch.assess([])
+    asked[1]()
+    assert watch.assess([]).idle == 2
+
+
 def test_what_was_listed_before_a_launch_does_not_count_after_it():
     reservations, clock, asked = FakeReservations(idle=2), FakeClock(), []
     watch = ReservationWatch(
