@@ -1,17 +1,20 @@
 """boto3 clients, created when first used and kept: one costs tens of milliseconds to create."""
 
+import contextlib
 import functools
 import hashlib
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from getpass import getpass
 from threading import Lock
 from typing import Any
 
 import boto3
 import botocore.session
+import botocore.utils
 from botocore.config import Config
 from botocore.session import get_session
 
@@ -28,6 +31,19 @@ _TRIED_ONCE = Config(connect_timeout=10, read_timeout=60, retries={"total_max_at
 IMDS_TRIES = 3
 ROLE_TRIES = 60
 ROLE_PAUSE_S = 1.0
+
+
+def parse_timestamp(value: object) -> datetime:
+    """Return the time of an answer; EC2's, of which a thousand instances have thousands, in 1/50 of the time.
+
+    Raises:
+        ValueError: It is in none of botocore's forms.
+    """
+    if isinstance(value, str) and value.endswith("Z"):
+        with contextlib.suppress(ValueError):
+            return datetime.fromisoformat(value)
+    parsed: datetime = botocore.utils.parse_timestamp(value)
+    return parsed
 
 
 def share_service_models() -> None:
@@ -120,17 +136,20 @@ class Clients:
             return self._clients[key]
 
     def _session_of(self, region: str) -> Any:  # noqa: ANN401
-        if self._session is None and self.on_instance:
-            self._session = self._with_role(region)
-        elif self._session is None and self.endpoint_url:
+        if self._session is None:
+            self._session = self._open_session(region)
+            parsers = self._session._session.get_component("response_parser_factory")  # noqa: SLF001  as below
+            parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
+        return self._session
+
+    def _open_session(self, region: str) -> Any:  # noqa: ANN401
+        if self.on_instance:
+            return self._with_role(region)
+        if self.endpoint_url:
             # The user's own credentials must never be used there.
             key_id, secret = self.access_key
-            self._session = boto3.Session(
-                region_name=region, aws_access_key_id=key_id, aws_secret_access_key=secret
-            )
-        elif self._session is None:
-            self._session = open_session(self.login, region, self.ask)
-        return self._session
+            return boto3.Session(region_name=region, aws_access_key_id=key_id, aws_secret_access_key=secret)
+        return open_session(self.login, region, self.ask)
 
     def _with_role(self, region: str) -> Any:  # noqa: ANN401
         """Return a session; wait until the instance has credentials, some seconds after its profile."""

@@ -22,6 +22,7 @@ from dlcloud.local.filters import (
     compile_filters,
 )
 from dlcloud.local.launch_checks import check_instance_ids, root_device
+from dlcloud.local.serialization import Answer
 from dlcloud.local.visibility import Visibility
 
 # Source: EC2 API reference, MaxResults of each action; elsewhere 1 to 1000.
@@ -128,12 +129,12 @@ class DescribingResponses(EC2Response):
         key = _paged_lists().get(action)
         is_page = isinstance(result, dict) and (result.get("NextToken") or action == "DescribeInstances")
         if key is None or not isinstance(result, dict) or is_page:
-            return super().serialized(action_result)
+            return super().serialized(Answer(result))
         try:
             items, token = self.page(action, self.visibility.shown(result.get(key) or ()))
         except EC2ClientError as error:
             return self._refuse(error)
-        return super().serialized(ActionResult({**result, key: items, "NextToken": token}))
+        return super().serialized(Answer({**result, key: items, "NextToken": token}))
 
     def _refuse(self, error: EC2ClientError) -> TYPE_RESPONSE:
         """Serialize an error, as moto's dispatcher does with those of actions."""
