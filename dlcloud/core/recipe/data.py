@@ -37,7 +37,7 @@ S3Uri = Annotated[str, StringConstraints(pattern=r"^s3://"), AfterValidator(_che
 class DataItem(Part):
     """A folder that a workload reads: copied to each instance once, or mounted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, populate_by_name=True)
 
     source: Annotated[str, StringConstraints(min_length=1)] = Field(
         alias="from",

@@ -33,4 +33,4 @@ Lines = Annotated[list[str], BeforeValidator(_lines, json_schema_input_type=str 
 class Part(BaseModel):
     """A mapping of a recipe: unknown keys are refused, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
