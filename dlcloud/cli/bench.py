@@ -208,6 +208,9 @@ class Bench:
 
         _ = self.programs, self.environment  # their faults are reported before anything is asked of a cloud
         done = done_before(self.context.benches.runs(self.earlier_id)) if self.earlier_id else set()
+        if self.earlier_id is not None:
+            message = "resuming an earlier bench: its results are not measured again (--fresh does)"
+            self.context.emit(Notice(message=message))
         _ = self.cloud, self.context.benches
         with stage(self.context.emit, self.context.clock, PREFLIGHT):
             outcomes = fan_out(lambda name: self._plan_type(name, done), self.matrix.types)
@@ -290,8 +293,6 @@ class Bench:
     def _begin(self) -> str:
         """Return the id of the bench: a new one, or that of the bench which this one resumes."""
         if self.earlier_id is not None:
-            message = "resuming an earlier bench: its results are not measured again (--fresh does)"
-            self.context.emit(Notice(message=message))
             return self.earlier_id
         bench_id = secrets.token_hex(4)
         self.context.benches.begin(bench_id, self.matrix.digest, self.context.clock.now())

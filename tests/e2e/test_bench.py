@@ -17,10 +17,14 @@ def test_a_type_without_capacity_stops_no_other_and_is_completed_later(user):
     assert "c5.xlarge was refused" in done.stderr
     assert "c7i.xlarge" in done.stdout
     assert user.alive() == []
+    resumed = "resuming an earlier bench"
+    assert resumed in user.run("bench", *TYPES, "--recipe", recipe, "--dry-run").stderr
     again = user.json("bench", *TYPES, "--recipe", recipe)
     rows = again["result"]["records"]
     assert sorted(row["instance_type"] for row in rows) == ["c5.xlarge", "c7i.xlarge"]
-    plan = user.run("bench", *TYPES, "--recipe", recipe, "--dry-run").stdout
+    dry = user.run("bench", *TYPES, "--recipe", recipe, "--dry-run")
+    assert resumed not in dry.stderr
+    plan = dry.stdout
     assert plan.count("0.17") >= 2
     assert all(len(line) <= 80 for line in plan.splitlines()), plan
 
