@@ -25,12 +25,14 @@ class Member:
         size: Workers in this step.
         quorum: Grows with every change of membership; begins again with a new lighthouse.
         healed: True if the state has just been fetched from a peer.
+        left: Workers that have left so far, and said so.
     """
 
     rank: int
     size: int
     quorum: int
     healed: bool = False
+    left: int = 0
 
 
 class Engine(Protocol):

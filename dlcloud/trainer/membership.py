@@ -135,10 +135,18 @@ class Membership:
             self.records.event(Event.HEALED, "state from a live peer", step=step, seconds=seconds, size=size)
         if before is None:
             self.records.event(Event.JOINED, "agreed with the others", step=step, size=size)
-        elif (lost := before.size - size - self.announced) > 0:
+        elif size < before.size:
+            self._note_departures(before.size - size, member.left - before.left, step=step, size=size)
+
+    def _note_departures(self, gone: int, departed: int, *, step: int, size: int) -> None:
+        """Record the workers that are gone: those that left without a last step, and those that are lost."""
+        unannounced = max(min(gone, departed) - self.announced, 0)
+        if unannounced:
+            self.records.event(Event.LEAVING_SEEN, "between two steps", step=step, workers=unannounced)
+        lost = gone - self.announced - unannounced
+        if lost > 0:
             self.records.event(Event.LOST, "no sign of life", step=step, workers=lost, size=size)
-        if before is not None and size < before.size:
-            self.announced = 0
+        self.announced = 0
 
     def _may_commit(self, engine: Engine, member: Member, control: Control) -> bool:
         """True if this worker may commit the step; waits a moment if it may not yet.

@@ -117,6 +117,11 @@ class Roster:
         """Wait for a worker no more; it may still be taking a step."""
         self._left.add(worker)
 
+    @property
+    def departures(self) -> int:
+        """How many workers have left so far, and said so."""
+        return len(self._left)
+
     def find_broken(self) -> int:
         """Return the number of the present quorum, once, when a member of it cannot go on; otherwise 0."""
         is_broken = any(self._is_out(name) for name in self.last.members)

@@ -28,11 +28,12 @@ SLICE_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """The quorum of a step, and how many steps the coordinator has recorded."""
+    """The quorum of a step, how many steps the coordinator has recorded, and how many workers have left."""
 
     number: int
     members: tuple[Peer, ...]
     recorded: int
+    left: int = 0
 
 
 class QuorumClient:
@@ -148,7 +149,11 @@ class QuorumClient:
             self._refused = parse_text(message, "refused") or self._refused
             if "quorum" in message:
                 ask, quorum, members, recorded = parse_quorum(message, own=self._own, run=self._run)
-                self._agreement = ask, Agreement(number=quorum.number, members=members, recorded=recorded)
+                left = parse_number(message, "left")
+                self._agreement = (
+                    ask,
+                    Agreement(number=quorum.number, members=members, recorded=recorded, left=left),
+                )
             self._changed.notify_all()
 
     def _stop(self, reason: str) -> None:

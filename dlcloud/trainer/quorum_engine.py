@@ -82,7 +82,13 @@ class QuorumEngine:
             self._give_up(str(error))
             return None
         rank = [peer.id for peer in agreement.members].index(self._id)
-        return Member(rank=rank, size=len(agreement.members), quorum=agreement.number, healed=is_healed)
+        return Member(
+            rank=rank,
+            size=len(agreement.members),
+            quorum=agreement.number,
+            healed=is_healed,
+            left=agreement.left,
+        )
 
     def depart(self) -> None:
         if self._client is not None and not self._has_departed:

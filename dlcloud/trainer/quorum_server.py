@@ -7,9 +7,9 @@ Each worker keeps one connection open, of JSON lines. It sends
     {"beat": N}                         as a sign of life, which is repeated to it
     {"leave": true}                     it is not to be waited for after the step that has begun
 
-and receives {"quorum": NUMBER, "members": [...], "ask": N, "recorded": STEP}, {"broken": NUMBER} once a
-member of that quorum is gone, so that the others do not wait for it, {"refused": REASON}, or
-{"end": REASON}.
+and receives {"quorum": NUMBER, "members": [...], "ask": N, "recorded": STEP, "left": N}, where `left` counts
+the workers that have said so, {"broken": NUMBER} once a member of that quorum is gone, so that the others do
+not wait for it, {"refused": REASON}, or {"end": REASON}.
 """
 
 import asyncio
@@ -130,6 +130,7 @@ class QuorumServer:
             "members": members,
             # Where all workers begin again from a checkpoint, steps after it are taken again.
             "recorded": min(self._journal.recorded, most),
+            "left": self._roster.departures,
         }
         for name in quorum.members:
             _send(self._writers[name], {**answer, "ask": numbers[name]})

@@ -1,6 +1,7 @@
 """The rules of the lighthouse, and its service on real sockets: who takes part in a step, and its record."""
 
 import contextlib
+import itertools
 import json
 
 import pytest
@@ -205,6 +206,19 @@ def test_workers_agree_and_their_records_are_written_before_the_next_step(serve,
     assert [(peer.id, peer.step) for peer in both[0].members] == [("a", 2), ("b", 0)]
     b.close()
     wait_until(lambda: a.is_broken(both[0].number), "the news that b is gone", LIMIT_S)
+
+
+def test_workers_hear_how_many_have_left_and_said_so(serve):
+    a, b, c = (serve(name) for name in "abc")
+    b.leave()
+    b.close()
+    c.close()
+    wait_until(lambda: b.is_closed and c.is_closed, "the ends of b and c", LIMIT_S)
+    for number in itertools.count(1):
+        a.ask(Ask(number=number), [])
+        if a.wait(number, LIMIT_S).left:
+            break
+    assert a.wait(number, LIMIT_S).left == 1
 
 
 def test_a_worker_of_another_run_is_refused(serve):

@@ -1,5 +1,6 @@
 """The parts of the trainer that need PyTorch, each by itself; run by pytest where PyTorch is."""
 
+import json
 import os
 import random
 from copy import deepcopy
@@ -14,11 +15,11 @@ from trainer.allreduce import ReduceBuffer
 from trainer.batches import Batches, Microbatch, WorkerStep
 from trainer.compute import Compute
 from trainer.drain import Drain
-from trainer.engine import Solo, digest_of
+from trainer.engine import Member, Solo, digest_of
 from trainer.job import Job
 from trainer.ledger import Entry, LedgerReporter, WrongRunError
 from trainer.loop import Loop
-from trainer.membership import AlreadyDoneError
+from trainer.membership import AlreadyDoneError, Membership
 from trainer.records import Records
 from trainer.sampler import Sampler, divide
 from trainer.settings import Settings, from_environment
@@ -346,3 +347,29 @@ def test_settings_travel_through_the_environment(tmp_path):
     settings = Settings(run="x", records=tmp_path / "r", lighthouse="http://h:1", hash_every=3, gpu=2)
     assert from_environment(settings.to_environment()) == settings
     assert from_environment({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("announced", "left", "size", "events"),
+    [
+        (0, 0, 2, [("lost", 2)]),
+        (2, 0, 2, []),
+        (2, 2, 2, []),
+        (0, 2, 2, [("leaving_seen", 2)]),
+        (1, 2, 1, [("leaving_seen", 1), ("lost", 1)]),
+        (0, 9, 3, [("leaving_seen", 1)]),
+        (0, -4, 3, [("lost", 1)]),  # another lighthouse counts anew
+        (0, 1, 4, []),  # another one has come
+    ],
+)
+def test_only_workers_that_said_nothing_are_lost(tmp_path, announced, left, size, events):
+    path = tmp_path / "records"
+    with Records(path=path, run="r", worker="a") as records:
+        parts = dict.fromkeys(("state", "checkpoints", "control", "reporter", "drain", "connect"))
+        membership = Membership(records=records, **parts)
+        membership.previous = Member(rank=0, size=4, quorum=1, left=5)
+        membership.announced = announced
+        membership._note_change(Member(rank=0, size=size, quorum=2, left=5 + left), 7, 0.0)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["event"], line["workers"]) for line in lines] == events
+    assert membership.announced == (announced if size == 4 else 0)
