@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Self
 
+from dlcloud.cli.interrupts import raise_on
 from dlcloud.cli.log_file import log_to_file
 from dlcloud.cli.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
 from dlcloud.core.cluster import DEFAULT_REGION
@@ -79,8 +80,7 @@ class Context:
 
     def __enter__(self) -> Self:
         """Make SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _interrupt)
+        raise_on(signal.SIGTERM, signal.SIGHUP)
         log_to_file(self.paths, self.command, verbose=self.verbose)
         return self
 
@@ -370,7 +370,3 @@ class Context:
         database = Database(self.paths.database)
         self._open.callback(database.close)
         return database
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt

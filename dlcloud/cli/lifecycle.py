@@ -9,6 +9,7 @@ import click
 
 from dlcloud.bench.parallel import StoppedError
 from dlcloud.cli.context import Context
+from dlcloud.cli.interrupts import Interrupt
 from dlcloud.core.cluster import Cluster, ClusterState, Member
 from dlcloud.core.cost import money
 from dlcloud.core.errors import (
@@ -204,6 +205,8 @@ def undo_on_failure(
         except UnwritableError as second:  # nothing is up any more
             emit(Warned(message=f"{second.message}; {second.hint}"))
         except (DlcloudError, KeyboardInterrupt) as second:
+            if isinstance(second, Interrupt):
+                second.handled = True
             reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
             emit(Warned(message=f"{left} ({reason}): {hint}"))
         raise

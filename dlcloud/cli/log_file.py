@@ -24,6 +24,7 @@ def log_to_file(paths: Paths, command: str, *, verbose: bool) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
     )
+    logging.captureWarnings(True)  # those of libraries are for the log, not for users
     # Below this level botocore and paramiko log requests, with headers and keys.
     for library in ("botocore", "boto3", "urllib3", "paramiko"):
         logging.getLogger(library).setLevel(logging.WARNING)

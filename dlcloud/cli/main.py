@@ -7,6 +7,8 @@ from importlib import import_module
 
 import click
 
+from dlcloud.cli.interrupts import interrupts
+
 COMMANDS = {
     "up": "Launch, run, bring results home, terminate.",
     "plan": "What deadlines are expected to cost, before launching.",
@@ -96,6 +98,16 @@ def main() -> None:
     # Imports make many objects and no garbage: Python's 700 would cost a command a tenth of its CPU time.
     gc.set_threshold(GARBAGE_THRESHOLD)
     try:
+        with interrupts():
+            status = _run()
+    except KeyboardInterrupt:  # pressed again while the first was reported
+        status = EXIT_INTERRUPTED
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _run() -> object:
+    """Run the command; return its exit status, or what it returned."""
+    try:
         status = dlcloud(standalone_mode=False, prog_name="dlcloud", complete_var="_DLCLOUD_COMPLETE")
     except click.ClickException as error:
         error.show()
@@ -114,4 +126,4 @@ def main() -> None:
         status = 1
         with suppress(OSError):  # the terminal may have been closed
             status = report_error(error, command=command, arguments=sys.argv[1:])
-    sys.exit(status if isinstance(status, int) else 0)
+    return status

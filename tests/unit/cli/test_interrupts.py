@@ -1,0 +1,99 @@
+"""Ctrl-C is not lost in a library, and never shows a traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+TIMEOUT_S = 50
+
+DROPPED = """
+import os, signal
+from typing import Annotated
+from pydantic import BaseModel, Discriminator, Tag
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass
+
+class Dropped:
+    def __del__(self):
+        press()
+
+def in_a_destructor():
+    dropped = Dropped()
+    del dropped
+
+def in_a_serializer():
+    pressed = []
+    def form(value):
+        if pressed == [1]:
+            pressed.append(2)
+            press()
+        return "number"
+    class Model(BaseModel):
+        count: Annotated[Annotated[int, Tag("number")] | Annotated[str, Tag("text")], Discriminator(form)]
+    model = Model(count=1)
+    pressed.append(1)
+    model.model_dump()
+"""
+
+COMMAND = """
+import sys, time, click
+from dlcloud.cli import main
+from dlcloud.cli.log_file import log_to_file
+from dlcloud.store.paths import Paths
+from pathlib import Path
+from tempfile import mkdtemp
+
+@click.command()
+def command():
+    log_to_file(Paths(Path(mkdtemp())), "test", verbose=False)
+    print("begun", flush=True)
+    work()
+    print("went on", flush=True)
+    time.sleep(60)
+
+main.dlcloud = command
+sys.argv = ["dlcloud"]
+main.main()
+"""
+
+
+def _run(work, before=""):
+    program = f"{DROPPED}\n{before}\ndef work():\n    {work}\n{COMMAND}"
+    arguments = [sys.executable, "-c", program]
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+    return done.stdout.split("\n")[:-1], done.stderr.strip(), done.returncode
+
+
+@pytest.mark.parametrize("place", ["in_a_destructor", "in_a_serializer"])
+def test_ctrl_c_that_a_library_drops_is_raised_again(place):
+    assert _run(f"{place}()") == (["begun", "went on"], "interrupted", 130)
+
+
+def test_ctrl_c_that_no_library_drops_is_raised_at_once():
+    assert _run("press()") == (["begun"], "interrupted", 130)
+
+
+def test_an_interrupt_that_a_command_has_handled_is_not_raised_again():
+    work = """
+    try:
+        press()
+    except KeyboardInterrupt as error:
+        error.handled = True
+    time.sleep(0.5)
+    print("undone")
+    sys.exit(7)
+    """
+    assert _run(work) == (["begun", "undone"], "", 7)
+
+
+def test_ctrl_c_pressed_while_the_first_is_reported_shows_no_traceback():
+    assert _run("main.click.echo = lambda *_, **__: press(); press()") == (["begun"], "", 130)
+
+
+def test_a_command_started_to_ignore_ctrl_c_goes_on_ignoring_it():
+    ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    assert _run("press(); sys.exit(7)", before=ignore) == (["begun"], "", 7)
