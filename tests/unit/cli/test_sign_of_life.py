@@ -103,6 +103,7 @@ def shown(monkeypatch):
 
 
 @pytest.mark.usefixtures("home")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_shows_something_before_it_asks_a_network(name, shown, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())  # here: pytest sets its own before each test
