@@ -23,6 +23,7 @@ ROOT = "DLCLOUD_ROOT"
 """Both are set on the local EC2 only: the address of the metadata service, and the instance's folder."""
 LOCAL = "localhost/"
 """How podman calls what was built or imported here: no registry has it."""
+HIDDEN = "; images of your machine are on instances of the local EC2 only with DLCLOUD_LOCAL_ISOLATION=none"
 MISSING = "there is neither podman nor docker; setup.commands: sudo apt-get install -qy podman"
 
 
@@ -51,7 +52,8 @@ def pull(image: str) -> None:
         if registry:
             succeeds([*words, "logout", registry[1]])
     if done.returncode and not succeeds([*words, "image", "inspect", image]):
-        sys.exit(f"the image {image} could not be pulled")
+        hint = HIDDEN if image.startswith(LOCAL) and ROOT in os.environ else ""
+        sys.exit(f"the image {image} could not be pulled{hint}")
 
 
 def succeeds(words: "list[str]") -> bool:

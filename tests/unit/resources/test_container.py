@@ -143,7 +143,13 @@ def test_an_image_of_ecr_is_pulled_by_the_role_and_the_login_ends(instance):
     [
         ((), {}, IMAGE, "neither podman nor docker"),
         (("podman",), {}, f"{REGISTRY}/x", "needs the AWS CLI"),
-        (("podman",), {"PULL": "125", "INSPECT": "1"}, IMAGE, "could not be pulled"),
+        (("podman",), {"PULL": "125", "INSPECT": "1"}, IMAGE, "could not be pulled\n"),
+        (
+            ("podman",),
+            {"PULL": "125", "INSPECT": "1", "DLCLOUD_ROOT": "/i"},
+            "localhost/mine",
+            "only with DLCLOUD_LOCAL_ISOLATION=none",
+        ),
     ],
 )
 def test_what_is_missing_is_named(instance, programs, variables, image, words):
