@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 AGAIN_S = 0.05
 """A dropped interrupt is raised again after this: by then the library has returned."""
 
-_is_main_running = False
-_numbers: set[signal.Signals] = set()
+_is_running = False
+_before: dict[signal.Signals, Any] = {}
 
 
 class Interrupt(KeyboardInterrupt):
@@ -27,36 +27,36 @@ class Interrupt(KeyboardInterrupt):
     handled = False
 
     def __del__(self) -> None:
-        if _is_main_running and not self.handled:
+        if _is_running and not self.handled:
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise `Interrupt` on Ctrl-C, again if it is dropped, until the block has ended; then end at once on it.
+    """Raise `Interrupt` on Ctrl-C inside the block, again if it is dropped.
 
     A process that was started to ignore Ctrl-C goes on ignoring it.
     """
-    global _is_main_running  # noqa: PLW0603 a signal's handler belongs to the process
+    global _is_running  # noqa: PLW0603 a signal's handler belongs to the process
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise_on(signal.SIGINT)
     signal.signal(signal.SIGALRM, _raise_again)
-    sys.unraisablehook = _print_dropped
-    _is_main_running = True
+    on_dropped, sys.unraisablehook = sys.unraisablehook, _print_dropped
+    _is_running = True
     try:
         yield
     finally:
-        _is_main_running = False
+        _is_running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number in _numbers:
-            signal.signal(number, signal.SIG_DFL)
+        sys.unraisablehook = on_dropped
+        while _before:
+            signal.signal(*_before.popitem())
 
 
 def raise_on(*numbers: signal.Signals) -> None:
-    """Raise `Interrupt` on these signals."""
+    """Raise `Interrupt` on these signals, until `interrupts` ends."""
     for number in numbers:
-        signal.signal(number, _raise)
-        _numbers.add(number)
+        _before.setdefault(number, signal.signal(number, _raise) or signal.SIG_DFL)
 
 
 def _raise(*_: object) -> NoReturn:
@@ -65,7 +65,7 @@ def _raise(*_: object) -> NoReturn:
 
 
 def _raise_again(*_: object) -> None:
-    if _is_main_running:
+    if _is_running:
         raise Interrupt
 
 

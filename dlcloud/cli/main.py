@@ -1,6 +1,7 @@
 """The `dlcloud` command: finds its subcommands, and turns every error into a message and an exit code."""
 
 import gc
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -97,33 +98,39 @@ def main() -> None:
     """Run the command line and exit; the exit codes are in the documentation."""
     # Imports make many objects and no garbage: Python's 700 would cost a command a tenth of its CPU time.
     gc.set_threshold(GARBAGE_THRESHOLD)
+    status = run()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from here on ends it without a traceback
+    sys.exit(status)
+
+
+def run() -> int:
+    """Run the command line; return its exit status."""
     try:
         with interrupts():
-            status = _run()
+            return _run()
     except KeyboardInterrupt:  # pressed again while the first was reported
-        status = EXIT_INTERRUPTED
-    sys.exit(status if isinstance(status, int) else 0)
+        return EXIT_INTERRUPTED
 
 
-def _run() -> object:
-    """Run the command; return its exit status, or what it returned."""
+def _run() -> int:
     try:
         status = dlcloud(standalone_mode=False, prog_name="dlcloud", complete_var="_DLCLOUD_COMPLETE")
+        return status if isinstance(status, int) else 0
     except click.ClickException as error:
         error.show()
-        status = EXIT_USAGE
+        return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        status = EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has closed the pipe.
         sys.stderr.close()
-        status = 0
+        return 0
     except Exception as error:  # noqa: BLE001  the last place: no traceback ever reaches a user
         from dlcloud.cli.failures import report_error
 
         command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
-        status = 1
         with suppress(OSError):  # the terminal may have been closed
-            status = report_error(error, command=command, arguments=sys.argv[1:])
-    return status
+            return report_error(error, command=command, arguments=sys.argv[1:])
+        return 1

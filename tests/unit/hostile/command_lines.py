@@ -66,11 +66,7 @@ def run(patch, words: Sequence[str]) -> Ended:
     out, err = Output(), Output()
     patch.setattr(sys, "argv", ["dlcloud", *words])
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as ended:
-            status = ended.code
+        status = cli.run()
     return Ended(status=status, out=out.getvalue(), err=err.getvalue())
 
 
