@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,7 +12,9 @@ PIECE = 1 << 20
 def places_of(value: str, *folders: Path) -> list[str]:
     """Return the files below folders, of instances and homes alike, and the command lines with a secret."""
     forms = _forms(value)
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    # os.walk goes on where a folder is removed meanwhile.
+    walks = [walk for folder in folders for walk in os.walk(folder)]
+    files = [path for root, _, names in walks for name in names if (path := Path(root, name)).is_file()]
     lines = [path for process in Path("/proc").glob("[0-9]*") for path in process.glob("cmdline")]
     return [str(path) for path in files + lines if _has_any(path, forms)]
 

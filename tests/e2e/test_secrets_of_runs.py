@@ -1,5 +1,6 @@
 """Secrets of a run: they reach the program, and are found nowhere else, also where it fails."""
 
+import secrets
 import sqlite3
 
 import pytest
@@ -9,10 +10,12 @@ from terminal import User
 from dlcloud.elastic.program import PACKAGE
 from tests.environments import python_with
 
-FROM_SHELL = "hf_token-of-the-caller-0001"
-FROM_FILE = "pem-line-of-a-key-file-0002"
-FROM_SSM = "parameter/of=systems+manager-0003"
-FROM_MANAGER = 'password "quoted" of-secrets-manager-0004'
+# Another run of the tests on this machine has other secrets: `aws` takes them on its command line.
+OWN = secrets.token_hex(8)
+FROM_SHELL = f"hf_token-of-the-caller-{OWN}"
+FROM_FILE = f"pem-line-of-a-key-file-{OWN}"
+FROM_SSM = f"parameter/of=systems+manager-{OWN}"
+FROM_MANAGER = f'password "quoted" of-secrets-manager-{OWN}'
 SECRETS = (FROM_SHELL, FROM_FILE, FROM_SSM, FROM_MANAGER)
 RECIPE = """\
 name: private
