@@ -183,14 +183,14 @@ class LocalInstance:
         self._ssh.admit(public_key, seconds=seconds)
         return True
 
-    async def refuse_logins(self) -> None:
-        """Take no new SSH connections; programs get the time to end."""
+    async def end_logins(self) -> None:
+        """Take no new SSH connections and cut the open ones, as sshd at SIGTERM."""
         if self._last_stage is not None:
             self._last_stage.cancel()
         if self._writing is not None:
             await asyncio.wait([self._writing])
         if self._ssh is not None:
-            self._ssh.refuse_logins()
+            self._ssh.end_logins()
 
     async def close(self) -> None:
         """Close the SSH server and the metadata service with all their connections; drop the namespaces."""

@@ -353,14 +353,14 @@ class Instances:
                 entry.record.stop(reason)
 
     async def _halt(self, entries: list[_Entry]) -> None:
-        """Refuse logins, end the programs, cut the connections, end programs that started meanwhile."""
+        """End the SSH server and the programs at once, as systemd does, then what started meanwhile."""
         roots = [entry.instance.root for entry in entries]
-        await asyncio.gather(*(self._refuse_logins(entry) for entry in entries))
+        await asyncio.gather(*(self._end_logins(entry) for entry in entries))
         await end_all(roots, grace_s=_GRACE_S)
         await asyncio.gather(*(entry.instance.close() for entry in entries))
         await end_all(roots, grace_s=0.0)
 
-    async def _refuse_logins(self, entry: _Entry) -> None:
+    async def _end_logins(self, entry: _Entry) -> None:
         entry.power.cancel()
         if entry.notice is not None:
             entry.notice.cancel()
@@ -368,7 +368,7 @@ class Instances:
             entry.boot.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await entry.boot
-        await entry.instance.refuse_logins()
+        await entry.instance.end_logins()
 
     def _terminate_later(self, entry: _Entry, grace_s: float) -> None:
         if entry.notice is not None:

@@ -91,17 +91,17 @@ class SshServer:
         valid = {data: ends for data, ends in self._admitted.items() if ends > now}
         self._admitted = {**valid, key.public_data: now + seconds}
 
-    def refuse_logins(self) -> None:
-        """Take no new connections; open ones go on."""
+    def end_logins(self) -> None:
+        """Take no new connections and cut the open ones, as sshd does at SIGTERM."""
         if self._acceptor is not None:
             self._acceptor.close()
+        for connection in list(self._connections):
+            connection.abort()
 
     async def close(self) -> None:
-        """Take no new connections and cut the open ones."""
-        self.refuse_logins()
+        """Take no new connections, cut the open ones, and wait until they have ended."""
         connections = list(self._connections)
-        for connection in connections:
-            connection.abort()
+        self.end_logins()
         if connections:
             closing = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
             await asyncio.wait(closing, timeout=1.0)

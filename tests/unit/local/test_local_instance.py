@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ import paramiko
 import pytest
 
 from dlcloud.resources.texts import template
-from tests.fakes.local_ec2 import wait_for
+from tests.fakes.local_ec2 import WAIT_S, wait_for
 
 MARKER = "DLCLOUD_ROOT="
 
@@ -291,14 +292,21 @@ def test_a_detached_job_outlives_its_connection_and_not_its_instance(rig):
 
 
 def test_a_running_command_sees_sigterm_and_its_client_the_end(rig):
+    """sshd ends at the same moment: what the command prints after that is lost, as on EC2."""
     instance = rig.up()
-    with rig.ssh(instance) as client:
+    with socket.create_server(("127.0.0.1", 0)) as server, rig.ssh(instance) as client:
+        tell = f"echo asked > /dev/tcp/127.0.0.1/{server.getsockname()[1]}"
         _, out, _ = client.exec_command(
-            "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+            f"trap '{tell}; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
         )
         assert out.readline() == "ready\n"
         rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
-        assert out.read().decode() == "asked\n"
+        assert out.read() == b""
+        assert out.channel.recv_exit_status() == -1
+        server.settimeout(WAIT_S)
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(100) == b"asked\n"
 
 
 def test_an_instance_that_is_ended_while_it_boots_leaves_nothing(rig):
