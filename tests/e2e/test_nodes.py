@@ -15,6 +15,19 @@ workload:
 keep: {{files: '*.txt', all_nodes: {all_nodes}}}
 """
 
+# Rank 2 fails once rank 0 has begun, which it tells at the job's own address and port.
+FAILS = """\
+reached() { python3 -c "import os, socket
+socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))" 2>/dev/null; }
+if [ "$RANK" = 2 ]; then
+  until reached; do sleep 0.2; done
+  echo no such module; exit 3
+fi
+echo begun
+[ "$RANK" = 0 ] && python3 -m http.server --bind "$MASTER_ADDR" "$MASTER_PORT"
+sleep 600
+"""
+
 
 def recipe(user, name, command, *, repeats=1, all_nodes="false"):
     path = user.home / f"{name}.yaml"
@@ -45,8 +58,7 @@ def test_a_job_runs_on_all_instances_and_rank_0_reports(user):
 
 
 def test_the_failure_of_one_node_is_that_of_the_job(user):
-    command = 'if [ "$RANK" = 2 ]; then echo no such module; exit 3; fi\necho begun; sleep 600'
-    ended = user.run("up", recipe(user, "fails", command), expect=4)
+    ended = user.run("up", recipe(user, "fails", FAILS), expect=4)
     printed = user.run("logs")
 
     assert "rank 2 of 3" in ended.stderr
