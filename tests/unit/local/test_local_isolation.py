@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dlcloud.local.container_init import FIRST
 from dlcloud.local.isolation import Isolation, Level, find_isolation, share_cache
 from dlcloud.local.processes import base_interpreter, find_processes
 from dlcloud.local.site import LocalSite
@@ -282,13 +283,20 @@ def test_power_commands_by_path_end_this_instance_alone(isolated, instance, comm
     assert isolated.on(instance, "echo alive")[1] == "alive\n"
 
 
+def command_of(process):
+    """Return the words of a process; none of one that has ended."""
+    try:
+        return tuple((process / "cmdline").read_text().split("\0")[:-1])
+    except OSError:
+        return ()
+
+
 def test_an_instance_whose_first_process_ends_is_terminated(isolated):
     instance = isolated.up(InstanceInitiatedShutdownBehavior="terminate")
-    isolated.on(instance, "sudo touch /etc/victim")
-    roots = [path for path in Path("/proc").glob("[0-9]*/root") if (path / "etc/victim").exists()]
-    (first,) = [
-        path.parent for path in roots if (path.parent / "cmdline").read_text() == "/bin/sleep\0infinity\0"
-    ]
+    mark = f"etc/{instance['InstanceId']}"
+    isolated.on(instance, f"sudo touch /{mark}")
+    sleeping = [process for process in Path("/proc").glob("[0-9]*") if command_of(process) == FIRST]
+    (first,) = [process for process in sleeping if (process / "root" / mark).exists()]
     os.kill(int(first.name), signal.SIGKILL)
     isolated.await_state(instance["InstanceId"], "terminated")
 
