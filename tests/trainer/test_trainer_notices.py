@@ -135,18 +135,18 @@ def test_a_notice_counts_where_the_rebalance_path_gives_garbage(service, text):
 
 def test_a_notice_counts_where_the_rebalance_path_is_late(service):
     service.documents[NOTICE] = notice()
-    service.late_s[REBALANCE] = 4
+    service.late_s[REBALANCE] = 60
     began = time.monotonic()
     assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
-    assert time.monotonic() - began < 3.5
+    assert time.monotonic() - began < 30
 
 
 def test_a_notice_counts_where_the_rebalance_path_trickles(service):
-    service.documents |= {NOTICE: notice(), REBALANCE: " " * 12}
+    service.documents |= {NOTICE: notice(), REBALANCE: " " * 120}
     service.trickles.add(REBALANCE)
     began = time.monotonic()
     assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
 
 
 def test_a_rebalance_recommendation_counts_where_the_notice_path_fails(service):

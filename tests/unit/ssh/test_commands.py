@@ -54,13 +54,13 @@ def test_no_input_is_the_end_of_input(connection):
 def test_a_command_past_its_time_is_given_up_and_the_connection_lives(connection):
     started = time.monotonic()
     with pytest.raises(UnreachableError, match=r"i-0abc: a command had not ended after 0\.2 s"):
-        connection.run("sleep 30", timeout_s=0.2)
+        connection.run("sleep 300", timeout_s=0.2)
     with pytest.raises(UnreachableError, match="had not ended"):
         connection.run("while :; do echo busy; done", timeout_s=0.2)
     with pytest.raises(UnreachableError, match="had not ended"):  # both streams closed, still running
-        connection.run("exec >&- 2>&-; sleep 30", timeout_s=0.2)
-    assert time.monotonic() - started < 10
-    assert connection.check("echo on", timeout_s=10) == b"on\n"
+        connection.run("exec >&- 2>&-; sleep 300", timeout_s=0.2)
+    assert time.monotonic() - started < 100
+    assert connection.check("echo on", timeout_s=100) == b"on\n"
 
 
 def test_more_commands_at_once_than_sshd_allows_sessions(connection):
@@ -76,7 +76,7 @@ def test_a_full_connection_gives_up_in_time(connection):
         connection.run("true", timeout_s=0.1)
     for stream in streams:
         stream.close()
-    assert connection.check("echo on", timeout_s=10) == b"on\n"
+    assert connection.check("echo on", timeout_s=100) == b"on\n"
 
 
 def test_a_stream_arrives_while_the_command_runs(connection, host):
@@ -97,7 +97,7 @@ def test_a_stream_may_be_left(connection):
     pieces = connection.stream("while :; do echo x; done")
     next(pieces)
     pieces.close()
-    assert connection.check("echo on", timeout_s=10) == b"on\n"
+    assert connection.check("echo on", timeout_s=100) == b"on\n"
 
 
 def test_a_connection_that_breaks_ends_stream_and_run(connection, host):

@@ -33,7 +33,7 @@ def test_no_more_than_width_run_at_once_and_width_do():
         with lock:
             running += 1
             most = max(most, running)
-        meet.wait(10)
+        meet.wait(60)
         with lock:
             running -= 1
 
@@ -91,11 +91,11 @@ def test_an_interrupt_stops_handing_out_work_and_goes_on_up():
         begun.append(number)
         if len(begun) == 2:
             _thread.interrupt_main()
-        release.wait(10)
+        release.wait(60)
 
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         fan_out(work, range(50), width=2, grace_s=0.1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     release.set()
     assert sorted(begun) == [0, 1]
