@@ -113,7 +113,7 @@ def there(request, tmp_path_factory):
             process, url = moto()
             yield backend("moto", url)
             process.terminate()
-            process.wait(30)
+            process.wait(100)
         case "local":
             site = LocalSite(tmp_path_factory.mktemp("contract") / "local")
             endpoint = site.start()

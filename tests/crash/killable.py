@@ -144,5 +144,5 @@ class Home:
     def close(self):
         """End the driver and the local EC2."""
         self._driver.stdin.close()
-        self._driver.wait(30)
+        self._driver.wait(100)
         self.site.stop()

@@ -56,7 +56,7 @@ def moto() -> Iterator[str]:
     open_default_network(url)
     yield url
     process.terminate()
-    process.wait(30)
+    process.wait(100)
 
 
 def test_a_quota_that_is_too_small_is_told_with_the_increase_to_ask_for(newcomer):

@@ -128,7 +128,7 @@ def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
             return 1
         turns.append(clock.sleep(1.0))
         if len(turns) == 8:
-            assert informed.wait(10), world.workers.minimums
+            assert informed.wait(60), world.workers.minimums
             for name in ("i-1", "i-2"):
                 world.workers.post(ends(name, DRAINED))
             world.workers.post(reports("i-0", DONE))

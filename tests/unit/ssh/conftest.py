@@ -40,7 +40,7 @@ class Loop:
 
     def stop(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(5)
+        self.thread.join(60)
         self.loop.close()
 
 
