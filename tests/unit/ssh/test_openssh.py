@@ -78,12 +78,12 @@ class Sshd:
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends meanwhile
                     if "sshd" in Path(f"/proc/{session}/comm").read_text():
                         os.kill(session, number)
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def stop(self) -> None:
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.kill_sessions()
+            self.kill_sessions()
             self.process.kill()
             self.process.wait()
 
