@@ -32,6 +32,9 @@ MOST_TICK_S = 0.5
 HELLO_S = 10.0
 """A connection whose first message takes longer is none of a worker's."""
 
+GOODBYE_S = 10.0
+"""A worker has so long to read the last message."""
+
 
 class QuorumServer:
     """Serves a roster from a thread of its own until the process ends; port 0 takes a free one.
@@ -73,10 +76,10 @@ class QuorumServer:
         except (OSError, ValueError, TimeoutError, asyncio.LimitOverrunError):
             pass  # a connection that was cut, or no worker of ours
         finally:
-            writer.close()
             if worker and self._writers.get(worker) is writer:
                 del self._writers[worker], self._roster.attendants[worker]
                 self._advance()
+            await _close(reader, writer)
 
     def _welcome(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> str:
         if message.get("run") != self._run:
@@ -134,6 +137,19 @@ class QuorumServer:
         }
         for name in quorum.members:
             _send(self._writers[name], {**answer, "ask": numbers[name]})
+
+
+async def _close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close a connection after the worker: what it still sends would else undo our last message."""
+    with contextlib.suppress(OSError, TimeoutError, RuntimeError):
+        writer.write_eof()
+        await asyncio.wait_for(_discard(reader), GOODBYE_S)
+    writer.close()
+
+
+async def _discard(reader: asyncio.StreamReader) -> None:
+    while await reader.read(LONGEST_LINE):
+        pass
 
 
 def _address(attendant: Attendant) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import json
+import socket
+import time
 
 import pytest
 
@@ -226,6 +228,17 @@ def test_a_worker_of_another_run_is_refused(serve):
     stranger.ask(Ask(number=1), [])
     with pytest.raises(WrongRunError, match="serves run run-1, not run-2"):
         stranger.wait(1, LIMIT_S)
+
+
+def test_a_refusal_is_not_lost_while_the_worker_still_sends(tmp_path):
+    server = QuorumServer(Roster(join_s=1, silent_s=1), Journal(tmp_path / "r"), "run-1", "127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", server.port)) as stranger, stranger.makefile("rb") as lines:
+        stranger.sendall(b'{"run": "run-2"}\n')
+        refusal, end = lines.readlines(), time.monotonic() + 1
+        while time.monotonic() < end:  # on a connection that the server had closed, the second would fail
+            stranger.sendall(b'{"beat": 1}\n')
+            time.sleep(0.05)
+    assert json.loads(refusal[0])["refused"] == "serves run run-1, not run-2"
 
 
 def test_a_lighthouse_that_is_away_is_no_quorum(serve):
