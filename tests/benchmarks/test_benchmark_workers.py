@@ -33,7 +33,7 @@ def spin(name, work=20_000, **changes):
 
 def gone(pid):
     """Tell whether a process is gone, waiting for the kernel to end it."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -88,7 +88,7 @@ def test_a_worker_that_dies_or_refuses_is_a_failure_and_the_others_go_on(alone, 
 
 def wait_for_workers(process, folder, count):
     """Wait until rounds are being measured and return the workers' process ids."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         written = folder / "records.jsonl"
         if written.exists() and '"record":"sample"' in written.read_text():
@@ -137,7 +137,7 @@ def test_what_a_worker_starts_counts_with_it_and_ends_with_it(alone):
         alone, [{"name": "parent", "factory": "parent"}, spin("spin")], "--max-seconds", "3", "--rounds", "99"
     )
     (alone / "records.jsonl").touch()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while '"record":"sample"' not in (alone / "records.jsonl").read_text() and time.monotonic() < deadline:
         time.sleep(0.02)
     grandchildren = [pid for child in children(process.pid) for pid in children(child)]
