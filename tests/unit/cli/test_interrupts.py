@@ -45,11 +45,10 @@ from dlcloud.cli import main
 from dlcloud.cli.log_file import log_to_file
 from dlcloud.store.paths import Paths
 from pathlib import Path
-from tempfile import mkdtemp
 
 @click.command()
 def command():
-    log_to_file(Paths(Path(mkdtemp())), "test", verbose=False)
+    log_to_file(Paths(Path.cwd()), "test", verbose=False)
     print("begun", flush=True)
     work()
     print("went on", flush=True)
@@ -61,23 +60,37 @@ main.main()
 """
 
 
-def _run(work, before=""):
-    program = f"{DROPPED}\n{before}\ndef work():\n    {work}\n{COMMAND}"
-    arguments = [sys.executable, "-c", program]
-    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
-    return done.stdout.split("\n")[:-1], done.stderr.strip(), done.returncode
+@pytest.fixture
+def run_command(tmp_path):
+    """Run a command that does some work; return its output, its errors and its exit status."""
+
+    def run(work, before=""):
+        program = f"{DROPPED}\n{before}\ndef work():\n    {work}\n{COMMAND}"
+        arguments = [sys.executable, "-c", program]
+        done = subprocess.run(
+            arguments, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        return done.stdout.split("\n")[:-1], done.stderr.strip(), done.returncode
+
+    return run
 
 
 @pytest.mark.parametrize("place", ["in_a_destructor", "in_a_serializer"])
-def test_ctrl_c_that_a_library_drops_is_raised_again(place):
-    assert _run(f"{place}()") == (["begun", "went on"], "interrupted", 130)
+def test_ctrl_c_that_a_library_drops_is_raised_again(run_command, place):
+    assert run_command(f"{place}()") == (["begun", "went on"], "interrupted", 130)
 
 
-def test_ctrl_c_that_no_library_drops_is_raised_at_once():
-    assert _run("press()") == (["begun"], "interrupted", 130)
+def test_a_librarys_warning_is_in_the_log(run_command, tmp_path):
+    run_command("in_a_serializer()")
+    (log,) = tmp_path.glob("logs/*.log")
+    assert "Pydantic serializer warnings" in log.read_text()
 
 
-def test_an_interrupt_that_a_command_has_handled_is_not_raised_again():
+def test_ctrl_c_that_no_library_drops_is_raised_at_once(run_command):
+    assert run_command("press()") == (["begun"], "interrupted", 130)
+
+
+def test_an_interrupt_that_a_command_has_handled_is_not_raised_again(run_command):
     work = """
     try:
         press()
@@ -87,13 +100,13 @@ def test_an_interrupt_that_a_command_has_handled_is_not_raised_again():
     print("undone")
     sys.exit(7)
     """
-    assert _run(work) == (["begun", "undone"], "", 7)
+    assert run_command(work) == (["begun", "undone"], "", 7)
 
 
-def test_ctrl_c_pressed_while_the_first_is_reported_shows_no_traceback():
-    assert _run("main.click.echo = lambda *_, **__: press(); press()") == (["begun"], "", 130)
+def test_ctrl_c_pressed_while_the_first_is_reported_shows_no_traceback(run_command):
+    assert run_command("main.click.echo = lambda *_, **__: press(); press()") == (["begun"], "", 130)
 
 
-def test_a_command_started_to_ignore_ctrl_c_goes_on_ignoring_it():
+def test_a_command_started_to_ignore_ctrl_c_goes_on_ignoring_it(run_command):
     ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
-    assert _run("press(); sys.exit(7)", before=ignore) == (["begun"], "", 7)
+    assert run_command("press(); sys.exit(7)", before=ignore) == (["begun"], "", 7)

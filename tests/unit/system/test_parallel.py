@@ -85,11 +85,12 @@ def test_a_bug_is_no_failed_instance():
 
 
 def test_an_interrupt_stops_handing_out_work_and_goes_on_up():
-    begun, release = [], threading.Event()
+    begun, release, both = [], threading.Event(), threading.Barrier(2, timeout=60)
 
     def work(number):
         begun.append(number)
-        if len(begun) == 2:
+        both.wait()
+        if number == 1:  # once: a second interrupt could reach another test
             _thread.interrupt_main()
         release.wait(60)
 
