@@ -1,6 +1,7 @@
 """Machines with addresses of their own on this one, and cuts between them; only root may make them."""
 
 import contextlib
+import os
 import subprocess
 
 
@@ -9,12 +10,15 @@ class Network:
 
     Args:
         names: Of the machines, short ones.
-        prefix, tag: Of addresses and of what is made here; two networks at a time need different ones.
+
+    A process has one at a time; those of other processes have names and addresses of their own.
     """
 
-    def __init__(self, names, *, prefix="10.77.0", tag="dlc"):
+    def __init__(self, names):
+        high, low = divmod(os.getpid() % 0x4000, 0x100)
+        prefix = f"10.{64 + high}.{low}"
         self.addresses = {name: f"{prefix}.{number}" for number, name in enumerate(names, 2)}
-        self.host, self.tag = f"{prefix}.1", tag
+        self.host, self.tag = f"{prefix}.1", f"dl{high:02x}{low:02x}"
 
     def __enter__(self):
         self._ip(f"link add {self.tag}-bridge type bridge")

@@ -44,7 +44,7 @@ def test_one_training_holds_through_hundreds_of_events(trainer_python, alone):
     """DLCLOUD_LIFE_EVENTS events by DLCLOUD_LIFE_SEED, or those of DLCLOUD_LIFE_MINUTES; a failure tells."""
     seed = int(os.environ.get("DLCLOUD_LIFE_SEED", "0"))
     with (
-        Network(MACHINES, prefix="10.78.0", tag="dll") as network,
+        Network(MACHINES) as network,
         Fleet(trainer_python, alone, network) as fleet,
     ):
         say(live(fleet, seed, int(os.environ[EVENTS])).summary())
