@@ -7,15 +7,15 @@ from http import HTTPStatus
 from typing import Any
 
 from dlcloud.core.instance import Market
-from dlcloud.local.boots import BootFault
-from dlcloud.local.capacity import VcpuQuotas
+from dlcloud.local.api.faults import Fault, FaultInjector
+from dlcloud.local.api.visibility import Visibility
+from dlcloud.local.capacity.pools import VcpuQuotas
+from dlcloud.local.capacity.spot_market import SpotTrace
 from dlcloud.local.control import CONTROL_PREFIX, TOKEN_HEADER
-from dlcloud.local.faults import Fault, FaultInjector
-from dlcloud.local.instances import Instances
-from dlcloud.local.roles import InstanceRoles
+from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.iam.roles import InstanceRoles
+from dlcloud.local.instance.boots import BootFault
 from dlcloud.local.site_files import SiteState
-from dlcloud.local.spot_market import SpotTrace
-from dlcloud.local.visibility import Visibility
 
 _TOKEN_KEY = "HTTP_" + TOKEN_HEADER.upper().replace("-", "_")
 

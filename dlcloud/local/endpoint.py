@@ -14,7 +14,18 @@ from xml.sax.saxutils import escape
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.instance import Market
-from dlcloud.local.authorization import (
+from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, read_call
+from dlcloud.local.api.faults import FaultInjector
+from dlcloud.local.api.limits import limit_refusal
+from dlcloud.local.api.signature import SignatureVerifier
+from dlcloud.local.api.visibility import Visibility
+from dlcloud.local.capacity.pools import VcpuQuotas
+from dlcloud.local.control import CONTROL_PREFIX
+from dlcloud.local.control_pages import ControlPages
+from dlcloud.local.ec2.fleets import POOL_ERROR_HEADER, is_pool_error
+from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
+from dlcloud.local.iam.authorization import (
     Caller,
     call_refusal,
     decode_message,
@@ -22,23 +33,12 @@ from dlcloud.local.authorization import (
     fleet_refusals,
     may_call,
 )
-from dlcloud.local.call import Call, Refusal, Reply, json_reply, read_call
-from dlcloud.local.capacity import VcpuQuotas
-from dlcloud.local.control import CONTROL_PREFIX
-from dlcloud.local.control_pages import ControlPages
-from dlcloud.local.faults import FaultInjector
-from dlcloud.local.firewall import GROUP_ACTIONS
-from dlcloud.local.fleets import POOL_ERROR_HEADER, is_pool_error
-from dlcloud.local.instances import Instances
-from dlcloud.local.limits import limit_refusal
+from dlcloud.local.iam.trust import trust_refusal
+from dlcloud.local.instance.firewall import GROUP_ACTIONS
 from dlcloud.local.moto_app import Wsgi
 from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
 from dlcloud.local.s3.front import S3Front, error_reply
-from dlcloud.local.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
-from dlcloud.local.signature import SignatureVerifier
 from dlcloud.local.site_files import AccessKey
-from dlcloud.local.trust import trust_refusal
-from dlcloud.local.visibility import Visibility
 
 _OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
 _SERVICES = frozenset({"ec2", "iam", "secretsmanager", "ssm", "sts"}) | _OWN_SERVICES

@@ -18,14 +18,14 @@ from moto.ssm.models import Parameter, SimpleSystemManagerBackend, ssm_backends
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core import instance as core_instance
-from dlcloud.local.capacity import VcpuQuotas
-from dlcloud.local.fleets import LocalFleetResponses
-from dlcloud.local.images import parameters
-from dlcloud.local.instances import Instances
-from dlcloud.local.market_responses import index_offerings
-from dlcloud.local.network import NetworkedBackend
-from dlcloud.local.spot import SpotRequests
-from dlcloud.local.visibility import Visibility
+from dlcloud.local.api.visibility import Visibility
+from dlcloud.local.capacity.pools import VcpuQuotas
+from dlcloud.local.ec2.fleets import LocalFleetResponses
+from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.market_responses import index_offerings
+from dlcloud.local.ec2.network import NetworkedBackend
+from dlcloud.local.ec2.spot import SpotRequests
+from dlcloud.local.instance.images import parameters
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _Service = Literal["ec2", "iam", "secretsmanager", "ssm", "sts"]

@@ -11,20 +11,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.local.capacity import VcpuQuotas
+from dlcloud.local.api.faults import FaultInjector
+from dlcloud.local.api.server import HttpServer
+from dlcloud.local.api.visibility import Visibility
+from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.control_pages import ControlPages
+from dlcloud.local.ec2.instances import Instances
 from dlcloud.local.endpoint import Endpoint
-from dlcloud.local.faults import FaultInjector
-from dlcloud.local.instances import Instances
-from dlcloud.local.isolation import Isolation, Level, find_isolation, place_instances
-from dlcloud.local.leftovers import clear_leftovers
+from dlcloud.local.iam.roles import InstanceRoles
+from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, place_instances
+from dlcloud.local.instance.leftovers import clear_leftovers
+from dlcloud.local.instance.processes import base_interpreter
 from dlcloud.local.moto_app import create_moto_app
-from dlcloud.local.processes import base_interpreter
-from dlcloud.local.roles import InstanceRoles
-from dlcloud.local.server import HttpServer
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, write_state
 from dlcloud.local.tunnels import Tunnels
-from dlcloud.local.visibility import Visibility
 
 _BOOT_DELAY_S = 0.2
 

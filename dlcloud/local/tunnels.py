@@ -23,12 +23,12 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from dlcloud.core.instance import SSH_PORT
-from dlcloud.local.access import PARTITION
-from dlcloud.local.authorization import find_caller
-from dlcloud.local.connect_endpoints import endpoints_of
-from dlcloud.local.inside import connect_inside
-from dlcloud.local.policy import AccessRequest, is_allowed
-from dlcloud.local.signature import ALGORITHM, canonical_request, parse_time, sign_canonical
+from dlcloud.local.api.policy import AccessRequest, is_allowed
+from dlcloud.local.api.signature import ALGORITHM, canonical_request, parse_time, sign_canonical
+from dlcloud.local.ec2.connect_endpoints import endpoints_of
+from dlcloud.local.iam.access import PARTITION
+from dlcloud.local.iam.authorization import find_caller
+from dlcloud.local.instance.inside import connect_inside
 from dlcloud.local.site_files import AccessKey
 
 PATH = "/openTunnel"

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from dlcloud.local.isolation import Level
+from dlcloud.local.instance.isolation import Level
 from dlcloud.local.site import LocalSite
 from tests.environments import ROOT, python_with
 from tests.fakes.local_ec2 import UBUNTU, Rig, wait_for

@@ -30,7 +30,7 @@ from typing import Any
 import asyncssh
 
 from dlcloud.local import daemon
-from dlcloud.local.cloudinit import read_user_data
+from dlcloud.local.instance.cloudinit import read_user_data
 from dlcloud.ssh.host_keys import PROOF_COMMAND, compute_proof
 
 JOB_S = float(os.environ.get("LIGHT_JOB_S", "2"))
@@ -268,8 +268,9 @@ async def serve(files: Files, process: "asyncssh.SSHServerProcess[bytes]") -> No
 
 def lighten() -> None:
     """Replace the instances of the local EC2 by light ones; now, as moto reads its settings at import."""
-    from dlcloud.local import instances, sshd  # noqa: PLC0415
-    from dlcloud.local.instance import LocalInstance  # noqa: PLC0415
+    from dlcloud.local.ec2 import instances  # noqa: PLC0415
+    from dlcloud.local.instance import sshd  # noqa: PLC0415
+    from dlcloud.local.instance.instance import LocalInstance  # noqa: PLC0415
 
     class LightServer(sshd.SshServer):
         """The local EC2's SSH server, without programs."""

@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dlcloud.local.api.signature import sign
 from dlcloud.local.s3.calls import content_md5
 from dlcloud.local.s3.signatures import STREAMING, Signed
-from dlcloud.local.signature import sign
 
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _HMAC = "AWS4-HMAC-SHA256"

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 from xml.etree import ElementTree as ET
 
-from dlcloud.local.call import Call
-from dlcloud.local.policy import AccessRequest
+from dlcloud.local.api.call import Call
+from dlcloud.local.api.policy import AccessRequest
 
 ARN = "arn:aws:s3:::"
 # Of a host: the name that stands before it is a bucket.

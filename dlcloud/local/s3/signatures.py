@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
-from dlcloud.local.s3.calls import S3Call
-from dlcloud.local.signature import (
+from dlcloud.local.api.signature import (
     ALGORITHM,
     AUTHORIZATION,
     AuthError,
@@ -22,6 +21,7 @@ from dlcloud.local.signature import (
     parse_time,
     sign_canonical,
 )
+from dlcloud.local.s3.calls import S3Call
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 STREAMING = "STREAMING-"

@@ -26,10 +26,10 @@ from dlcloud.core.instance import Image, Market
 from dlcloud.core.own_images import IMAGE_TAG
 from dlcloud.core.protocols import FleetRequest
 from dlcloud.core.recipe.network import Access, Network
-from dlcloud.local.access import access_requests, spot_role_request
-from dlcloud.local.call import read_call
-from dlcloud.local.placement_groups import PlacementGroup, groups_of
-from dlcloud.local.policy import AccessRequest, is_allowed
+from dlcloud.local.api.call import read_call
+from dlcloud.local.api.policy import AccessRequest, is_allowed
+from dlcloud.local.ec2.placement_groups import PlacementGroup, groups_of
+from dlcloud.local.iam.access import access_requests, spot_role_request
 from dlcloud.resources.texts import control_policy, iam_policy
 from tests.authorization_data import resource_types, type_of
 from tests.fakes.clock import FakeClock

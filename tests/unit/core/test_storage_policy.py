@@ -10,7 +10,7 @@ from dlcloud.core.protocols import DataSet
 from dlcloud.core.recipe import read_recipe
 from dlcloud.core.storage import copy_key, describe_data, run_name, storage_policy
 from dlcloud.detached.rules import check_detachable, relocate_recipe
-from dlcloud.local.policy import AccessRequest, is_allowed
+from dlcloud.local.api.policy import AccessRequest, is_allowed
 
 TEXT = """\
 name: stored

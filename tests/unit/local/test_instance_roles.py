@@ -21,8 +21,8 @@ from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.core.errors import CloudError, CredentialsError
 from dlcloud.core.instance import InstanceState, Market
 from dlcloud.core.protocols import FleetRequest, LaunchRequest
-from dlcloud.local.container import Container
-from dlcloud.local.sshd import SshServer
+from dlcloud.local.instance.container import Container
+from dlcloud.local.instance.sshd import SshServer
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import wait_for

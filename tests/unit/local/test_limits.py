@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlcloud.local.call import Call
-from dlcloud.local.limits import limit_refusal
+from dlcloud.local.api.call import Call
+from dlcloud.local.api.limits import limit_refusal
 
 
 def call(action, **parameters):

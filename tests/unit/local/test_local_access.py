@@ -24,7 +24,7 @@ from click.testing import CliRunner
 
 from dlcloud.cli.main import dlcloud
 from dlcloud.core.errors import LocalCloudError
-from dlcloud.local.peers import peer_uid
+from dlcloud.local.instance.peers import peer_uid
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SitePaths, load_access_key
 from tests.fakes.local_ec2 import Rig

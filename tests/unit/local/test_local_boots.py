@@ -4,7 +4,7 @@ import socket
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.core.instance import boot_timeout_s
-from dlcloud.local.boots import ec2_boot_s
+from dlcloud.local.instance.boots import ec2_boot_s
 from tests.fakes.local_ec2 import wait_for
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.local.container_init import FIRST
-from dlcloud.local.isolation import Isolation, Level, find_isolation, share_cache
-from dlcloud.local.processes import base_interpreter, find_processes
+from dlcloud.local.instance.container_init import FIRST
+from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, share_cache
+from dlcloud.local.instance.processes import base_interpreter, find_processes
 from dlcloud.local.site import LocalSite
 from dlcloud.local.site_files import SitePaths
 from tests.fakes.local_ec2 import Rig, wait_for

@@ -12,13 +12,13 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.local import leftovers
-from dlcloud.local.addresses import AddressPool
-from dlcloud.local.capacity import UNLIMITED, Capacity, Offer, Pool, Strategy, allocate
-from dlcloud.local.cloudinit import read_user_data
-from dlcloud.local.faults import Fault, FaultInjector
-from dlcloud.local.processes import package_sources, start_process
-from dlcloud.local.services import on_demand_price, spot_usd
+from dlcloud.local.api.faults import Fault, FaultInjector
+from dlcloud.local.capacity.pools import UNLIMITED, Capacity, Offer, Pool, Strategy, allocate
+from dlcloud.local.ec2.services import on_demand_price, spot_usd
+from dlcloud.local.instance import leftovers
+from dlcloud.local.instance.addresses import AddressPool
+from dlcloud.local.instance.cloudinit import read_user_data
+from dlcloud.local.instance.processes import package_sources, start_process
 from dlcloud.local.site_files import SiteState, read_state, write_state
 
 LIMIT_S = 60.0

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.local.reservations import Reservation, Reservations
+from dlcloud.local.capacity.reservations import Reservation, Reservations
 from tests.fakes.local_ec2 import UBUNTU, wait_for
 
 ZONE, TYPE = "us-east-1a", "c7i.large"

@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from dlcloud.core.errors import LocalCloudError
-from dlcloud.local.processes import find_processes
+from dlcloud.local.instance.processes import find_processes
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SiteState, write_state
 from tests.fakes.local_ec2 import Rig, wait_for
@@ -26,7 +26,7 @@ from tests.fakes.local_ec2 import Rig, wait_for
 CODE = """
 import sys
 from pathlib import Path
-from dlcloud.local.processes import find_processes
+from dlcloud.local.instance.processes import find_processes
 from dlcloud.local.site import LocalSite
 print(LocalSite(Path(sys.argv[1])).start().pid)
 """

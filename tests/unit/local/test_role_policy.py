@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dlcloud.local.policy import AccessRequest, is_allowed
+from dlcloud.local.api.policy import AccessRequest, is_allowed
 
 MINE = {"StringEquals": {"aws:ResourceTag/team": "a"}}
 

@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dlcloud.core.errors import LocalCloudError
-from dlcloud.local.spot_market import SpotMarket, SpotTrace
+from dlcloud.local.capacity.spot_market import SpotMarket, SpotTrace
 from tests.fakes.local_ec2 import wait_for
 
 ZONE = "us-east-1a"

@@ -1,0 +1,181 @@
+"""A threaded HTTP/1.1 server: keep-alive, no delay, no name look-ups.
+
+Usual development servers (wsgiref, werkzeug) close every connection after one reply.
+"""
+
+import io
+import logging
+import re
+import socket
+import socketserver
+import sys
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+from urllib.parse import unquote
+from wsgiref.util import setup_testing_defaults
+
+from dlcloud.local.api.call import NO_ANSWER, Reply
+from dlcloud.local.instance.peers import belongs_to_other_user
+
+_BACKLOG = 512
+TUNNEL_PATH = "/openTunnel"
+_IDLE_S = 75.0
+_MAX_BODY = 16 * 1024 * 1024
+_MAX_S3_BODY = 256 * 1024 * 1024  # a part of s5cmd has 50 MiB, of the AWS CLI 8
+
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
+
+log = logging.getLogger(__name__)
+
+
+class HttpServer(socketserver.ThreadingTCPServer):
+    """Serves on a loopback port until `shutdown`; a thread per connection, none of them waited for.
+
+    Args:
+        answer: Answers a request, given as WSGI's environment.
+        instance_users: The user ids of instances' programs.
+        open_tunnel: Serves a request for a tunnel, its line and headers also as they were sent, to its end.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = _BACKLOG
+
+    def __init__(
+        self,
+        answer: Callable[[dict[str, Any]], Reply],
+        instance_users: range,
+        open_tunnel: Callable[[dict[str, Any], bytes, socket.socket], None],
+    ) -> None:
+        self.answer = answer
+        self.open_tunnel = open_tunnel
+        self.instance_users = instance_users
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def port(self) -> int:
+        """Return the port that the system chose."""
+        return int(self.server_address[1])
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - http.server's
+        """Log an exception of a connection; a client that left is no error."""
+        error = sys.exc_info()[1]
+        level = logging.DEBUG if isinstance(error, (ConnectionError, TimeoutError)) else logging.ERROR
+        log.log(level, "a connection of %s broke: %r", client_address, error, exc_info=level == logging.ERROR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: HttpServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    timeout = _IDLE_S
+    wbufsize = -1  # one write per reply
+
+    def do_GET(self) -> None:
+        """Answer a request of any method."""
+        if self._is_other_user:
+            self.close_connection = True
+            self.send_error(HTTPStatus.FORBIDDEN, "the local EC2 belongs to another user of this machine")
+            return
+        if self.path.partition("?")[0] == TUNNEL_PATH:
+            self._open_tunnel()
+            return
+        body = self._read_body()
+        if body is None:
+            self.close_connection = True
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return
+        reply = self.server.answer(self._environ(body))
+        if reply.status == NO_ANSWER:
+            self.close_connection = True
+            return
+        self.send_response_only(reply.status)
+        for name, value in reply.headers:
+            if name.lower() not in ("content-length", "connection", "date", "server"):
+                self.send_header(name, value)
+        lengths = [value for name, value in reply.headers if name.lower() == "content-length"]
+        is_head = self.command == "HEAD" and bool(lengths)
+        self.send_header("Content-Length", lengths[0] if is_head else str(len(reply.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)
+        self.wfile.flush()
+
+    def setup(self) -> None:
+        """Find out whose connection it is."""
+        super().setup()
+        ends = (self.client_address, self.connection.getsockname())
+        self._is_other_user = belongs_to_other_user(*ends, self.server.instance_users)
+
+    do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
+
+    def _open_tunnel(self) -> None:
+        """Hand the connection to the endpoint that its request names, until the tunnel ends."""
+        self.close_connection = True
+        headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        raw = f"{self.requestline}\r\n{headers}\r\n".encode("latin-1")
+        self.server.open_tunnel(self._environ(b""), raw, self.connection)
+
+    def _read_body(self) -> bytes | None:
+        """Return the body of the request; None if it is larger than such a request may be."""
+        is_signed = "/s3/aws4_request" in self.headers.get("Authorization", "")
+        is_s3 = is_signed or "X-Amz-Credential=" in self.path
+        limit = _MAX_S3_BODY if is_s3 else _MAX_BODY
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            return self._read_chunks(limit) if is_s3 else None
+        length = int(self.headers.get("Content-Length") or 0)
+        return None if length > limit else self.rfile.read(length)
+
+    def _read_chunks(self, limit: int) -> bytes | None:
+        """Return a body in HTTP's chunks; None if it is larger than the limit, or broken."""
+        body = bytearray()
+        while len(body) <= limit:
+            size = self.rfile.readline().partition(b";")[0].strip()
+            if not _HEXADECIMAL.fullmatch(size):
+                return None
+            if int(size, 16) == 0:
+                while self.rfile.readline().strip():
+                    pass
+                return bytes(body)
+            if len(body) + int(size, 16) > limit:
+                return None
+            body += self.rfile.read(int(size, 16))
+            self.rfile.readline()
+        return None
+
+    def address_string(self) -> str:
+        """Return the client's address without asking for its name."""
+        return str(self.client_address[0])
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name http.server gives
+        """Log requests for diagnosis only."""
+        log.debug(format, *args)
+
+    def _environ(self, body: bytes) -> dict[str, Any]:
+        path, _, query = self.path.partition("?")
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": self.command,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": unquote(path, "latin-1"),
+            "QUERY_STRING": query,
+            "RAW_URI": self.path,
+            "HTTP_HOST": "",
+            "SERVER_PORT": str(self.server.port),
+            "REMOTE_ADDR": self.client_address[0],
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.multithread": True,
+        }
+        setup_testing_defaults(environ)  # the variables of PEP 3333 that no request changes
+        for name, value in self.headers.items():
+            if "_" in name:
+                continue  # it would stand for the header with a dash
+            key = "HTTP_" + name.upper().replace("-", "_")
+            environ[key] = f"{environ[key]},{value}" if environ.get(key) else value
+        return environ

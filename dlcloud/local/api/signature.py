@@ -1,0 +1,212 @@
+"""Verify AWS Signature Version 4 of requests: who signed, what was signed, and when.
+
+Source: IAM user guide, "Create a signed AWS API request"; error codes as EC2, STS and Systems Manager give
+them, from their API references' "Common errors".
+"""
+
+import hashlib
+import hmac
+import re
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+from urllib.parse import quote, unquote
+
+from dlcloud.local.api.call import Call, Refusal
+
+WINDOW = timedelta(minutes=5)
+# A client that signs two equal requests within one second gives them one signature, as a replay does.
+REPEATABLE = timedelta(seconds=5)
+ALGORITHM = "AWS4-HMAC-SHA256"
+AUTHORIZATION = re.compile(
+    rf"{ALGORITHM} Credential=(?P<key_id>[\w-]+)/(?P<scope>(?P<date>\d{{8}})/(?P<region>[a-z0-9-]+)"
+    r"/(?P<service>[a-z0-9-]+)/aws4_request), ?SignedHeaders=(?P<headers>[a-z0-9;-]+), "
+    r"?Signature=(?P<signature>[0-9a-f]{64})"
+)
+TIME = "%Y%m%dT%H%M%SZ"
+
+
+class AuthError(Enum):
+    """Code and HTTP status of an error at EC2, at S3, at other XML services and at JSON services."""
+
+    MISSING = (
+        ("MissingAuthenticationToken", 403),
+        ("AccessDenied", 403),
+        ("MissingAuthenticationToken", 403),
+        ("MissingAuthenticationTokenException", 400),
+    )
+    INCOMPLETE = (
+        ("IncompleteSignature", 400),
+        ("AuthorizationHeaderMalformed", 400),
+        ("IncompleteSignature", 400),
+        ("IncompleteSignatureException", 400),
+    )
+    WRONG = (
+        ("AuthFailure", 401),
+        ("SignatureDoesNotMatch", 403),
+        ("SignatureDoesNotMatch", 403),
+        ("InvalidSignatureException", 400),
+    )
+    LATE = (
+        ("RequestExpired", 400),
+        ("RequestTimeTooSkewed", 403),
+        ("SignatureDoesNotMatch", 403),
+        ("InvalidSignatureException", 400),
+    )
+    UNKNOWN_KEY = (
+        ("AuthFailure", 401),
+        ("InvalidAccessKeyId", 403),
+        ("InvalidClientTokenId", 403),
+        ("UnrecognizedClientException", 400),
+    )
+    TOKEN_EXPIRED = (
+        ("RequestExpired", 400),
+        ("ExpiredToken", 400),
+        ("ExpiredToken", 403),
+        ("ExpiredTokenException", 400),
+    )
+
+    def refuse(self, call: Call, message: str) -> Refusal:
+        """Return the error in the words of the call's service."""
+        ec2, s3, xml, json = self.value
+        others = json if call.is_json else xml
+        code, status = {"ec2": ec2, "s3": s3}.get(call.service, others)
+        return Refusal(code=code, message=message, status=status)
+
+
+class SignatureError(Exception):
+    """A signature is refused."""
+
+    def __init__(self, error: AuthError, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class SignatureVerifier:
+    """Verifies signatures and remembers those of changes, which are not accepted again. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._used: dict[str, datetime] = {}
+
+    def refusal(self, call: Call, environ: Mapping[str, Any], secret: str | None) -> Refusal | None:
+        """Return why a request is refused; None if its signature is right.
+
+        Args:
+            call: The call that was read from the request.
+            environ: The request as WSGI's environment, with the raw path and query in RAW_URI.
+            secret: The secret of the call's access key; None for an unknown key.
+        """
+        try:
+            self._verify(call, environ, secret)
+        except SignatureError as error:
+            return error.error.refuse(call, str(error))
+        return None
+
+    def _verify(self, call: Call, environ: Mapping[str, Any], secret: str | None) -> None:
+        authorization = environ.get("HTTP_AUTHORIZATION", "")
+        if not authorization:
+            raise SignatureError(
+                AuthError.MISSING, "The request is not signed: it has no Authorization header."
+            )
+        match = AUTHORIZATION.fullmatch(authorization)
+        signed_at = parse_time(environ.get("HTTP_X_AMZ_DATE", ""))
+        if match is None or signed_at is None or match["date"] != f"{signed_at:%Y%m%d}":
+            message = "The Authorization header must be an AWS4-HMAC-SHA256 signature, dated by X-Amz-Date."
+            raise SignatureError(AuthError.INCOMPLETE, message)
+        if secret is None:
+            raise SignatureError(AuthError.UNKNOWN_KEY, "The access key is not one of this local EC2.")
+        now = datetime.now(UTC)
+        if abs(now - signed_at) > WINDOW:
+            message = f"The request was signed at {signed_at:{TIME}}; it is {now:{TIME}} now."
+            raise SignatureError(AuthError.LATE, message)
+        names = match["headers"].split(";")
+        if unsigned := sorted(headers_to_sign(environ) - set(names)):
+            raise SignatureError(AuthError.WRONG, f"These headers are not signed: {', '.join(unsigned)}.")
+        canonical = _canonical_request(call, environ, names)
+        if canonical is None or not _is_right(match, environ["HTTP_X_AMZ_DATE"], canonical, secret):
+            message = "The signature does not match the request: check the secret access key."
+            raise SignatureError(AuthError.WRONG, message)
+        if not call.is_reading and not self._use(match["signature"], signed_at, now):
+            raise SignatureError(
+                AuthError.WRONG, "This very request was made before: sign it again to repeat it."
+            )
+
+    def _use(self, signature: str, signed_at: datetime, now: datetime) -> bool:
+        """Remember a signature until its time is over; False if it is used again later than it may be."""
+        with self._lock:
+            self._used = {used: ends for used, ends in self._used.items() if ends >= now}
+            is_new = signature not in self._used
+            self._used[signature] = signed_at + WINDOW
+            return is_new or now - signed_at <= REPEATABLE
+
+
+def parse_time(text: str) -> datetime | None:
+    """Return the time of X-Amz-Date; None for anything else."""
+    try:
+        return datetime.strptime(text, TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def headers_to_sign(environ: Mapping[str, Any]) -> set[str]:
+    """Return the names of headers that AWS wants signed: Host and all of X-Amz-*."""
+    names = (name[5:].lower().replace("_", "-") for name in environ if name.startswith("HTTP_X_AMZ_"))
+    return {"host", *names}
+
+
+def _canonical_request(call: Call, environ: Mapping[str, Any], names: list[str]) -> str | None:
+    """Return the text that was signed; None if a signed header is missing or the body's hash is wrong."""
+    payload = hashlib.sha256(call.body).hexdigest()
+    if environ.get("HTTP_X_AMZ_CONTENT_SHA256", payload) != payload:
+        return None
+    path, _, query = environ["RAW_URI"].partition("?")
+    # Every service but S3 encodes the path, as it is sent, once more.
+    return canonical_request(environ, names, path=quote(path, safe="/-_.~"), query=query, payload=payload)
+
+
+def canonical_request(
+    environ: Mapping[str, Any], names: list[str], *, path: str, query: str, payload: str
+) -> str | None:
+    """Return the canonical request of version 4; None if a signed header is missing.
+
+    Args:
+        environ: The request as WSGI's environment.
+        names: The names of the signed headers.
+        path: The path as it is signed.
+        query: The query as it was sent.
+        payload: The hash of the body, or the word that stands for it.
+    """
+    headers = {name: environ.get("HTTP_" + name.upper().replace("-", "_")) for name in names}
+    if None in headers.values():
+        return None
+    lines = "".join(f"{name}:{' '.join(str(value).split())}\n" for name, value in headers.items())
+    pairs = (part.partition("=") for part in query.split("&") if part)
+    encoded = sorted((_encode(unquote(name)), _encode(unquote(value))) for name, _, value in pairs)
+    canonical_query = "&".join(f"{name}={value}" for name, value in encoded)
+    return "\n".join((environ["REQUEST_METHOD"], path, canonical_query, lines, ";".join(names), payload))
+
+
+def _encode(text: str) -> str:
+    return quote(text, safe="-_.~")
+
+
+def _is_right(match: re.Match[str], time: str, canonical: str, secret: str) -> bool:
+    expected = sign_canonical(canonical, time=time, scope=match["scope"], secret=secret)
+    return hmac.compare_digest(expected, match["signature"])
+
+
+def sign_canonical(canonical: str, *, time: str, scope: str, secret: str) -> str:
+    """Return the signature of a canonical request, in hexadecimal digits."""
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    return sign(f"{ALGORITHM}\n{time}\n{scope}\n{digest}", scope=scope, secret=secret)
+
+
+def sign(text: str, *, scope: str, secret: str) -> str:
+    """Return the signature of a string to sign, in hexadecimal digits."""
+    key = f"AWS4{secret}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return hmac.digest(key, text.encode(), "sha256").hex()

@@ -1,0 +1,229 @@
+"""Capacity Reservations and Capacity Blocks of one site: what they hold, and who runs in them.
+
+Source: EC2 user guide, "Reserve compute capacity with EC2 On-Demand Capacity Reservations" and "Capacity
+Blocks for ML"; EC2 API reference, CapacityReservation.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from dlcloud.local.capacity.pools import Pool
+
+LINUX = "Linux/UNIX"
+BLOCK_ENDS_BEFORE_MINUTES = 30
+"""So long before the end of a Capacity Block EC2 begins to terminate its instances.
+Source: EC2 user guide, "Work with Capacity Blocks"."""
+
+
+class ReservedRecord(Protocol):
+    """An instance, as far as it can run in a reservation."""
+
+    @property
+    def instance_id(self) -> str:
+        """Its id."""
+
+    @property
+    def reservation_id(self) -> str:
+        """The reservation that it runs in; empty for none."""
+
+    def leave_reservation(self) -> None:
+        """Run on outside of the reservation."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Reservation:
+    """A Capacity Reservation, or a Capacity Block (`block`); `tags` returns those of now."""
+
+    reservation_id: str
+    account: str
+    region: str
+    zone: str
+    zone_id: str
+    instance_type: str
+    total: int
+    created_at: datetime
+    starts_at: datetime
+    ends_at: datetime | None = None
+    platform: str = LINUX
+    tenancy: str = "default"
+    targeted: bool = False
+    block: bool = False
+    placement_group_arn: str = ""
+    cancelled: bool = False
+    tags: Callable[[], Mapping[str, str]] = field(default=dict)
+
+    def state(self, now: datetime) -> str:
+        """Return EC2's word for the state."""
+        if self.cancelled:
+            return "cancelled"
+        if self.ends_at is not None and now >= self.ends_at:
+            return "expired"
+        return "active" if now >= self.starts_at else "scheduled"
+
+    def get_tags(self) -> list[dict[str, str]]:
+        """Return the tags in the form of moto's objects, for filters."""
+        return [{"key": key, "value": value} for key, value in self.tags().items()]
+
+    def describe(self, available: int, now: datetime) -> dict[str, Any]:
+        """Return the answer of DescribeCapacityReservations."""
+        arn = f"arn:aws:ec2:{self.region}:{self.account}:capacity-reservation/{self.reservation_id}"
+        answer: dict[str, Any] = {
+            "CapacityReservationId": self.reservation_id,
+            "CapacityReservationArn": arn,
+            "OwnerId": self.account,
+            "AvailabilityZone": self.zone,
+            "AvailabilityZoneId": self.zone_id,
+            "InstanceType": self.instance_type,
+            "InstancePlatform": self.platform,
+            "Tenancy": self.tenancy,
+            "TotalInstanceCount": 0 if self.cancelled else self.total,
+            "AvailableInstanceCount": available,
+            "EbsOptimized": False,
+            "EphemeralStorage": False,
+            "State": self.state(now),
+            "StartDate": self.starts_at,
+            "CreateDate": self.created_at,
+            "EndDateType": "unlimited" if self.ends_at is None else "limited",
+            "InstanceMatchCriteria": "targeted" if self.targeted else "open",
+            "ReservationType": "capacity-block" if self.block else "default",
+            "Tags": [{"Key": key, "Value": value} for key, value in self.tags().items()],
+        }
+        if self.ends_at is not None:
+            answer["EndDate"] = self.ends_at
+        if self.placement_group_arn:
+            answer["PlacementGroupArn"] = self.placement_group_arn
+        return answer
+
+
+class Reservations:
+    """The reservations of all regions. Methods may be called from any thread.
+
+    Args:
+        records: Returns the instances that take capacity.
+        now: The time.
+        minute_s: Returns how long a minute lasts.
+    """
+
+    def __init__(
+        self,
+        records: Callable[[], Iterable[ReservedRecord]],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        minute_s: Callable[[], float] = lambda: 60.0,
+    ) -> None:
+        self._records = records
+        self.now = now
+        self._minute_s = minute_s
+        self._lock = threading.Lock()
+        self._reservations: dict[str, Reservation] = {}
+
+    def add(self, reservation: Reservation) -> None:
+        with self._lock:
+            self._reservations[reservation.reservation_id] = reservation
+
+    def of_region(self, region: str) -> list[Reservation]:
+        """Return the reservations of a region, the oldest first."""
+        with self._lock:
+            every = list(self._reservations.values())
+        return [reservation for reservation in every if reservation.region == region]
+
+    def find(self, reservation_id: str, region: str) -> Reservation | None:
+        return next((one for one in self.of_region(region) if one.reservation_id == reservation_id), None)
+
+    def instances(self, reservation: Reservation) -> list[ReservedRecord]:
+        """Return the instances that run in a reservation."""
+        return [r for r in self._records() if r.reservation_id == reservation.reservation_id]
+
+    def available(self, reservation: Reservation) -> int:
+        """Return how many instances can still be launched into a reservation."""
+        now = self.now()
+        is_ending = reservation.block and now >= self.block_end(reservation)
+        if reservation.state(now) != "active" or is_ending:
+            return 0
+        return max(0, reservation.total - len(self.instances(reservation)))
+
+    def describe(self, reservation: Reservation) -> dict[str, Any]:
+        return reservation.describe(self.available(reservation), self.now())
+
+    def open_to(self, instance_type: str, zone: str, *, group_arn: str = "") -> list[Reservation]:
+        """Return the open reservations that an instance of a type runs in by itself, where there is room.
+
+        One that was made for a placement group takes instances of that group only.
+        """
+        with self._lock:
+            every = list(self._reservations.values())
+        return [
+            one
+            for one in every
+            if (one.instance_type, one.zone, one.tenancy, one.platform)
+            == (instance_type, zone, "default", LINUX)
+            and not one.targeted
+            and one.placement_group_arn == group_arn
+            and self.available(one)
+        ]
+
+    def idle(self) -> list[Pool]:
+        """Return a pool for each instance that a reservation keeps free."""
+        with self._lock:
+            every = list(self._reservations.values())
+        return [
+            Pool(instance_type=one.instance_type, zone=one.zone)
+            for one in every
+            for _ in range(self.available(one))
+        ]
+
+    def end(self, reservation: Reservation) -> None:
+        """Cancel a reservation; its instances run on outside of it."""
+        reservation.cancelled = True
+        for record in self.instances(reservation):
+            record.leave_reservation()
+
+    def block_end(self, block: Reservation) -> datetime:
+        """Return when EC2 begins to terminate the instances of a Capacity Block."""
+        end = block.ends_at or datetime.max.replace(tzinfo=UTC)
+        return end - timedelta(seconds=BLOCK_ENDS_BEFORE_MINUTES * self._minute_s())
+
+    def expire(self, reservation: Reservation) -> list[str]:
+        """Return the ids to terminate at the end of a block; those of another reservation just leave it."""
+        records = self.instances(reservation)
+        if reservation.block:
+            return [record.instance_id for record in records]
+        for record in records:
+            record.leave_reservation()
+        return []
+
+
+class ReservationEnds:
+    """Ends the instances of Capacity Blocks in time, and lets those of other reservations leave them.
+
+    Args:
+        reservations: Those of the site.
+        loop: Waits for the ends.
+        terminate: Terminates instances by their ids.
+    """
+
+    def __init__(
+        self,
+        reservations: Reservations,
+        loop: asyncio.AbstractEventLoop,
+        terminate: Callable[[list[str]], None],
+    ) -> None:
+        self._reservations = reservations
+        self._loop = loop
+        self._terminate = terminate
+
+    def schedule(self, reservation: Reservation) -> None:
+        """Wait for the end that a reservation has now, if it has any."""
+        end = reservation.ends_at
+        if end is None:
+            return
+        at = self._reservations.block_end(reservation) if reservation.block else end
+        delay_s = max(0.0, (at - self._reservations.now()).total_seconds())
+        self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, self._expire, reservation, end)
+
+    def _expire(self, reservation: Reservation, end: datetime) -> None:
+        if reservation.ends_at == end and not reservation.cancelled:  # else it was given another end
+            self._terminate(self._reservations.expire(reservation))

@@ -1,0 +1,397 @@
+"""All instances of one site: launched, stopped, interrupted and terminated, with nothing left behind."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from dlcloud.core.instance import InstanceState, Market
+from dlcloud.local.capacity.pools import Capacity
+from dlcloud.local.capacity.reservations import ReservationEnds, Reservations
+from dlcloud.local.capacity.spot_market import SpotMarket
+from dlcloud.local.ec2.names import share_names, write_ssh_config
+from dlcloud.local.ec2.record import InstanceRecord, StateReason
+from dlcloud.local.ec2.report import report_instance
+from dlcloud.local.instance.addresses import AddressPool, Listeners, has_many_addresses
+from dlcloud.local.instance.boots import BootFault, Boots, fail_boot
+from dlcloud.local.instance.image_copies import images_folder, make_image
+from dlcloud.local.instance.instance import LocalInstance
+from dlcloud.local.instance.isolation import UNISOLATED, Isolation, share_cache
+from dlcloud.local.instance.power import ShutdownTimer
+from dlcloud.local.instance.processes import end_all
+from dlcloud.local.site_files import SitePaths
+
+# Time between SIGTERM and SIGKILL for the programs of an instance that ends; on EC2, systemd waits longer.
+_GRACE_S = 5.0
+_NAMING_S = 0.2
+
+_END_REASONS = {BootFault.ENDS: StateReason.BOOT, BootFault.NO_KEY: StateReason.KEY}
+
+log = logging.getLogger(__name__)
+
+
+class NotRunningError(Exception):
+    """The instance exists and does not run."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """An instance in moto, and its processes and servers."""
+
+    record: InstanceRecord
+    instance: LocalInstance
+    fault: BootFault | None = None
+    boot: asyncio.Task[None] | None = None
+    power: ShutdownTimer
+    notice: asyncio.TimerHandle | None = None
+
+
+class Instances:
+    """The instances of one site. Public methods may be called from any thread.
+
+    Args:
+        paths: Where the instances' folders are.
+        isolation: What keeps instances from the machine.
+        interpreter: The Python of their programs.
+        loop: The event loop that runs the instances' servers.
+        boot_delay_s: How long an instance stays `pending`.
+        iam: Returns the metadata documents of an instance's id and profile.
+    """
+
+    def __init__(
+        self,
+        *,
+        paths: SitePaths,
+        isolation: Isolation,
+        interpreter: str,
+        loop: asyncio.AbstractEventLoop,
+        boot_delay_s: float,
+        iam: Callable[[str, Any], Mapping[str, str]],
+    ) -> None:
+        self.boot_delay_s = boot_delay_s
+        self.minute_s = 60.0
+        # False: each instance has a `~/.cache` of its own, as on EC2.
+        self.shares_cache = True
+        self.boots = Boots()
+        self.apt_lock_s = 0.0
+        self.machine = ""
+        self.reservations = Reservations(self._occupying, minute_s=lambda: self.minute_s)
+        end_block = partial(self.terminate, reason=StateReason.BLOCK)
+        self.reservation_ends = ReservationEnds(self.reservations, loop, end_block)
+        self.capacity = Capacity(
+            lambda: [*(record.pool for record in self._occupying()), *self.reservations.idle()]
+        )
+        self.spot_market = SpotMarket(
+            lambda: [r.pool for r in self._occupying() if r.market is Market.SPOT], self._interrupt_beyond
+        )
+        # Held from reading what is left of a pool until the launch into it.
+        self.launching = threading.Lock()
+        self._iam = iam
+        self.isolation = isolation
+        self._paths = paths
+        self._loop = loop
+        self._addresses = AddressPool(many=has_many_addresses(), instance_users=isolation.users)
+        self._interpreter = interpreter
+        self._entries: dict[str, _Entry] = {}
+        self._naming: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    def copy_to_image(self, instance_id: str, image: Any) -> None:  # noqa: ANN401 - moto's object
+        """Begin to copy an instance's folder to an image; see `make_image`."""
+        root, folder = self._entries[instance_id].instance.root, images_folder(self._paths) / image.id
+        self._submit(make_image(image, root, folder, delay_s=self.boot_delay_s))
+
+    def remove_image(self, image_id: str) -> None:
+        """Remove what an image was a copy of, if it is one of this site's."""
+        shutil.rmtree(images_folder(self._paths) / image_id, ignore_errors=True)
+
+    def launch(self, records: Sequence[InstanceRecord]) -> None:
+        """Boot instances that moto has made.
+
+        Raises:
+            OSError: There is no address for one of them, or the daemon is ending.
+        """
+        if self._closing:
+            raise OSError(errno.ESHUTDOWN, "the local cloud is ending")
+        entries = [self._create(record) for record in records]
+        self._entries |= {entry.record.instance_id: entry for entry in entries}
+        share_cache(self._paths.cache, self.isolation)
+        self._loop.call_soon_threadsafe(self._start_boots, entries)
+
+    def terminate(self, instance_ids: Iterable[str], reason: StateReason) -> None:
+        """Begin to terminate instances; unknown ids, and instances that end already, are ignored."""
+        ending = (InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED)
+        entries = [entry for entry in self._named(instance_ids) if entry.record.state not in ending]
+        for entry in entries:
+            entry.record.set_reason(reason)
+            entry.record.set_state(InstanceState.SHUTTING_DOWN)
+        self._submit(self._terminate(entries, reason))
+
+    def stop(self, instance_ids: Iterable[str], reason: StateReason) -> None:
+        """Begin to stop instances; their folders stay."""
+        entries = [entry for entry in self._named(instance_ids) if entry.record.is_booting_or_running]
+        for entry in entries:
+            entry.record.set_state(InstanceState.STOPPING)
+        self._submit(self._stop(entries, reason))
+
+    def start(self, instance_ids: Iterable[str]) -> None:
+        """Begin to start stopped instances, on new addresses."""
+        for entry in self._named(instance_ids):
+            if entry.record.state is InstanceState.STOPPED:
+                listeners = self._addresses.take()
+                entry.record.start()
+                entry.record.take_address(listeners)
+                self._loop.call_soon_threadsafe(self._start_again, entry, listeners)
+
+    def apply_security_groups(self) -> None:
+        """Let the rules of the security groups, as they are now, decide on new connections to port 22."""
+        for entry in self._all():
+            entry.instance.listeners.ssh.admit(entry.record.ssh_sources())
+
+    def interrupt(self, instance_id: str, *, grace_s: float, rebalance: bool) -> bool:
+        """Give an interruption notice and terminate after the grace; False if the instance does not run."""
+        entry = self._entries.get(instance_id)
+        if entry is None or not entry.record.is_booting_or_running:
+            return False
+        now = datetime.now(UTC)
+        if rebalance:
+            entry.instance.notices.rebalance_at = now
+        else:
+            entry.instance.notices.ends_at = now + timedelta(seconds=grace_s)
+            self._loop.call_soon_threadsafe(self._terminate_later, entry, grace_s)
+        return True
+
+    def zone(self, instance_id: str) -> str:
+        """Return the Availability Zone of an instance.
+
+        Raises:
+            KeyError: There is no such instance.
+        """
+        return self._entries[instance_id].record.pool.zone
+
+    def admit_key(self, instance_id: str, public_key: str, *, seconds: float) -> None:
+        """Accept a public key at an instance's SSH server for a while.
+
+        Raises:
+            KeyError: There is no such instance.
+            NotRunningError: It does not run.
+            ValueError: It is no public key.
+        """
+        entry = self._entries[instance_id]
+        state = entry.record.state
+        if state is not InstanceState.RUNNING or not entry.instance.admit_key(public_key, seconds=seconds):
+            raise NotRunningError(f"{instance_id} is {state}, not running")
+
+    def console(self, instance_id: str) -> str:
+        """Return the console output of an instance; empty if it is forgotten."""
+        entry = self._entries.get(instance_id)
+        return "" if entry is None else entry.instance.console()
+
+    def left(self, instance_type: str, zone: str | None, market: Market) -> int:
+        """Return how many more instances of a type fit, in one zone or in all together."""
+        left = self.capacity.left(instance_type, zone)
+        return min(left, self.spot_market.left(instance_type, zone)) if market is Market.SPOT else left
+
+    def _occupying(self) -> list[InstanceRecord]:
+        return [entry.record for entry in self._all() if entry.record.occupies_capacity]
+
+    def _interrupt_beyond(self, instance_type: str, zone: str | None, count: int, grace_s: float) -> None:
+        self.shrink_to_capacity(instance_type, zone, count, grace_s, markets=(Market.SPOT,))
+
+    def shrink_to_capacity(
+        self,
+        instance_type: str,
+        zone: str | None,
+        count: int,
+        grace_s: float,
+        *,
+        markets: Sequence[Market] = tuple(Market),
+    ) -> None:
+        """Interrupt the youngest spot instances of a type beyond a limit on the instances of some markets."""
+        records = [
+            entry.record
+            for entry in self._all()
+            if entry.record.occupies_capacity
+            and entry.instance.notices.ends_at is None
+            and entry.record.pool.instance_type == instance_type
+            and zone in (None, entry.record.pool.zone)
+            and entry.record.market in markets
+        ]
+        spot = [record for record in records if record.market is Market.SPOT]
+        spot.sort(key=lambda record: (record.launched_at, record.instance_id), reverse=True)
+        for record in spot[: max(0, len(records) - count)]:
+            self.interrupt(record.instance_id, grace_s=grace_s, rebalance=False)
+
+    def forget(self, before: datetime) -> set[str]:
+        """Drop the instances that were terminated before a moment; returns their ids."""
+        ended = {
+            entry.record.instance_id
+            for entry in self._all()
+            if entry.record.ended_at is not None and entry.record.ended_at < before
+        }
+        for instance_id in ended:
+            del self._entries[instance_id]
+        return ended
+
+    def report(self) -> list[dict[str, object]]:
+        """Return the instances as plain values, for the status page."""
+        living = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
+        return [report_instance(entry.record, entry.instance) for entry in living]
+
+    def running(self) -> list[tuple[str, Market]]:
+        """Return the type and market of each instance that counts against the account's quotas.
+
+        What a reservation holds counts, too. Source: EC2 user guide, "Capacity Reservation limitations".
+        """
+        idle = [(pool.instance_type, Market.ON_DEMAND) for pool in self.reservations.idle()]
+        return idle + [
+            (entry.record.pool.instance_type, entry.record.market)
+            for entry in self._all()
+            if entry.record.is_booting_or_running
+        ]
+
+    async def close(self) -> None:
+        """Refuse launches, and terminate every instance before returning."""
+        self._closing = True
+        entries = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
+        await self._terminate(entries, StateReason.USER)
+        await end_all([entry.instance.root for entry in self._all()], grace_s=0.0)
+
+    def _all(self) -> list[_Entry]:
+        return list(self._entries.values())
+
+    def _named(self, instance_ids: Iterable[str]) -> list[_Entry]:
+        return [self._entries[name] for name in instance_ids if name in self._entries]
+
+    def _create(self, record: InstanceRecord) -> _Entry:
+        instance_id = record.instance_id
+        listeners, fault = self._addresses.take(), self.boots.next_fault()
+        record.take_address(listeners)
+        identity, root = record.identity(), self._paths.instances / instance_id
+        instance = LocalInstance(
+            identity=identity,
+            root=root,
+            container=(UNISOLATED if self.machine else self.isolation).container(root, self._interpreter),
+            instance_users=self.isolation.users,
+            image=images_folder(self._paths) / identity.image_id,
+            cache=self._paths.cache if self.shares_cache else root / "home/.cache",
+            listeners=listeners,
+            interpreter=self._interpreter,
+            properties=record.metadata_documents,
+            iam=lambda: self._iam(instance_id, record.profile()),
+            minute_s=self.minute_s,
+            ssh_delay_s=self.boots.delay_s(record.pool.instance_type, fault),
+            apt_lock_s=self.apt_lock_s,
+            machine=self.machine,
+            power=lambda order: self._shutdown_timer(instance_id).obey(order),
+        )
+        shut_down = partial(self._shut_down, record)
+        timer = ShutdownTimer(instance=instance, loop=self._loop, shut_down=shut_down)
+        return _Entry(record=record, instance=instance, power=timer, fault=fault)
+
+    def _start_boots(self, entries: list[_Entry]) -> None:
+        for entry in entries:
+            name = f"boot {entry.record.instance_id}"
+            boot = fail_boot if entry.fault in _END_REASONS else entry.instance.boot
+            entry.boot = self._loop.create_task(self._boot(entry, boot), name=name)
+
+    def _start_again(self, entry: _Entry, listeners: Listeners) -> None:
+        booting = self._boot(entry, lambda: entry.instance.boot_again(listeners))
+        entry.boot = self._loop.create_task(booting, name=f"boot {entry.record.instance_id}")
+
+    async def _boot(self, entry: _Entry, boot: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Boot for at least the boot delay; a boot that fails terminates the instance, as on EC2."""
+        try:
+            await asyncio.gather(asyncio.sleep(self.boot_delay_s), boot())
+        except Exception:
+            log.exception("%s could not boot", entry.record.instance_id)
+            entry.boot = None
+            reason = _END_REASONS.get(entry.fault, StateReason.BOOT) if entry.fault else StateReason.BOOT
+            self.terminate([entry.record.instance_id], reason)
+            return
+        if entry.record.state is InstanceState.PENDING:
+            entry.record.set_state(InstanceState.RUNNING)
+            self._write_names_soon()
+            log.info("%s runs at %s", entry.record.instance_id, entry.instance.listeners.host)
+
+    async def _terminate(self, entries: list[_Entry], reason: StateReason) -> None:
+        if not entries:
+            return
+        await self._halt(entries)
+        await asyncio.gather(*(asyncio.to_thread(entry.instance.remove) for entry in entries))
+        # A session that was just starting may have slipped through; without its folder none can any more.
+        await end_all([entry.instance.root for entry in entries], grace_s=0.0)
+        for entry in entries:
+            if entry.record.state is not InstanceState.TERMINATED:
+                entry.record.terminate(reason)
+                self._write_names_soon()
+                log.info("%s is terminated: %s", entry.record.instance_id, reason.value[0])
+
+    def _write_names_soon(self) -> None:
+        """Write the SSH configuration once for all instances that begin or end about now."""
+        if self._naming is None or self._naming.when() < self._loop.time():
+            self._naming = self._loop.call_later(_NAMING_S, self._write_names)
+
+    def _write_names(self) -> None:
+        entries = [entry for entry in self._all() if entry.record.state is InstanceState.RUNNING]
+        running = [(entry.record, entry.instance) for entry in entries]
+        write_ssh_config(self._paths.ssh_config, running)
+        share_names(running)
+
+    async def _stop(self, entries: list[_Entry], reason: StateReason) -> None:
+        await self._halt(entries)
+        for entry in entries:
+            if entry.record.state is InstanceState.STOPPING:
+                entry.record.stop(reason)
+
+    async def _halt(self, entries: list[_Entry]) -> None:
+        """End the SSH server and the programs at once, as systemd does, then what started meanwhile."""
+        roots = [entry.instance.root for entry in entries]
+        await asyncio.gather(*(self._end_logins(entry) for entry in entries))
+        await end_all(roots, grace_s=_GRACE_S)
+        await asyncio.gather(*(entry.instance.close() for entry in entries))
+        await end_all(roots, grace_s=0.0)
+
+    async def _end_logins(self, entry: _Entry) -> None:
+        entry.power.cancel()
+        if entry.notice is not None:
+            entry.notice.cancel()
+        if entry.boot is not None and not entry.boot.done():
+            entry.boot.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await entry.boot
+        await entry.instance.end_logins()
+
+    def _terminate_later(self, entry: _Entry, grace_s: float) -> None:
+        if entry.notice is not None:
+            entry.notice.cancel()
+        instance_ids = [entry.record.instance_id]
+        entry.notice = self._loop.call_later(grace_s, self.terminate, instance_ids, StateReason.SPOT)
+
+    def _shutdown_timer(self, instance_id: str) -> ShutdownTimer:
+        return self._entries[instance_id].power
+
+    def _shut_down(self, record: InstanceRecord) -> None:
+        change = self.terminate if record.terminates_at_shutdown else self.stop
+        change([record.instance_id], StateReason.ITSELF)
+
+    def _submit(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on the loop without waiting for it; log its exception."""
+        if self._closing:
+            work.close()
+            return
+        asyncio.run_coroutine_threadsafe(work, self._loop).add_done_callback(_log_failure)
+
+
+def _log_failure(done: "Future[None]") -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        log.error("an instance could not be brought down", exc_info=error)

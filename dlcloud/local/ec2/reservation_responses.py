@@ -1,0 +1,286 @@
+"""The EC2 actions of Capacity Reservations and Capacity Blocks. Importing this imports moto.
+
+Source: EC2 API reference, CreateCapacityReservation and the actions beside it; EC2 user guide, "Capacity
+Blocks for ML". Blocks of any type and of any whole number of hours are offered here, which EC2 does not do.
+"""
+
+import base64
+import json
+import secrets
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from moto.core.responses import ActionResult
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
+
+from dlcloud.core.instance import Market
+from dlcloud.local.capacity.pools import OVER_QUOTA, VcpuQuotas
+from dlcloud.local.capacity.reservations import LINUX, Reservation
+from dlcloud.local.ec2.connect_endpoints import ConnectEndpointResponses
+from dlcloud.local.ec2.launch_checks import refuse
+from dlcloud.local.ec2.reservation_choice import find_reservation
+from dlcloud.local.ec2.services import on_demand_price
+
+MOST = 1000
+"""Source: boto/boto3, issue 2962."""
+KIND, PREFIX = "capacity-reservation", "cr"
+EC2_RESOURCE_TO_PREFIX[KIND] = PREFIX
+EC2_PREFIX_TO_RESOURCE[PREFIX] = KIND
+_FILTERS = {
+    "availability-zone": "zone",
+    "availability-zone-id": "zone_id",
+    "instance-match-criteria": "match_criteria",
+    "instance-platform": "platform",
+    "instance-type": "instance_type",
+    "owner-id": "account",
+    "placement-group-arn": "placement_group_arn",
+    "state": "shown_state",
+    "tenancy": "tenancy",
+}
+_HOURS_A_DAY = 24
+
+
+class ReservationResponses(ConnectEndpointResponses):
+    """The answers on reservations; bound to one site by a subclass."""
+
+    quotas: ClassVar[VcpuQuotas]
+
+    def create_capacity_reservation(self) -> ActionResult:
+        """Reserve capacity of a type in a zone; it takes from what there is, and from the quota."""
+        count = self._count()
+        zone = self._zone_of_request()
+        instance_type, platform = self._type(), str(self.params.get("InstancePlatform") or "")
+        if platform == "":
+            raise refuse("MissingParameter", "The request must contain the parameter instancePlatform")
+        ends_at = self._end_date()
+        self.error_on_dryrun()
+        with self.instances.launching:
+            self._take(instance_type, zone, count)
+            reservation = self._add(
+                zone=zone,
+                instance_type=instance_type,
+                total=count,
+                ends_at=ends_at,
+                platform=platform,
+                tenancy=str(self.params.get("Tenancy") or "default"),
+                targeted=self.params.get("InstanceMatchCriteria") == "targeted",
+                placement_group_arn=str(self.params.get("PlacementGroupArn") or ""),
+            )
+        return ActionResult({"CapacityReservation": self.instances.reservations.describe(reservation)})
+
+    def describe_capacity_reservations(self) -> ActionResult:
+        """Return the reservations that pass every filter."""
+        self.error_on_dryrun()
+        reservations = self.instances.reservations
+        ids = self.params.get("CapacityReservationIds") or []
+        named = [find_reservation(name, reservations, self.region) for name in ids]
+        passes = self.condition(_FILTERS)
+        now = reservations.now()
+        shown = [
+            one
+            for one in named or reservations.of_region(self.region)
+            if passes(_Filtered(one, one.state(now)))
+        ]
+        return ActionResult({"CapacityReservations": [reservations.describe(one) for one in shown]})
+
+    def modify_capacity_reservation(self) -> ActionResult:
+        """Change how many instances a reservation holds, and when it ends."""
+        reservations = self.instances.reservations
+        reservation = self._named()
+        used = len(reservations.instances(reservation))
+        if reservation.block:
+            # [from memory]: EC2's code; its text is another.
+            raise refuse("InvalidCapacityReservationState", "A Capacity Block cannot be modified.")
+        count = self._count(reservation.total)
+        if count < used:
+            # [from memory]: EC2's code; its text is another.
+            message = f"The new instance count {count} is less than the {used} instances that run in it."
+            raise refuse("InvalidParameterValue", message)
+        type_changed = self.params.get("EndDateType")
+        ends_at = self._end_date() if type_changed or self.params.get("EndDate") else reservation.ends_at
+        self.error_on_dryrun()
+        with self.instances.launching:
+            if count > reservation.total:
+                self._take(reservation.instance_type, reservation.zone, count - reservation.total)
+            reservation.total, reservation.ends_at = count, ends_at
+        if self.params.get("InstanceMatchCriteria"):
+            reservation.targeted = self.params["InstanceMatchCriteria"] == "targeted"
+        self.instances.reservation_ends.schedule(reservation)
+        return ActionResult({"Return": True})
+
+    def cancel_capacity_reservation(self) -> ActionResult:
+        """Cancel a reservation; the instances in it run on, as on-demand ones."""
+        reservation = self._named()
+        if reservation.block:
+            # [from memory]: EC2's code; its text is another.
+            raise refuse("InvalidCapacityReservationState", "A Capacity Block cannot be cancelled.")
+        self.error_on_dryrun()
+        self.instances.reservations.end(reservation)
+        return ActionResult({"Return": True})
+
+    def get_capacity_reservation_usage(self) -> ActionResult:
+        """Return how much of a reservation is used, here by the one account that there is."""
+        self.error_on_dryrun()
+        reservation = self._named(any_state=True)
+        shown = self.instances.reservations.describe(reservation)
+        used = len(self.instances.reservations.instances(reservation))
+        keys = (
+            "CapacityReservationId",
+            "InstanceType",
+            "TotalInstanceCount",
+            "AvailableInstanceCount",
+            "State",
+        )
+        usages = [{"AccountId": self.current_account, "UsedInstanceCount": used}]
+        return ActionResult({**{key: shown[key] for key in keys}, "InstanceUsages": usages})
+
+    def describe_capacity_block_offerings(self) -> ActionResult:
+        """Offer a Capacity Block of what is asked for, from now on or from the date that is named."""
+        self.error_on_dryrun()
+        hours = int(self.params.get("CapacityDurationHours") or _HOURS_A_DAY)
+        name, count = self._type(), self._count(1)
+        zones = sorted(self.offered(name))
+        start = _date(self.params.get("StartDateRange")) or self.instances.reservations.now()
+        price = on_demand_price(self.catalog, name, self.region)
+        if not zones or hours < 1:
+            return ActionResult({"CapacityBlockOfferings": []})
+        end = start + timedelta(seconds=hours * 60 * self.instances.minute_s)
+        content = {"type": name, "count": count, "zone": zones[0]}
+        content |= {"start": start.isoformat(), "end": end.isoformat()}
+        code = base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+        offering = {
+            "CapacityBlockOfferingId": f"cb-{code}",
+            "InstanceType": name,
+            "AvailabilityZone": zones[0],
+            "InstanceCount": count,
+            "StartDate": start,
+            "EndDate": end,
+            "CapacityBlockDurationHours": hours,
+            "UpfrontFee": str(price.hourly_usd * count * hours if price else 0),
+            "CurrencyCode": "USD",
+            "Tenancy": "default",
+        }
+        return ActionResult({"CapacityBlockOfferings": [offering]})
+
+    def purchase_capacity_block(self) -> ActionResult:
+        """Make the Capacity Block of an offering: a reservation that is targeted and ends."""
+        code = str(self.params.get("CapacityBlockOfferingId") or "").removeprefix("cb-")
+        try:
+            content = json.loads(base64.urlsafe_b64decode(code + "=" * (-len(code) % 4)))
+        except ValueError as error:
+            # [from memory]: EC2's code; its text is another.
+            message = "The Capacity Block offering does not exist."
+            raise refuse("InvalidCapacityBlockOfferingId.NotFound", message) from error
+        self.error_on_dryrun()
+        with self.instances.launching:
+            self._take(content["type"], content["zone"], content["count"])
+            block = self._add(
+                zone=content["zone"],
+                instance_type=content["type"],
+                total=content["count"],
+                starts_at=datetime.fromisoformat(content["start"]),
+                ends_at=datetime.fromisoformat(content["end"]),
+                platform=str(self.params.get("InstancePlatform") or LINUX),
+                targeted=True,
+                block=True,
+            )
+        return ActionResult({"CapacityReservation": self.instances.reservations.describe(block)})
+
+    def _add(self, **properties: Any) -> Reservation:  # noqa: ANN401 - those of a Reservation
+        """Make a reservation of the request's tags."""
+        reservations, backend = self.instances.reservations, self.ec2_backend
+        name = f"cr-{secrets.token_hex(8)}{secrets.choice('0123456789abcdef')}"
+        now = reservations.now()
+        zone_ids = {zone.name: zone.zone_id for zone in backend.describe_availability_zones()}
+        reservation = Reservation(
+            reservation_id=name,
+            account=self.current_account,
+            region=self.region,
+            zone_id=str(zone_ids.get(properties["zone"], "")),
+            created_at=now,
+            tags=lambda: backend.tags.get(name, {}),
+            **{"starts_at": now, **properties},
+        )
+        specified = self.params.get("TagSpecifications") or ()
+        tags = {tag["Key"]: tag.get("Value", "") for entry in specified for tag in entry.get("Tags") or ()}
+        if tags:
+            backend.create_tags([name], tags)
+        reservations.add(reservation)
+        self.instances.reservation_ends.schedule(reservation)
+        return reservation
+
+    def _named(self, *, any_state: bool = False) -> Reservation:
+        reservations = self.instances.reservations
+        name = str(self.params.get("CapacityReservationId"))
+        reservation = find_reservation(name, reservations, self.region)
+        if not any_state and reservation.state(reservations.now()) not in {"active", "scheduled"}:
+            # [from memory]: EC2's code; its text is another.
+            message = f"The capacity reservation '{name}' is not active."
+            raise refuse("InvalidCapacityReservationState", message)
+        return reservation
+
+    def _count(self, default: int = 0) -> int:
+        count = int(self.params.get("InstanceCount") or default)
+        if not 1 <= count <= MOST:
+            message = f"{count} is an invalid value for InstanceCount. It must be between 1 and {MOST}."
+            raise refuse("InvalidParameterValue", message)
+        return count
+
+    def _type(self) -> str:
+        name = str(self.params.get("InstanceType") or "")
+        if name not in INSTANCE_TYPES:
+            raise refuse("InvalidInstanceType", f"The instance type {name} does not exist.")
+        return name
+
+    def _zone_of_request(self) -> str:
+        zones = {zone.name: zone.zone_id for zone in self.ec2_backend.describe_availability_zones()}
+        by_id = {zone_id: name for name, zone_id in zones.items()}
+        zone = str(
+            self.params.get("AvailabilityZone") or by_id.get(self.params.get("AvailabilityZoneId"), "")
+        )
+        if zone not in zones:
+            raise refuse("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
+        if zone not in self.offered(self._type()):
+            raise refuse("Unsupported", f"The instance type {self._type()} is not offered in {zone}.")
+        return zone
+
+    def _end_date(self) -> datetime | None:
+        ends_at = _date(self.params.get("EndDate"))
+        if (self.params.get("EndDateType") == "limited") != (ends_at is not None):
+            # [from memory]: EC2's code; its text is another.
+            raise refuse("InvalidParameterCombination", "EndDate and EndDateType limited belong together.")
+        if ends_at is not None and ends_at <= self.instances.reservations.now():
+            raise refuse("InvalidParameterValue", "EndDate must be in the future.")
+        return ends_at
+
+    def _take(self, instance_type: str, zone: str, count: int) -> None:
+        """Refuse more than the zone or the quota has; a reservation counts as if its instances ran.
+
+        Source: EC2 user guide, "Capacity Reservation limitations".
+        """
+        if self.quotas.instances_left(instance_type, Market.ON_DEMAND) < count:
+            raise refuse(OVER_QUOTA[Market.ON_DEMAND], "The reservation exceeds your current vCPU limit.")
+        if self.instances.left(instance_type, zone, Market.ON_DEMAND) < count:
+            message = f"There is not enough capacity of {instance_type} in {zone} for {count} instances."
+            raise refuse("InsufficientInstanceCapacity", message)
+
+
+class _Filtered:
+    """A reservation as filters see it."""
+
+    def __init__(self, reservation: Reservation, state: str) -> None:
+        self._reservation = reservation
+        self.shown_state = state
+        self.match_criteria = "targeted" if reservation.targeted else "open"
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of the reservation
+        return getattr(self._reservation, name)
+
+
+def _date(value: object) -> datetime | None:
+    """Return a time of the request, which moto may have parsed already."""
+    if not value:
+        return None
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    return moment if moment.tzinfo else moment.astimezone()

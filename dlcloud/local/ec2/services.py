@@ -1,0 +1,160 @@
+"""Answers of the services that moto lacks: the price list, the vCPU quotas and EC2 Instance Connect."""
+
+import json
+import uuid
+import zlib
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.core.cluster import DEFAULT_REGION
+from dlcloud.core.instance import InstanceType, Market, Price
+from dlcloud.core.quota import CODES
+from dlcloud.local.capacity.pools import DEFAULT_VCPUS
+from dlcloud.local.ec2.instances import Instances, NotRunningError
+
+_CENT_OF_A_CENT = Decimal("0.0001")
+_CONNECT_KEY_S = 60.0
+
+
+class ServiceError(Exception):
+    """The service refuses a request; carries its error code and a message."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def on_demand_price(catalog: Catalog, instance_type: str, region: str) -> Price | None:
+    """Return the hourly price; a region that the catalog has no prices of is quoted at Virginia's."""
+    return catalog.on_demand_price(instance_type, region) or catalog.on_demand_price(
+        instance_type, DEFAULT_REGION
+    )
+
+
+def spot_usd(
+    catalog: Catalog, instance_type: str, zone: str, instances: Instances | None = None
+) -> Decimal | None:
+    """Return an hourly spot price: that of a trace, else 30 to 45 % of on-demand, by zone, always the same.
+
+    The catalog has no spot prices: these rehearse choosing by price and are no market data.
+    """
+    traced = None if instances is None else instances.spot_market.price(instance_type, zone)
+    if traced is not None:
+        return traced
+    price = on_demand_price(catalog, instance_type, zone[:-1])
+    if price is None:
+        return None
+    share = Decimal(30 + zlib.crc32(f"{instance_type}/{zone}".encode()) % 16) / 100
+    return (price.hourly_usd * share).quantize(_CENT_OF_A_CENT)
+
+
+def answer_pricing(action: str, request: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """Answer GetProducts for AmazonEC2 by instance type and region, with the catalog's prices.
+
+    Raises:
+        ServiceError: It is another action or service.
+    """
+    if action != "GetProducts" or request.get("ServiceCode") != "AmazonEC2":
+        raise ServiceError("NotFoundException", "The local price list knows GetProducts of AmazonEC2.")
+    filters = {term["Field"]: term["Value"] for term in request.get("Filters", [])}
+    region = filters.get("regionCode", DEFAULT_REGION)
+    name = filters.get("instanceType")
+    types = list(catalog) if name is None else [catalog.hardware(name)]
+    products = [_product(hardware, region, catalog) for hardware in types if hardware]
+    matching = [product for product in products if product and _matches(product, filters)]
+    return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(product) for product in matching]}
+
+
+def answer_quotas(action: str, request: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+    """Answer GetServiceQuota, ListServiceQuotas and the defaults of either; `limits` are vCPUs by code.
+
+    Raises:
+        ServiceError: It is another action, service or quota.
+    """
+    default = action.endswith(("AWSDefaultServiceQuota", "AWSDefaultServiceQuotas"))
+    quotas = {
+        code: _quota(code, family, market, DEFAULT_VCPUS if default else limits[code])
+        for (family, market), code in CODES.items()
+    }
+    if request.get("ServiceCode") == "ec2":
+        if action in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):
+            return {"Quotas": list(quotas.values())}
+        code = request.get("QuotaCode")
+        if action in ("GetServiceQuota", "GetAWSDefaultServiceQuota") and code in quotas:
+            return {"Quota": quotas[code]}
+    raise ServiceError("NoSuchResourceException", "The local cloud has the vCPU quotas of ec2.")
+
+
+def answer_instance_connect(action: str, request: Mapping[str, Any], instances: Instances) -> dict[str, Any]:
+    """Answer SendSSHPublicKey: the key may log in for a minute, under any user name.
+
+    Source: EC2 Instance Connect API reference, SendSSHPublicKey.
+
+    Raises:
+        ServiceError: The instance does not exist, does not run or is in another zone; or the key is none.
+    """
+    if action != "SendSSHPublicKey":
+        raise ServiceError("InvalidArgsException", f"The local cloud does not answer {action}.")
+    instance_id, key = str(request.get("InstanceId") or ""), str(request.get("SSHPublicKey") or "")
+    try:
+        zone = instances.zone(instance_id)
+        if request.get("AvailabilityZone") not in (None, zone):
+            raise ServiceError("InvalidArgsException", f"{instance_id} is not in this zone.")
+        instances.admit_key(instance_id, key, seconds=_CONNECT_KEY_S)
+    except LookupError as error:
+        raise ServiceError("EC2InstanceNotFoundException", f"There is no instance {instance_id}.") from error
+    except NotRunningError as error:
+        raise ServiceError("EC2InstanceStateInvalidException", str(error)) from error
+    except ValueError as error:
+        raise ServiceError("InvalidArgsException", str(error)) from error
+    return {"RequestId": str(uuid.uuid4()), "Success": True}
+
+
+def _product(hardware: InstanceType, region: str, catalog: Catalog) -> dict[str, Any] | None:
+    price = on_demand_price(catalog, hardware.name, region)
+    if price is None:
+        return None
+    attributes = {
+        "instanceType": hardware.name,
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+        "vcpu": str(hardware.vcpus),
+        "memory": f"{hardware.memory_gib:g} GiB",
+        "gpu": str(hardware.gpu.count if hardware.gpu else 0),
+    }
+    dimension = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price.hourly_usd:.10f}"}}
+    term = {
+        "effectiveDate": f"{price.as_of:%Y-%m-%dT%H:%M:%SZ}",
+        "priceDimensions": {f"{hardware.name}.hour": dimension},
+    }
+    product = {"sku": hardware.name, "productFamily": "Compute Instance", "attributes": attributes}
+    return {
+        "product": product,
+        "serviceCode": "AmazonEC2",
+        "terms": {"OnDemand": {f"{hardware.name}.on-demand": term}},
+    }
+
+
+def _matches(product: dict[str, Any], filters: Mapping[str, str]) -> bool:
+    attributes = product["product"]["attributes"]
+    return all(attributes.get(field, value).lower() == value.lower() for field, value in filters.items())
+
+
+def _quota(code: str, family: str, market: Market, vcpus: int) -> dict[str, Any]:
+    spot, on_demand = f"All {family} Spot Instance Requests", f"Running On-Demand {family} instances"
+    return {
+        "ServiceCode": "ec2",
+        "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
+        "QuotaCode": code,
+        "QuotaName": spot if market is Market.SPOT else on_demand,
+        "Value": float(vcpus),
+        "Unit": "None",
+        "Adjustable": True,
+        "GlobalQuota": False,
+    }

@@ -1,0 +1,209 @@
+"""Run the programs of one instance: in its namespaces, as the instances' user, or as the daemon's."""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import struct
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dlcloud.local.instance.hosts import write_hosts
+from dlcloud.local.instance.processes import UMASK, start_process
+from dlcloud.local.instance.rootfs import RootFs, give
+
+_PROGRAM = Path(__file__).with_name("container_init.py")
+# Source: include/uapi/asm-generic/ioctls.h.
+_UNLOCK_TERMINAL, _OPEN_PEER = 0x40045431, 0x5441
+# For programs that treat root as no login of EC2 is treated: they refuse, warn, or restore owners.
+_ROOT_VARIABLES = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+    "TAR_OPTIONS": "--no-same-owner",
+}
+_KEEP_IDS = "--preserve-credentials"
+_CHANGE_FOLDER = 'cd "$0" && exec "$@"'
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True, eq=False)
+class Container:
+    """What separates the programs of an instance from the machine.
+
+    Args:
+        root: The instance's folder.
+        interpreter: The Python that builds the namespaces.
+        owner: The user id of its programs, as the daemon sees it.
+        ids: The number of user ids from `owner` on that they may take.
+        rootfs: What they see of the machine; None if they have no namespaces.
+        on_end: Called when the namespaces end by themselves, as by reboot(2).
+    """
+
+    root: Path
+    interpreter: str
+    owner: int
+    ids: int = 1
+    rootfs: RootFs | None = None
+    on_end: Callable[[], None] | None = None
+    _pid: int = 0
+    _process: asyncio.subprocess.Process | None = None
+    _watch: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def base(self) -> Path:
+        """Return the folder that stands for the root of the instance, as its programs see it."""
+        return self.root if self.rootfs is None else Path("/")
+
+    def create_folders(self) -> None:
+        """Make the folders that its programs need, before the first of them runs."""
+        self.root.chmod(0o711)  # the folders above let only the daemon's user in, or lie elsewhere
+        if self.rootfs is not None:
+            self.rootfs.create_folders(self.root)
+
+    def write_hosts(self, lines: Sequence[str]) -> None:
+        """Let names of instances resolve, where its programs have an /etc/hosts of their own."""
+        if self.rootfs is not None:
+            write_hosts(self.rootfs.hosts_file(self.root), lines)
+
+    def give_folders(self) -> None:
+        """Hand what the image has written over to the instance's user; `bin` and `lib` stay the daemon's."""
+        for path in self.root.iterdir():
+            if path.name in ("bin", "lib"):
+                path.chmod(0o755)
+            else:
+                give(path, self.owner)
+
+    async def start(self, hostname: str) -> None:
+        """Make the namespaces, with a host name of their own.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        if self.rootfs is None:
+            return
+        plan = await asyncio.to_thread(self._plan, self.rootfs) | {"hostname": hostname}
+        reader, writer = os.pipe()
+        with os.fdopen(reader, encoding="utf-8", errors="replace") as answers:
+            with os.fdopen(writer, "wb") as output:
+                self._process = await self._unshare(output)
+            await _send(self._process, json.dumps(plan).encode())
+            answer = (await asyncio.to_thread(answers.readline)).strip()
+        if not answer.isdigit():
+            raise OSError(answer or "unshare failed")
+        self._pid = int(answer)
+        self._watch = asyncio.create_task(self._await_end(self._process))
+
+    async def _unshare(self, output: BinaryIO) -> asyncio.subprocess.Process:
+        return await start_process(
+            *_unshare_command(),
+            self.interpreter,
+            *("-I", "-S", str(_PROGRAM)),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={"PATH": _SYSTEM_PATH},
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def _plan(self, rootfs: RootFs) -> dict[str, Any]:
+        return {
+            "tree": str(rootfs.tree),
+            "source": str(self.root / "rootfs"),
+            "owner": rootfs.owner,
+            "ids": self.ids,
+            "steps": rootfs.steps(self.root),
+        }
+
+    async def _await_end(self, process: asyncio.subprocess.Process) -> None:
+        await process.wait()
+        if self.on_end is not None:
+            self.on_end()
+
+    async def stop(self) -> None:
+        """Kill every program and drop the namespaces with their mounts."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                # unshare waits for the first process, and that one's end for those of all others.
+                os.kill(self._pid or self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        self._process, self._pid = None, 0
+
+    async def spawn(
+        self,
+        argv: list[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        has_terminal: bool = False,
+    ) -> asyncio.subprocess.Process:
+        """Start a program in the instance's home; one with a terminal makes its session itself.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        variables = env if self.rootfs is None else {**_ROOT_VARIABLES, **env}
+        options: dict[str, Any] = {"env": variables, "stdin": stdin, "stdout": stdout, "stderr": stderr}
+        options |= {"umask": UMASK, "start_new_session": not has_terminal}
+        if self.rootfs is not None:
+            return await start_process(*self._enter_command(), *argv, cwd="/", **options)
+        if self.owner != os.getuid():
+            options |= {"user": self.owner, "group": self.owner, "extra_groups": []}
+        return await start_process(*argv, cwd=self.root / "home", **options)
+
+    def _enter_command(self) -> tuple[str, ...]:
+        """Return the words that run a program in the namespaces, in the instance's home.
+
+        Without root, the user namespace that owns the others comes first.
+
+        Raises:
+            OSError: They have ended.
+        """
+        if self._process is None or not self._pid:
+            raise OSError("the instance's namespaces have ended")
+        spaces = ("--user", "--mount", "--pid", "--uts", "--ipc")
+        enter: tuple[str, ...] = ("nsenter", "--target", str(self._pid), *spaces)
+        if os.getuid() != 0:
+            owner = f"--user=/proc/{self._process.pid}/ns/user"
+            enter = ("nsenter", owner, _KEEP_IDS, *enter, _KEEP_IDS)
+        return (*enter, "/bin/sh", "-c", _CHANGE_FOLDER, str(self.root / "home"))
+
+    def open_terminal(self) -> tuple[int, int]:
+        """Return both ends of a new terminal, one of the instance's own where it has namespaces."""
+        if self.rootfs is None:
+            master, slave = os.openpty()
+        else:
+            master = os.open(f"/proc/{self._pid}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY)
+            fcntl.ioctl(master, _UNLOCK_TERMINAL, struct.pack("i", 0))
+            slave = fcntl.ioctl(master, _OPEN_PEER, os.O_RDWR | os.O_NOCTTY)
+        if self.owner != os.getuid():
+            os.fchown(slave, self.owner, self.owner)
+        return master, slave
+
+
+async def _send(process: asyncio.subprocess.Process, content: bytes) -> None:
+    """Write all of a process's standard input."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):  # it has ended, and its output says why
+            process.stdin.write(content)
+            await process.stdin.drain()
+        process.stdin.close()
+
+
+def _unshare_command() -> tuple[str, ...]:
+    """Return the command that makes namespaces which end with the daemon, whatever ends it."""
+    users = () if os.getuid() == 0 else ("--user", "--map-root-user")
+    return ("setpriv", "--pdeathsig", "KILL", "unshare", *users, "--mount", "--pid", "--fork", "--kill-child")

@@ -1,0 +1,369 @@
+"""One instance: its folder, its boot, its SSH server and its metadata service."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+import asyncssh
+
+from dlcloud.local.instance.addresses import Listeners
+from dlcloud.local.instance.cloudinit import WRITE_FILES, describe_files, read_user_data, root_key
+from dlcloud.local.instance.console import read_console
+from dlcloud.local.instance.container import Container
+from dlcloud.local.instance.hosts import hosts_line
+from dlcloud.local.instance.identity import Identity, Notices
+from dlcloud.local.instance.image_copies import restore
+from dlcloud.local.instance.images import default_user
+from dlcloud.local.instance.leftovers import remove_root
+from dlcloud.local.instance.metadata import MetadataService
+from dlcloud.local.instance.processes import instance_environment, shell_path
+from dlcloud.local.instance.shims import write_shims
+from dlcloud.local.instance.sshd import SshServer
+from dlcloud.system.files import write_file
+
+_T = TypeVar("_T")
+_FOLDERS = (
+    *("home/.ssh", "root/.ssh", "bin", "etc/ssh", "lib", "run/cloud-init", "tmp"),
+    *("var/lib/dlcloud", "var/log"),
+)
+_PER_BOOT = "var/lib/cloud/scripts/per-boot"
+# A login shell reads /etc/profile, which sets a PATH of its own: put the shims in front again.
+_PROFILE = 'PATH="$DLCLOUD_ROOT/bin:$PATH"\nexport PATH\n'
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True, eq=False)
+class LocalInstance:
+    """The folder, the processes and the servers of an instance.
+
+    Args:
+        identity: Its properties.
+        root: Its folder, made at boot and removed at the end; `bin` and `lib` are read-only to its programs.
+        container: Runs its programs.
+        instance_users: The user ids of instances' programs.
+        image: The folder that its image is a copy of; missing for those that the local EC2 comes with.
+        cache: The folder that all instances share as `~/.cache`, or one of its own there.
+        listeners: Its bound sockets.
+        interpreter: The Python of its programs.
+        properties: Returns its metadata documents by path, as they are now.
+        iam: Returns its role's metadata documents by path.
+        power: Carries out an order of its shutdown program.
+        minute_s: Length of a minute of its timers; less than 60 rehearses long waits.
+        ssh_delay_s: How long SSH does not answer while everything else is up; infinite: never.
+        apt_lock_s: How long a job of the image holds apt's locks at first boot.
+        machine: A command that boots a virtual machine in place of the processes here; empty for none.
+    """
+
+    identity: Identity
+    root: Path
+    container: Container
+    instance_users: range
+    image: Path
+    cache: Path
+    listeners: Listeners
+    interpreter: str
+    properties: Callable[[], Mapping[str, str]]
+    iam: Callable[[], Mapping[str, str]]
+    power: Callable[[str], None]
+    minute_s: float = 60.0
+    ssh_delay_s: float = 0.0
+    apt_lock_s: float = 0.0
+    machine: str = ""
+    notices: Notices = field(default_factory=Notices)
+
+    def __post_init__(self) -> None:
+        self._user_data = read_user_data(self.identity.user_data)
+        self._user = default_user(self.identity.image_id)
+        self._secret = secrets.token_hex(16)
+        self._metadata = MetadataService(
+            documents=self._documents,
+            power=self.power,
+            secret=self._secret,
+            instance_users=self.instance_users,
+        )
+        self.container.on_end = lambda: self.power("0")
+        self._ssh: SshServer | None = None
+        self._last_stage: asyncio.Task[object] | None = None
+        self.public_host_key = ""
+        self._booted_at: datetime | None = None
+        self._console = ""
+        self._writing: asyncio.Future[object] | None = None
+
+    @property
+    def _env(self) -> dict[str, str]:
+        url = f"http://{self.listeners.host}:{self.listeners.metadata_port}"
+        return instance_environment(
+            self.root, cache=self.cache, metadata_url=url, user=self._user, minute_s=self.minute_s
+        )
+
+    @property
+    def _output(self) -> Path:
+        return self.root / "var/log/cloud-init-output.log"
+
+    async def boot(self) -> None:
+        """Boot for the first time: everything up to an open SSH port; the last commands go on after it."""
+        host_key = await self._write(self._create_folder)
+        self.public_host_key = host_key.export_public_key().decode().strip()
+        await self._metadata.open(self.listeners.metadata)
+        if self.machine:
+            self._last_stage = asyncio.create_task(self._run_machine())
+            return
+        await self.container.start(self._hostname())
+        await self._run("bootcmd", self._user_data.boot_commands)
+        await self._write_files()
+        self._ssh = SshServer(
+            host_key=host_key,
+            env=self._env,
+            container=self.container,
+            authorized_keys={
+                name: self.root / home / ".ssh/authorized_keys"
+                for name, home in ((self._user, "home"), ("root", "root"))
+            },
+            nologin=self.root / "run/nologin",
+            interpreter=self.interpreter,
+            instance_users=self.instance_users,
+        )
+        if self.ssh_delay_s:
+            self._last_stage = asyncio.create_task(self._open_late())
+            return
+        await self._open()
+        self._last_stage = asyncio.create_task(self._run_last_stage())
+
+    def console(self) -> str:
+        """Return the console output; that of a removed instance is kept."""
+        if self.root.exists():
+            name = self.properties().get("local-hostname", "")
+            self._console = read_console(self.root, hostname=name, booted_at=self._booted_at) or self._console
+        return self._console
+
+    async def boot_again(self, listeners: Listeners) -> None:
+        """Boot after a stop, on new sockets: the services, and of the user data what each boot runs."""
+        self.listeners = listeners
+        await self._write(self._write_shims)
+        await self._write(self._clear_run)
+        await self._metadata.open(listeners.metadata)
+        if self.machine:
+            self._last_stage = asyncio.create_task(self._run_machine())
+            return
+        await self.container.start(self._hostname())
+        await self._run("bootcmd", self._user_data.boot_commands)
+        if self._ssh is not None:
+            self._ssh.env = self._env
+            await self._ssh.open(listeners.ssh)
+        self._last_stage = asyncio.create_task(self._run_per_boot())
+
+    def forbid_logins(self, *, forbid: bool) -> None:
+        """Create or remove /run/nologin, with which only root may log in."""
+        path = self.root / "run/nologin"
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            path.touch() if forbid else None
+
+    def admit_key(self, public_key: str, *, seconds: float) -> bool:
+        """Accept a public key for a while; False before the SSH server is there.
+
+        Raises:
+            ValueError: It is no public key.
+        """
+        if self._ssh is None:
+            return False
+        self._ssh.admit(public_key, seconds=seconds)
+        return True
+
+    async def end_logins(self) -> None:
+        """Take no new SSH connections and cut the open ones, as sshd at SIGTERM."""
+        if self._last_stage is not None:
+            self._last_stage.cancel()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        if self._ssh is not None:
+            self._ssh.end_logins()
+
+    async def close(self) -> None:
+        """Close the SSH server and the metadata service with all their connections; drop the namespaces."""
+        if self._ssh is not None:
+            await self._ssh.close()
+        await self._metadata.close()
+        await self.container.stop()
+        self.listeners.close()
+
+    def remove(self) -> None:
+        """Remove the folder; the shared cache behind its link stays."""
+        self.console()
+        if not remove_root(self.root):
+            log.warning("the folder of %s could not be removed", self.identity.instance_id)
+
+    def _dns_names(self) -> list[str]:
+        """Return the private name, and the public one where there is one."""
+        properties = self.properties()
+        return [properties[key] for key in ("local-hostname", "public-hostname") if properties.get(key)]
+
+    def _hostname(self) -> str:
+        return self._dns_names()[0].partition(".")[0]
+
+    async def _write(self, work: Callable[[], _T]) -> _T:
+        """Write files in a thread; a cancelled boot waits for it before the folder is removed."""
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        self._writing = task  # type: ignore[assignment]  # a future of anything; only its end matters
+        return await asyncio.shield(task)
+
+    def _create_folder(self) -> asyncssh.SSHKey:
+        """Create the folder with the files of a fresh image; returns the host key."""
+        self.root.mkdir(mode=0o700)
+        if self.image.is_dir():
+            restore(self.image, self.root)
+        for name in _FOLDERS:
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        self._link_cache()
+        for name in (".profile", ".bash_profile"):
+            (self.root / "home" / name).write_text(_PROFILE, encoding="utf-8")
+        host_key = asyncssh.generate_private_key("ssh-ed25519")
+        path = self.root / "etc/ssh/ssh_host_ed25519_key"
+        # As cloud-init: an image's keys do not outlive it, and its authorized keys do. Where the image's
+        # instance had removed keys of the machine, overlayfs has left devices in their place.
+        for old in path.parent.glob("ssh_host_*_key*"):
+            old.unlink()
+        path.touch(mode=0o600)
+        path.write_bytes(host_key.export_private_key("openssh"))
+        host_key.write_public_key(path.with_suffix(".pub"))
+        for home, keys in (("home", self._authorized_keys()), ("root", self._root_keys())):
+            path = self.root / home / ".ssh/authorized_keys"
+            path.touch(mode=0o600)
+            with path.open("a", encoding="utf-8") as stream:
+                stream.writelines(f"{key}\n" for key in keys)
+        self._write_shims()
+        (self.root / "var/lib/apt-lock").write_text(str(int(time.time() + self.apt_lock_s)), encoding="utf-8")
+        self._output.write_text(
+            "".join(f"{warning}\n" for warning in self._user_data.warnings), encoding="utf-8"
+        )
+        self.container.create_folders()
+        self.container.write_hosts([hosts_line(self.listeners.host, self._dns_names())])
+        self.container.give_folders()
+        return host_key
+
+    def _link_cache(self) -> None:
+        """Show the shared cache as the instance's own; without one, keep what its image has."""
+        own = self.root / "home/.cache"
+        if self.cache == own:
+            own.mkdir(exist_ok=True)
+        else:
+            shutil.rmtree(own, ignore_errors=True)
+            own.symlink_to(self.cache)
+
+    def _authorized_keys(self) -> tuple[str, ...]:
+        key_pair = (self.identity.public_key,) if self.identity.public_key else ()
+        return (*self._user_data.authorized_keys, *key_pair)
+
+    def _root_keys(self) -> tuple[str, ...]:
+        return tuple(root_key(key, self._user) for key in self._authorized_keys())
+
+    def _clear_run(self) -> None:
+        """Forget what /run held before a stop: transient units, and that logins are forbidden."""
+        shutil.rmtree(self.root / "run/units", ignore_errors=True)
+        self.forbid_logins(forbid=False)
+
+    def _write_shims(self) -> None:
+        address = (self.listeners.host, self.listeners.metadata_port)
+        write_shims(self.root, interpreter=self.interpreter, address=address, secret=self._secret)
+
+    async def _write_files(self) -> None:
+        """Write the files of the user data as the instance's own program: it sees its own folders."""
+        if self._user_data.files:
+            request = describe_files(self._user_data.files, self.container.base)
+            await self._log_program([self.interpreter, "-I", "-S", "-c", WRITE_FILES], content=request)
+
+    async def _run(self, name: str, commands: tuple[str, ...]) -> int:
+        """Run commands as one shell script, as cloud-init does: a failing one does not stop the next."""
+        if not commands:
+            return 0
+        script = self._write_script(name, "\n".join(commands).encode() + b"\n")
+        return await self._log_program([shell_path(), str(script)])
+
+    async def _open(self) -> None:
+        if self._ssh is not None:
+            await self._ssh.open(self.listeners.ssh)
+            self._booted_at = datetime.now(UTC)
+
+    async def _open_late(self) -> None:
+        await asyncio.sleep(self.ssh_delay_s)
+        await self._open()
+        await self._run_last_stage()
+
+    def _write_script(self, name: str, content: bytes) -> Path:
+        path = self.root / "lib" / name
+        path.write_bytes(content)
+        path.chmod(0o755)
+        return path
+
+    async def _run_last_stage(self) -> None:
+        """Run cloud-init's last stage, and store its result for `cloud-init status`.
+
+        Source: cloud-init, config/cloud.cfg.tmpl: scripts-per-boot comes before scripts-user.
+        """
+        user_data = self._user_data
+        status = 0
+        try:
+            status = await self._run_per_boot()
+            status = await self._run("runcmd", user_data.run_commands) or status
+            if user_data.script:
+                script = self._write_script("user-data", user_data.script)
+                status = await self._log_program([str(script)]) or status
+        except OSError as error:
+            log.warning("user data of %s could not be run: %s", self.identity.instance_id, error)
+            status = 1
+        result = "error" if status or user_data.warnings else "done"
+        write_file(self.root / "lib/cloud-init-result", result, mode=0o644)
+
+    async def _run_machine(self) -> None:
+        """Run the virtual machine, which answers at the instance's SSH address, until it powers off."""
+        self.listeners.ssh.close()
+        addresses = {
+            "SSH_ADDRESS": f"{self.listeners.host}:{self.listeners.ssh_port}",
+            "METADATA_ADDRESS": f"{self.listeners.host} {self.listeners.metadata_port}",
+            # cloud-init configures the interface that the metadata names.
+            "MAC_ADDRESS": self.properties()["mac"],
+        }
+        await self._log_program([shell_path(), "-c", self.machine], addresses)
+        self.power("0")
+
+    async def _run_per_boot(self) -> int:
+        """Run the executable files of the folder by name; return the status of the last that failed, or 0."""
+        status = 0
+        for script in sorted((self.root / _PER_BOOT).glob("*")):
+            if os.access(script, os.X_OK):
+                status = await self._log_program([str(script)]) or status
+        return status
+
+    async def _log_program(
+        self, argv: list[str], variables: Mapping[str, str] = MappingProxyType({}), content: bytes = b""
+    ) -> int:
+        """Run a program of the boot, which appends its output to the log itself; returns its exit status."""
+        env = {**self._env, "INSTANCE_ID": self.identity.instance_id, **variables}
+        command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(self._output), *argv]
+        process = await self.container.spawn(command, env=env, stdin=subprocess.PIPE)
+        await process.communicate(content)
+        return await process.wait()
+
+    def _documents(self) -> dict[str, str]:
+        """Return the documents of the metadata service by path."""
+        values = {**self.properties(), **self.iam(), **self.notices.documents()}
+        documents = {f"latest/meta-data/{name}": value for name, value in values.items()}
+        documents["latest/dynamic/instance-identity/document"] = json.dumps(
+            self.identity.document(self.listeners.host), indent=2
+        )
+        if self.identity.user_data:
+            documents["latest/user-data"] = self.identity.user_data.decode(errors="replace")
+        return documents

@@ -1,0 +1,80 @@
+"""What a daemon that was killed has left: processes, and the folders of its instances."""
+
+import asyncio
+import logging
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from dlcloud.local.instance.image_copies import images_folder
+from dlcloud.local.instance.processes import ROOT_VARIABLE, end_all
+from dlcloud.local.site_files import SitePaths
+
+_ATTEMPTS, _PAUSE_S = 20, 0.1
+_CONTAINER_S, _REMOVALS = 60.0, 5
+CONTAINERS = "home/dlcloud/container.py"
+"""What dlcloud runs containers with, on an instance that has had some."""
+
+log = logging.getLogger(__name__)
+
+
+async def clear_leftovers(paths: SitePaths) -> None:
+    """End the processes and remove the folders of a daemon that was killed."""
+    roots = list(paths.instances.iterdir()) if paths.instances.is_dir() else []
+    if roots:
+        log.warning("clearing %d instances of an earlier daemon", len(roots))
+        await end_all(roots, grace_s=0.0)
+    await asyncio.gather(*(asyncio.to_thread(remove_root, root) for root in roots))
+    await asyncio.to_thread(shutil.rmtree, paths.instances, ignore_errors=True)
+    await asyncio.to_thread(shutil.rmtree, images_folder(paths), ignore_errors=True)
+    paths.instances.mkdir(exist_ok=True)
+    paths.instances.chmod(0o711)  # the instances' user passes through, if it gets as far
+    images_folder(paths).mkdir(mode=0o700, exist_ok=True)
+    paths.cache.mkdir(mode=0o700, exist_ok=True)
+
+
+def remove_root(root: Path) -> bool:
+    """Remove the folder of an instance whose programs have ended; False if something is left.
+
+    Namespaces that were killed while they were being made may still write into it for a moment.
+    """
+    if (root / CONTAINERS).exists():
+        _remove_containers(root)
+    for _ in range(_ATTEMPTS):
+        for path in root.glob("work/*/work"):
+            path.chmod(0o700)  # as the kernel left it, it could not be removed
+        shutil.rmtree(root, ignore_errors=True)
+        if not root.exists():
+            return True
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def _remove_containers(root: Path) -> None:
+    """Remove the containers of an instance: this machine's podman or docker keeps those that were killed.
+
+    Podman fails the first time where the process that watched over a container was killed, too.
+    """
+    engine = shutil.which("podman") or shutil.which("docker")
+    if engine is None:
+        return
+    fault = ""
+    for _ in range(_REMOVALS):
+        listed = _call(engine, "ps", "--all", "--quiet", "--filter", f"label={ROOT_VARIABLE}={root}")
+        names = listed.stdout.split()
+        if listed.returncode or not names:
+            fault = listed.stderr if listed.returncode else ""
+            break
+        fault = _call(engine, "rm", "--force", *names).stderr
+    if fault:
+        log.warning("the containers of %s may remain: %s", root, fault.strip())
+
+
+def _call(*words: str) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CONTAINER_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.CompletedProcess(words, 1, "", str(error))

@@ -1,0 +1,174 @@
+"""The instance metadata service, version 2 only, of one instance.
+
+Source: Amazon EC2 User Guide, "Use the Instance Metadata Service to access instance metadata".
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from dlcloud.local.instance.peers import belongs_to_other_user
+from dlcloud.local.instance.shims import POWER_HEADER, POWER_PATH
+
+_TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
+_TOKEN_HEADER = "x-aws-ec2-metadata-token"  # noqa: S105 - a header's name
+_TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
+_MAX_TTL_S = 21600
+_MAX_HEAD = 16384
+_MAX_BODY = 1024
+_IDLE_S = 60.0
+_DATED = re.compile(r"\d{4}-\d\d-\d\d")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, its header names in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataService:
+    """The metadata service of one instance.
+
+    Args:
+        documents: Returns the texts by path, at every request: notices come and go.
+        power: Carries out an order of the shutdown program.
+        secret: Proves that an order comes from the shutdown program.
+        instance_users: The user ids of instances' programs.
+    """
+
+    documents: Callable[[], Mapping[str, str]]
+    power: Callable[[str], None]
+    secret: str
+    instance_users: range = range(0)
+    _tokens: dict[str, float] = field(default_factory=dict)
+    _server: asyncio.Server | None = None
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    async def open(self, listener: socket.socket) -> None:
+        """Answer on a bound socket."""
+        self._server = await asyncio.start_server(self._serve, sock=listener, limit=_MAX_HEAD)
+
+    async def close(self) -> None:
+        """Stop answering; open connections are cut."""
+        if self._server is None:
+            return
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await self._server.wait_closed()
+        self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            ends = (writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
+            if belongs_to_other_user(*ends, self.instance_users):
+                return
+            while request := await asyncio.wait_for(_read(reader), _IDLE_S):
+                status, text, extra = self._answer(request)
+                writer.write(_encode(status, text, extra))
+                await writer.drain()
+        except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            log.debug("a metadata connection broke off")
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _answer(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
+        if not _names_address(request.headers.get("host", "")):
+            return HTTPStatus.FORBIDDEN, "", {}
+        if request.path == POWER_PATH:
+            return self._answer_order(request)
+        if request.path == _TOKEN_PATH:
+            return self._issue_token(request)
+        if request.method != "GET":
+            return HTTPStatus.METHOD_NOT_ALLOWED, "", {}
+        ends = self._tokens.get(request.headers.get(_TOKEN_HEADER, ""))
+        if ends is None or ends < time.monotonic():
+            return HTTPStatus.UNAUTHORIZED, "", {}
+        text = _find(self.documents(), request.path)
+        return (HTTPStatus.NOT_FOUND, "", {}) if text is None else (HTTPStatus.OK, text, {})
+
+    def _answer_order(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
+        secret = request.headers.get(POWER_HEADER.lower(), "")
+        if not hmac.compare_digest(secret.encode(), self.secret.encode()):
+            return HTTPStatus.FORBIDDEN, "not from this instance", {}
+        self.power(request.body.decode())
+        return HTTPStatus.OK, "", {}
+
+    def _issue_token(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
+        """Issue a session token; a request through a proxy is refused, as on EC2."""
+        ttl = request.headers.get(_TTL_HEADER, "")
+        if request.method != "PUT":
+            return HTTPStatus.METHOD_NOT_ALLOWED, "", {}
+        if not ttl.isdigit() or not 1 <= int(ttl) <= _MAX_TTL_S:
+            return HTTPStatus.BAD_REQUEST, "", {}
+        if "x-forwarded-for" in request.headers:
+            return HTTPStatus.FORBIDDEN, "", {}
+        now = time.monotonic()
+        self._tokens = {token: ends for token, ends in self._tokens.items() if ends >= now}
+        token = secrets.token_urlsafe(42)
+        self._tokens[token] = now + int(ttl)
+        return HTTPStatus.OK, token, {_TTL_HEADER: ttl}
+
+
+def _names_address(host: str) -> bool:
+    """True unless a Host header holds a name: a web page whose name was rebound sends that."""
+    return host == "" or re.fullmatch(r"localhost(:\d+)?|[\d.]+(:\d+)?", host) is not None
+
+
+async def _read(reader: asyncio.StreamReader) -> Request | None:
+    """Read one request; None at the end of the connection."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.IncompleteReadError as error:
+        if not error.partial:
+            return None
+        raise
+    first, *lines = head.strip().split("\r\n")
+    method, target, _ = first.split(" ", 2)
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    length = int(headers.get("content-length") or 0)
+    if not 0 <= length <= _MAX_BODY:
+        raise ValueError("a body of this length is not read")
+    body = await reader.readexactly(length)
+    return Request(method=method, path=target.partition("?")[0], headers=headers, body=body)
+
+
+def _encode(status: HTTPStatus, text: str, extra: Mapping[str, str]) -> bytes:
+    body = text.encode()
+    headers = {"Content-Type": "text/plain", "Content-Length": str(len(body)), "Server": "EC2ws", **extra}
+    fields = (f"{name}: {value}" for name, value in headers.items())
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *fields]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def _find(documents: Mapping[str, str], path: str) -> str | None:
+    """Return a document, or the listing of a folder of documents, as the real service does."""
+    version, *parts = [part for part in path.split("/") if part] or [""]
+    # Dated versions of the service show what the latest does.
+    name = "/".join(["latest" if _DATED.fullmatch(version) else version, *parts])
+    if name in documents:
+        return documents[name]
+    below = [path[len(name) + 1 :] for path in documents if path.startswith(f"{name}/")]
+    entries = {f"{path.partition('/')[0]}/" if "/" in path else path for path in below}
+    folders = {entry.removesuffix("/") for entry in entries if entry.endswith("/")}
+    return "\n".join(sorted(entries - folders)) if entries else None
