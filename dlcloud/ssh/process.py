@@ -83,6 +83,7 @@ class RemoteProcess:
         self._stderr_limit = stderr_limit
         self._on_stderr = on_stderr
         self._feeder: threading.Thread | None = None
+        self._is_fed = threading.Event()
         self._feed_error: Exception | None = None
         self.stderr = bytearray()
         self._arrival = _Arrival()
@@ -138,7 +139,7 @@ class RemoteProcess:
     def close(self) -> None:
         """Close the channel and stop sending; the command sees its streams closed."""
         self._close_channel()
-        if self._feeder is not None:
+        if self._feeder is not None and self._is_fed.is_set():
             self._feeder.join()
 
     def _start(self, transports: Transports, command: str) -> tuple[Transport, Channel]:
@@ -166,7 +167,9 @@ class RemoteProcess:
 
     def _feed_in_turn(self, feed: Feed) -> None:
         with self._turns.upload.turn():
-            self._feed(feed)
+            self._is_fed.set()  # before it looks at the channel, which `close` closes before it looks at this
+            if not self._channel.closed:
+                self._feed(feed)
 
     def _feed(self, feed: Feed) -> None:
         try:

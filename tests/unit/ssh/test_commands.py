@@ -47,6 +47,25 @@ def test_input_that_the_command_does_not_read(connection):
     assert connection.check("echo on") == b"on\n"
 
 
+def test_a_command_that_ended_waits_for_no_turn_to_send(host, make_dialer, monkeypatch):
+    monkeypatch.setattr("dlcloud.ssh.turns.UPLOADS", 1)
+    monkeypatch.setattr("dlcloud.ssh.turns.LONGEST_UPLOAD_S", 600.0)
+    connection = make_dialer(host).dial(host.endpoint)
+    sending, end = threading.Event(), threading.Event()
+
+    def feed(_):
+        sending.set()
+        end.wait(600)
+
+    other = threading.Thread(target=connection.feed, args=("cat", feed))
+    other.start()
+    assert sending.wait(600)
+    assert connection.run("exit 5", stdin=bytes(MIB)).exit_status == 5
+    assert not end.is_set()
+    end.set()
+    other.join(600)
+
+
 def test_no_input_is_the_end_of_input(connection):
     assert connection.check("cat; echo end") == b"end\n"
 
