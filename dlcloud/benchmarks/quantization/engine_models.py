@@ -19,7 +19,8 @@ LOG_CREATION = "profile_create"
 """Makes oneDNN log the primitives that it creates, but not each run: OpenVINO 2026.4 then fails at times."""
 
 
-# Small networks are trained in NumPy: OpenBLAS's threads, which poll while they wait, only slow that down.
+# Small networks are trained in NumPy: OpenBLAS's threads, which poll while they wait, only slow that down
+# (on a busy machine to a tenth and less), and one thread sums in one order.
 _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -152,8 +153,7 @@ class _Builder:
 
     @property
     def _variables(self) -> dict[str, str]:
-        # The training's products are too small to share among threads, and alone it sums in one order.
-        return {**self.engine.environment_for(self.isa), "OPENBLAS_NUM_THREADS": "1"}
+        return self.engine.environment_for(self.isa)
 
     def _build_files(self, precision: InferencePrecision) -> Mapping[str, Any]:
         arguments = self.arguments
