@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dlcloud.cli.context import Context
-from dlcloud.cli.lifecycle import destroy_on_failure, detached_error
+from dlcloud.cli.lifecycle import destroy_on_failure, detached_error, warn_of_remainder
 from dlcloud.core.cluster import Cluster, ClusterState
 from dlcloud.core.errors import DlcloudError, InstanceError
 from dlcloud.core.events import Notice, Warned
@@ -120,9 +120,10 @@ def control_here(context: Context, launcher: Launcher, *, keep: bool) -> Iterato
     except BaseException as error:
         emit(Warned(message=f"failed ({error}): ending all instances but this one"))
         try:
-            terminate_others()
+            with warn_of_remainder(launcher):
+                terminate_others()
         except DlcloudError as second:
-            emit(Warned(message=f"others may still be up: {second.message}"))
+            emit(Warned(message=f"the other instances are not ended: {second.message}"))
         raise
     if not keep:
         terminate_others()

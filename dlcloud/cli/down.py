@@ -75,7 +75,8 @@ class Down:
                 done.append(target)
             except DlcloudError as error:
                 failed.append(error)
-                context.emit(Warned(message=f"{target.name}: {error.message}"))
+                if len(targets) > 1:  # the error of a single one is the command's
+                    context.emit(Warned(message=f"{target.name}: {error.message}"))
         remove_stale_folders(store=context.store, clock=context.clock)
         if failed and not done:
             raise failed[0]

@@ -103,9 +103,24 @@ def destroy_cluster(launcher: Launcher) -> None:
     """Destroy a cluster that this command manages, and emit what it cost.
 
     Raises:
-        CloudError: Something is left of it; running it again goes on.
+        CloudError: Something is left of it, which is emitted with its price; running it again goes on.
     """
-    launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, launcher.destroy())))
+    with warn_of_remainder(launcher):
+        members = launcher.destroy()
+    launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, members)))
+
+
+@contextmanager
+def warn_of_remainder(launcher: Launcher) -> Iterator[None]:
+    """Emit what may still be up, with its price, when the block, which is to end instances, fails."""
+    try:
+        yield
+    except UnwritableError:  # nothing is up any more
+        raise
+    except (DlcloudError, KeyboardInterrupt):
+        name = launcher.cluster.name
+        launcher.emit(Warned(message=f"{name}: {launcher.remainder()}; dlcloud down {name} ends it"))
+        raise
 
 
 @contextmanager
@@ -174,7 +189,7 @@ def destroy_on_failure(launcher: Launcher, acquired: ClusterLock) -> Iterator[No
             launcher.emit,
             f"terminating {name}",
             lambda: destroy_cluster(launcher),
-            left=f"{name} may still be up and cost money",
+            left=f"{name} is not down",
             hint=f"dlcloud down {name}",
         ):
             yield

@@ -273,10 +273,13 @@ class Resizer:
 
     def _undo(self, before: Sequence[Member]) -> None:
         """End what was launched, so that the cluster is what it was before."""
+        from dlcloud.cli.lifecycle import warn_of_remainder
+
         earlier_ids = {member.instance.instance_id for member in before}
         self._store_size(len(before) or self.size)
-        members = self.launcher.reconcile(consistent=True)
-        self.launcher.shrink([m for m in members if m.instance.instance_id not in earlier_ids])
+        with warn_of_remainder(self.launcher):
+            members = self.launcher.reconcile(consistent=True)
+            self.launcher.shrink([m for m in members if m.instance.instance_id not in earlier_ids])
 
     def _check_result(
         self,

@@ -28,6 +28,7 @@ from dlcloud.launch.members import (
 )
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
+from dlcloud.launch.remainder import describe_remainder
 from dlcloud.launch.storage import describe_storage
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP
 
@@ -195,6 +196,10 @@ class Launcher(ManagedCluster):
             raise UnwritableError(message, f"{error.hint}: dlcloud down {name}") from error
         remove_secrets(self.cluster, paths=self.store.paths)
         return members
+
+    def remainder(self) -> str:
+        """Return what may still be up after `destroy` has failed, with its price; EC2 is not asked."""
+        return describe_remainder(self)
 
     def _provisioner(self, plan: Plan) -> Provisioner:
         """Return what requests the plan's instances, its security group made."""

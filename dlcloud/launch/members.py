@@ -149,7 +149,7 @@ def existing_capacity(
     every = {member.instance.instance_id: member for member in [*stored, *members]}
     committed = committed_usd(
         [_with_price(member, prices) for member in every.values()],
-        life_minutes=_life_minutes(managed.cluster_id, managed.store.clusters),
+        life_minutes=life_minutes(managed.cluster_id, managed.store.clusters),
         longest_minutes=int(recipe.budget.max_hours * 60),
         disk_gib=managed.cluster.disk_gib,
     )
@@ -161,6 +161,17 @@ def existing_capacity(
         reserved=reserved if recipe.instances.uses_reservations else 0,
         committed_usd=committed,
     )
+
+
+def life_minutes(cluster_id: str, clusters: Clusters) -> dict[str, int]:
+    """Return after how many minutes each instance ends itself, as its launch said, by instance id."""
+    return {
+        word: life
+        for intent in clusters.intents(cluster_id, LAUNCH)
+        if (life := LaunchAttempt.from_text(intent.detail).life_minutes)
+        for word in (intent.outcome or "").split()
+        if word.startswith("i-")
+    }
 
 
 def _repeat_terminations(managed: ManagedCluster) -> None:
@@ -222,14 +233,3 @@ def _with_price(member: Member, prices: Sequence[Price]) -> Member:
     if member.hourly_usd is not None or price is None:
         return member
     return replace(member, hourly_usd=price.hourly_usd)
-
-
-def _life_minutes(cluster_id: str, clusters: Clusters) -> dict[str, int]:
-    """Return after how many minutes each instance ends itself, as its launch said, by instance id."""
-    return {
-        word: life
-        for intent in clusters.intents(cluster_id, LAUNCH)
-        if (life := LaunchAttempt.from_text(intent.detail).life_minutes)
-        for word in (intent.outcome or "").split()
-        if word.startswith("i-")
-    }

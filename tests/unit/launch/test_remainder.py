@@ -1,0 +1,63 @@
+"""Where EC2 cannot end a cluster, what may still be up is stated with its price, by the store alone."""
+
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.core.errors import CloudError
+from dlcloud.core.instance import Market, Price
+from tests.fakes.cloud import Failure, Killed
+from tests.fakes.samples import RECIPE
+from tests.unit.launch.conftest import ONE_TYPE
+
+ON_DEMAND_USD = Decimal("0.1785")
+
+
+@pytest.fixture
+def world(world):
+    """A world whose EC2 states on-demand prices."""
+    world.cloud.known_prices = [
+        Price(
+            instance_type="c7i.xlarge",
+            region="us-east-1",
+            market=Market.ON_DEMAND,
+            zone="",
+            hourly_usd=ON_DEMAND_USD,
+            source="test",
+            as_of=world.clock.now(),
+        )
+    ]
+    return world
+
+
+def test_running_instances_are_stated_with_price_and_end(world):
+    members = world.provision(ONE_TYPE)
+    hourly_usd = sum(member.hourly_usd for member in members)
+    text = world.launcher.remainder()
+    assert text.startswith(f"2 instance(s) may still be up for {hourly_usd:.3f} USD/h until they end")
+    assert text.endswith(" UTC at the latest")
+
+
+def test_a_launch_without_an_answer_counts_in_full_at_the_on_demand_price(world):
+    world.cloud.failures.append(Failure("launch", Killed(), after=True))
+    world.killed_while_provisioning(ONE_TYPE)
+    text = world.launcher.remainder()
+    assert text.startswith(
+        f"up to 2 of a launch without an answer may still be up for {2 * ON_DEMAND_USD:.3f} USD/h until "
+    )
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_a_price_that_cannot_be_had_is_stated_as_unknown(world, failing):
+    world.cloud.known_prices = []
+    if failing:
+        world.cloud.failures.append(Failure("prices", CloudError("gone")))
+    world.cloud.failures.append(Failure("launch_fleet", Killed(), after=True))
+    world.killed_while_provisioning(RECIPE)
+    assert " may still be up at an unknown price" in world.launcher.remainder()
+
+
+def test_ended_instances_are_none_that_may_be_up(world):
+    world.provision(ONE_TYPE)
+    world.launcher.destroy()
+    assert world.launcher.remainder() == ("no instance is up, but its security group may be left, at no cost")
