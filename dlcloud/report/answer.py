@@ -245,7 +245,7 @@ def _settling_note(settling: Settling, question: Question) -> list[str]:
     is_one_type = len(settling.types) == 1
     names = " and ".join(cells.setting(row) if is_one_type else _name(row) for row in settling.rows[:2])
     if settling.samples is None:
-        return [f"{names} differ by {settling.gap * 100:.1f} %: more runs would hardly tell; take either"]
+        return [f"{names} differ by {settling.gap * 100:.1f} %: more runs would hardly decide; take either"]
     cost = f", about {duration(settling.seconds)} of instances" if settling.seconds is not None else ""
     cost += f" and {money(settling.usd)} USD" if settling.usd is not None else ""
     text = f"about {settling.samples} samples of each setting would settle {names}{cost}"

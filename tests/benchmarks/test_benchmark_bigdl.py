@@ -71,7 +71,7 @@ def bigdl_python():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(CACHE))
         try:
-            python = environment.build_environment(requirements, version="3.11", report=lambda _told: None)
+            python = environment.build_environment(requirements, version="3.11", report=lambda _message: None)
         except VariantError as error:
             pytest.skip(str(error))
         yield python
@@ -124,7 +124,7 @@ def test_a_missing_python_is_named(tmp_path, monkeypatch):
     requirements = tmp_path / "some.txt"
     requirements.write_text("six==1.17.0\n")
     with pytest.raises(VariantError, match=r"needs Python 3.2, which is not installed"):
-        environment.build_environment(requirements, version="3.2", report=lambda _told: None)
+        environment.build_environment(requirements, version="3.2", report=lambda _message: None)
 
 
 def test_an_environment_is_built_once_and_rebuilt_if_incomplete(tmp_path, monkeypatch):

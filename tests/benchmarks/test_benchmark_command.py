@@ -184,7 +184,7 @@ def test_the_command_finds_the_programs_of_its_environment(job):
     assert "PATH is /bin\n" in done.stderr
 
 
-def test_every_fault_of_the_settings_is_told_at_once():
+def test_every_fault_of_the_settings_is_reported_at_once():
     text = '[1, {"name": ""}, {"name": "a", "environment": {"N": 1}, "arguments": "x"}]'
     with pytest.raises(ValueError, match=r"setting 1.*setting 2: no name.*environment.*arguments"):
         read_settings(text)
@@ -192,7 +192,7 @@ def test_every_fault_of_the_settings_is_told_at_once():
 
 
 def gone(pid):
-    """Tell whether a process is gone, waiting for the kernel to end it."""
+    """Return whether a process is gone, waiting for the kernel to end it."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:

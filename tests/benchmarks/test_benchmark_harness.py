@@ -416,7 +416,7 @@ def test_less_is_better_for_durations(bench, machine):
     assert (comparison.ratio, comparison.verdict) == (2.0, "faster")
 
 
-def test_a_warm_up_without_end_is_told(bench, machine):
+def test_a_warm_up_without_end_is_reported(bench, machine):
     recorder = bench.run(FakeVariant("a", 10.0, machine, settled=False))
     assert "warm-up" in recorder.results[0].warnings[0]
 

@@ -32,7 +32,7 @@ def spin(name, work=20_000, **changes):
 
 
 def gone(pid):
-    """Tell whether a process is gone, waiting for the kernel to end it."""
+    """Return whether a process is gone, waiting for the kernel to end it."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:

@@ -26,7 +26,7 @@ def readable(home):
             yield path
 
 
-def test_neither_logs_nor_the_store_nor_process_lists_tell_a_secret(home):
+def test_neither_logs_nor_the_store_nor_process_lists_contain_a_secret(home):
     path = home.folder / "secret.yaml"
     path.write_text(RECIPE)
     home.run("up", str(path), "--keep", "--name", "secret", "-v", expect=0)

@@ -73,7 +73,7 @@ def test_an_up_in_charge_cannot_be_disturbed_by_down(user, running):
         assert "in charge of busy" in done.stderr
 
 
-def test_exec_tells_which_instance_failed(user, running):
+def test_exec_names_which_instance_failed(user, running):
     running.wait(timeout=TIMEOUT_S)
     done = user.run("exec", "busy", "test $(id -u) -lt 0", expect=4)
     assert "2 of 2" in done.stderr

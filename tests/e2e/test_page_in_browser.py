@@ -152,7 +152,7 @@ def test_the_tables_are_those_of_the_terminal(shown):
         assert " ".join(row).split() in printed
 
 
-def test_the_keyboard_reaches_every_mark_and_tells_its_value(shown):
+def test_the_keyboard_reaches_every_mark_and_shows_its_value(shown):
     browser, records, _ = shown
     is_there = "document.activeElement.closest('#pareto-1') && document.activeElement.ariaLabel !== null"
     for _ in range(20):
@@ -170,7 +170,7 @@ def test_the_keyboard_reaches_every_mark_and_tells_its_value(shown):
     assert browser.evaluate("document.activeElement.ariaLabel") != first
 
 
-def test_hovering_tells_the_values(shown):
+def test_hovering_shows_the_values(shown):
     browser, _, _ = shown
     place = browser.evaluate(
         "(() => { const m = document.querySelector('#pareto-1 path[role=graphics-symbol]');"

@@ -59,7 +59,7 @@ def moto() -> Iterator[str]:
     process.wait(100)
 
 
-def test_a_quota_that_is_too_small_is_told_with_the_increase_to_ask_for(newcomer):
+def test_a_quota_that_is_too_small_is_reported_with_the_increase_needed(newcomer):
     (newcomer.home / "limited.yaml").write_text(QUOTA)
     newcomer.run("local", "start")
     newcomer.run("local", "quota", "c5.xlarge", "4")

@@ -42,7 +42,7 @@ def steps_of(user: User, workload: str):
 
 
 def begun(user: User, workload: str):
-    """Tell whether it trains; a store that is only being made tells nothing yet."""
+    """Return whether it trains; a store that is only being made says nothing yet."""
     with contextlib.suppress(sqlite3.OperationalError):
         return (user.home / ".dlcloud" / "store.sqlite").exists() and len(steps_of(user, workload)) > 5
     return False

@@ -234,7 +234,7 @@ def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path,
     assert desk.events("drain")[0]["cause"] == ("rebalance recommendation" if drain else "SIGTERM")
 
 
-def test_a_metadata_service_that_is_away_is_told_once(tmp_path):
+def test_a_metadata_service_that_is_away_is_reported_once(tmp_path):
     desk = Desk(tmp_path, DRAINS)
     desk.answer = MetadataError("no metadata service")
     desk.some_ticks_after("metadata", lambda: setattr(desk, "answer", SpotStatus()))
@@ -373,7 +373,7 @@ def test_a_program_that_is_not_there_is_said(tmp_path):
     assert "cannot be started" in desk.events("worker_ended")[0]["cause"]
 
 
-def test_workers_are_told_where_the_others_are(tmp_path, monkeypatch):
+def test_workers_are_sent_the_addresses_of_the_others(tmp_path, monkeypatch):
     script = "import os; open('settings.json','w').write(os.environ['DLCLOUD_TRAINER'])"
     monkeypatch.chdir(tmp_path)
     desk = Desk(tmp_path, script, "--hash-every", "5", "--port", "4000")

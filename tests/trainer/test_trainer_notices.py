@@ -226,13 +226,13 @@ def test_another_action_is_recorded_and_keeps_the_earliest_deadline():
     assert tracker.deadline == SOON
 
 
-def test_hibernation_is_told_once():
+def test_hibernation_is_reported_once():
     tracker = NoticeTracker()
     assert tracker.note_interruption(SpotStatus(action="hibernate", at=SOON))
     assert tracker.note_interruption(SpotStatus(action="hibernate", at=SOON + timedelta(seconds=2))) is None
 
 
-def test_a_recommendation_is_told_once():
+def test_a_recommendation_is_reported_once():
     tracker = NoticeTracker()
     assert tracker.note_rebalance(SpotStatus(rebalance=SOON)) == "rebalance recommendation"
     assert tracker.note_rebalance(SpotStatus(rebalance=SOON)) is None

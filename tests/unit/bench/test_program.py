@@ -56,7 +56,7 @@ def test_a_benchmark_whose_module_has_another_name_is_started_by_that():
         (["benchmark: quantization", "parameters: {network: tiny, help: me}"], "workload"),
     ],
 )
-def test_what_a_benchmark_cannot_do_is_told_before_anything_is_launched(lines, says, capsys):
+def test_what_a_benchmark_cannot_do_is_reported_before_any_launch(lines, says, capsys):
     with pytest.raises(RecipeError) as caught:
         program(with_workload(*lines))
     assert says in caught.value.message
@@ -107,7 +107,7 @@ def test_the_shell_gets_every_argument_whole():
     assert tuple(words[7:]) == made.arguments
 
 
-def test_files_that_are_missing_are_told(tmp_path):
+def test_files_that_are_missing_are_reported(tmp_path):
     with pytest.raises(RecipeError, match="src does not exist") as caught:
         program(COMMAND + "  files: src\n", tmp_path)
     assert "relative to the recipe" in caught.value.hint

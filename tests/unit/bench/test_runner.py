@@ -206,7 +206,7 @@ def test_a_run_outlives_a_time_without_any_network(world):
     assert there.lines(run) == ONCE
 
 
-def test_a_failed_program_is_told_with_the_end_of_its_log(world):
+def test_a_failed_program_is_reported_with_the_end_of_its_log(world):
     log = b"".join(b"line %d\n" % number for number in range(40)) + b"ValueError: no such network\n"
     one = machine(job=Job(records=CONTENT, exit_status=3, log=log))
     there = world(one)
@@ -222,7 +222,7 @@ def test_a_failed_program_is_told_with_the_end_of_its_log(world):
     assert there.lines(run) == ONCE
 
 
-def test_a_failed_command_is_told_with_its_own_status_alone(world):
+def test_a_failed_command_is_reported_with_its_own_status_alone(world):
     log = b"[0/1] train\nI fail\nfailed: train: the command ended with status 3: I fail\n[1/1] done\n"
     there = world(machine(job=Job(records=CONTENT, exit_status=1, log=log)))
     with pytest.raises(RemoteCommandError) as caught:
@@ -297,7 +297,7 @@ def test_an_ended_run_is_stored_though_its_files_are_lost(world):
     assert any(isinstance(event, Warned) and "not fetched" in event.message for event in there.events)
 
 
-def test_progress_and_failures_are_told_as_they_come(world):
+def test_progress_and_failures_are_reported_as_they_come(world):
     there = world(machine())
     there.runner().run_all(there.members)
     assert (

@@ -48,7 +48,7 @@ def _filled(home):
         (["c5.large,int8", "c7i.large,fp32"], [("int8", 0.67, "slower")]),
     ],
 )
-def test_runs_types_settings_and_days_are_told_apart(dlcloud, words, verdicts):
+def test_runs_types_settings_and_days_are_distinguished(dlcloud, words, verdicts):
     done = dlcloud("compare", *words, "-o", "json")
     assert done.status == 0, done.stderr
     compared = json.loads(done.stdout)["result"]["records"]

@@ -74,7 +74,7 @@ def test_many_clusters_are_asked_for_in_parts(clients, explorer):
     assert ask(clients, *ids) == {}
 
 
-def test_no_more_is_asked_for_than_cost_explorer_tells_of(clients, explorer):
+def test_no_more_is_asked_for_than_cost_explorer_has(clients, explorer):
     explorer.add_response("get_cost_and_usage", {"ResultsByTime": []}, asked("a", start="2025-08-21"))
     ask(clients, "a", since=NOW - timedelta(days=1000))
 

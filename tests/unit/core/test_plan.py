@@ -96,7 +96,7 @@ def test_worst_case_is_the_dearest_pool_for_the_whole_life_with_disks():
     assert rounded(plan.worst_case_usd, 8) == Decimal("0.56693836")
 
 
-def test_an_unknown_price_makes_the_cost_unknown_and_is_told():
+def test_an_unknown_price_makes_the_cost_unknown_and_is_reported():
     plan = make_plan(recipe(), observed(price()))
     assert [pool.price is None for pool in plan.pools] == [False, True]
     assert plan.hourly_usd is None
@@ -179,7 +179,7 @@ def test_on_aws_instances_live_longer_than_boot_and_set_up_take():
     assert (local.life_minutes, local.idle_minutes) == (12, 6)
 
 
-def test_a_deadline_tells_what_all_on_demand_would_cost():
+def test_a_deadline_states_what_all_on_demand_would_cost():
     text = RECIPE.replace(
         "count: 2", "count: {min: 1, max: 4}\n  market: spot-then-on-demand\n  on_demand_base: 1"
     )

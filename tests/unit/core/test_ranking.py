@@ -70,7 +70,7 @@ def test_a_winner_is_named_where_no_interval_overlaps():
         (line(5, 5, 5, "b"), "b has no interval"),
     ],
 )
-def test_no_winner_is_named_where_that_cannot_be_told(other, reason):
+def test_no_winner_is_named_where_that_cannot_be_decided(other, reason):
     (best,) = best_of([line(9, 10, 11, "a"), other], By.COST, Market.ON_DEMAND)
     assert (best.row, best.reason) == (None, reason)
 

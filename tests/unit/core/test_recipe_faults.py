@@ -76,7 +76,7 @@ def test_a_recipe_that_is_no_mapping_is_refused(text):
     assert only_fault(text).startswith("r.yaml:1: a recipe is a mapping")
 
 
-def test_a_missing_key_is_told_at_the_line_of_its_parent():
+def test_a_missing_key_is_reported_at_the_line_of_its_parent():
     assert only_fault("name: a\ninstances:\n  count: 1\nworkload: {command: x}\n") == (
         "r.yaml:2: instances.types: is missing"
     )

@@ -32,7 +32,7 @@ def one(name, setup, started, ended):
     )
 
 
-def test_boot_set_up_run_and_rest_are_told_apart():
+def test_boot_set_up_run_and_rest_are_distinguished():
     mine = one("a", 20, 50, 170)
     bill = cost_of_run(mine, [mine], period(ended=180.2), at(999))
     assert (bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) == (20, 30, 120, 11)

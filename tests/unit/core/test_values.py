@@ -92,7 +92,7 @@ def test_all_states_but_the_last_two_may_cost_money():
     assert dead == {InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED}
 
 
-def test_a_stage_tells_its_beginning_and_its_end_with_its_duration():
+def test_a_stage_reports_its_beginning_and_its_end_with_its_duration():
     clock, events = FakeClock(), []
     with stage(events.append, clock, "booting", instance_id="i-1"):
         clock.advance(2.5)
@@ -102,7 +102,7 @@ def test_a_stage_tells_its_beginning_and_its_end_with_its_duration():
     ]
 
 
-def test_a_stage_that_raises_is_not_told_to_be_done():
+def test_a_stage_that_raises_is_not_reported_as_done():
     events = []
 
     def fail():
@@ -139,7 +139,7 @@ def test_a_comparison_is_read_with_defaults():
     assert (read.metric, read.verdict) == ("throughput", "")
 
 
-def test_hardware_is_read_however_little_of_it_is_told():
+def test_hardware_is_read_however_little_of_it_is_stated():
     assert hardware_of({}) == Hardware()
     assert hardware_of({"hardware": {"cpu_model": None, "gpus": []}}).label == "unknown CPU"
     assert hardware_of({"hardware": {"cpu_model": "Xeon", "physical_cores": 4}}).label == "Xeon, 4 cores"

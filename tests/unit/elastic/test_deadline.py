@@ -112,7 +112,7 @@ def test_a_history_waits_longer_after_each_refusal():
     assert not history.is_askable(now + timedelta(days=3))
 
 
-def test_a_history_tells_availability_from_its_first_answer_on():
+def test_a_history_states_availability_from_its_first_answer_on():
     history = PoolHistory()
     history.grant(START)
     history.interrupt(START + timedelta(seconds=100))

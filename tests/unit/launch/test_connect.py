@@ -30,7 +30,7 @@ def test_addresses_are_awaited_and_stored(world):
     assert 4.5 <= world.clock.monotonic() < 7
 
 
-def test_an_instance_that_the_list_does_not_tell_of_yet_is_waited_for(world):
+def test_an_instance_that_the_list_does_not_show_yet_is_waited_for(world):
     world.cloud.lag_s = 8.0
     members = addresses(world, world.provision())
     assert all(member.instance.host for member in members)
@@ -84,7 +84,7 @@ def test_an_instance_terminated_while_connecting_is_given_up_soon(world):
     ("market", "words"),
     [("spot", "aws kms create-grant --region us-east-1 "), ("on-demand", "kms:CreateGrant")],
 )
-def test_an_instance_that_may_not_use_its_key_is_told_with_the_mend(world, market, words):
+def test_an_instance_that_may_not_use_its_key_is_reported_with_the_mend(world, market, words):
     members = world.provision(ONE_TYPE.replace("count: 2", f"count: 2\n  market: {market}"))
     world.cloud.interrupt("i-0001", "Client.InternalError: Client error on launch")
     with pytest.raises(UnreachableError, match="Client error on launch") as caught:

@@ -72,7 +72,7 @@ def test_an_arm64_image_needs_an_arm64_type(rig):
 
 
 @pytest.mark.parametrize("operation", ["describe_instances", "terminate_instances", "stop_instances"])
-def test_ids_are_told_apart_malformed_or_absent(rig, operation):
+def test_malformed_and_absent_ids_are_distinguished(rig, operation):
     with refused(r"InvalidInstanceID\.Malformed"):
         getattr(rig.ec2, operation)(InstanceIds=["i-wrong"])
     with refused(r"InvalidInstanceID\.NotFound"):

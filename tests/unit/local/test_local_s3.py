@@ -76,7 +76,7 @@ def test_checksums_of_every_kind_are_verified_and_kept(s3, algorithm):
     assert code_of(s3.put_object, Bucket="data", Key="bad", Body=b"1", **wrong) == "BadDigest"
 
 
-def test_a_bucket_has_a_region_that_clients_are_told(rig, s3):
+def test_a_bucket_has_a_region_that_clients_are_sent(rig, s3):
     there = rig.client("s3", "eu-west-1", **V4)
     there.create_bucket(Bucket="far", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
     there.put_object(Bucket="far", Key="k", Body=b"1")
@@ -289,7 +289,7 @@ def test_who_may_list_a_prefix_learns_the_region_of_its_bucket(rig, user):
         assert bucket_region(PrefixClients(client), f"s3://{bucket}/mine") == region
 
 
-def test_who_may_list_is_told_that_an_object_is_missing(s3, user):
+def test_who_may_list_is_answered_that_an_object_is_missing(s3, user):
     s3.delete_object(Bucket="data", Key="none")
     client = user(allow("s3:GetObject", "data/*"), allow("s3:ListBucket", "data"))
     assert code_of(client.get_object, Bucket="data", Key="none") == "NoSuchKey"

@@ -92,7 +92,7 @@ def test_a_case_without_a_winner_has_no_mark_of_its_own():
 
 def test_settings_that_differ_by_nothing_are_left_to_the_user():
     rows = lines(result(), result("nhwc", throughput=metric(10.01, 9.8, 10.26)))
-    assert "nhwc and fp32 differ by 0.1 %: more runs would hardly tell; take either" in " ".join(
+    assert "nhwc and fp32 differ by 0.1 %: more runs would hardly decide; take either" in " ".join(
         text(rows).split()
     )
 

@@ -166,7 +166,7 @@ def test_no_winner_is_named_where_none_was_seen(verdict):
         (["no difference seen", "undecided"], "≈: no difference seen, or undecided (too few runs)"),
     ],
 )
-def test_the_legend_tells_undecided_from_no_difference(verdicts, legend):
+def test_the_legend_distinguishes_undecided_from_no_difference(verdicts, legend):
     compared = [
         comparison(candidate=name, verdict=verdict)
         for name, verdict in zip(("int8", "bf16"), verdicts, strict=False)
@@ -251,7 +251,7 @@ def test_a_result_that_measured_nothing_has_empty_cells():
     assert row["items/s"] == ""
 
 
-def test_runs_of_which_the_machine_told_nothing_are_shown():
+def test_runs_of_which_the_machine_reported_nothing_are_shown():
     assert "(unknown CPU)" in table(hardware=None)
 
 

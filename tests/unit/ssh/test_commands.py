@@ -16,7 +16,7 @@ def test_a_command_gives_status_and_both_streams(connection):
     assert (completed.exit_status, completed.stdout, completed.stderr) == (3, b"out\n", b"err\n")
 
 
-def test_a_failed_check_tells_instance_command_status_and_stderr(connection):
+def test_a_failed_check_names_instance_command_status_and_stderr(connection):
     with pytest.raises(RemoteCommandError) as caught:
         connection.check("echo no room >&2; exit 28")
     assert caught.value.message == "i-0abc: `echo no room >&2; exit 28` ended with status 28:\nno room"
@@ -105,7 +105,7 @@ def test_a_stream_arrives_while_the_command_runs(connection, host):
     assert b"".join(pieces) == b"second\n"
 
 
-def test_a_stream_that_fails_tells_so_at_its_end(connection):
+def test_a_stream_that_fails_says_so_at_its_end(connection):
     pieces = connection.stream("echo some; echo why >&2; exit 4")
     assert next(pieces) == b"some\n"
     with pytest.raises(RemoteCommandError, match=r"status 4:\nwhy"):

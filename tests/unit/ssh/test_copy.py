@@ -128,7 +128,7 @@ def test_a_file_that_vanishes_while_it_is_sent_is_an_error(connection, tmp_path)
     assert connection.check("echo on") == b"on\n"
 
 
-def test_an_instance_that_cannot_unpack_tells_why(connection, host, tree):
+def test_an_instance_that_cannot_unpack_says_why(connection, host, tree):
     (host.root / "home/taken").write_text("a file")
     with pytest.raises(RemoteCommandError, match="taken"):
         connection.send_tree(tree, "taken")
