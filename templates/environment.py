@@ -71,10 +71,16 @@ def build(folder: pathlib.Path, requirements: str, minimum: str) -> None:
     path.write_text(requirements)
     packages = [line for line in requirements.split("\n") if line and line[0] not in "#-"]
     report("installing " + ", ".join(packages)[:200])
-    result = run(folder / "bin" / "python", "-m", "pip", "install", "--no-input", "-q", "-r", path)
+    # Python compiles the modules that are imported; pip would compile all, one after the other.
+    result = run(*pip_install(folder), "--no-compile", "-r", path)
     if result.returncode:
         sys.exit("pip failed: " + result.stdout[-2000:])
     (folder / "complete").write_text(str(folder))
+
+
+def pip_install(folder: pathlib.Path) -> "list[str | pathlib.Path]":
+    """Return the command that installs into an environment."""
+    return [folder / "bin" / "python", "-m", "pip", "install", "--no-input", "-q"]
 
 
 def has_own_index(python: pathlib.Path) -> bool:
@@ -105,7 +111,7 @@ def relocate(folder: pathlib.Path) -> None:
 def install_python(folder: pathlib.Path, tool: pathlib.Path, minimum: str) -> None:
     """Create the environment of a newer Python, which uv finds on the machine or downloads beside it."""
     report("this image has Python " + platform.python_version() + ": uv installs " + minimum + " or newer")
-    result = run(tool / "bin" / "python", "-m", "pip", "install", "--no-input", "-q", UV)
+    result = run(*pip_install(tool), UV)
     if result.returncode:
         sys.exit("pip failed: " + result.stdout[-2000:])
     os.environ["UV_PYTHON_INSTALL_DIR"] = str(folder.with_name(folder.name + "-python"))

@@ -6,6 +6,8 @@ found by the next one, whenever that command ended.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+from shlex import quote
 
 from dlcloud.core.cluster import NAME_TAG
 from dlcloud.core.errors import CloudError
@@ -18,7 +20,7 @@ from dlcloud.core.successors import KnownType
 from dlcloud.core.wait import wait_until
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.setup import FOLDER, commands_digest, environment_key, prepare
+from dlcloud.launch.setup import FOLDER, commands_digest, environment_key, packages_of, prepare
 from dlcloud.resources.texts import template
 
 CREATE_IMAGE = "create-image"
@@ -114,7 +116,7 @@ def prepare_instance(managed: ManagedCluster, connection: Connection, request: I
     types = request.recipe.instances.types
     environments = dict.fromkeys(requirements_on(managed, name, request.requirements) for name in types)
     for number, requirements in enumerate(environments):
-        prepare(
+        python = prepare(
             connection,
             Setup() if number else setup,
             requirements,
@@ -122,10 +124,22 @@ def prepare_instance(managed: ManagedCluster, connection: Connection, request: I
             emit=emit,
             minimum_python=request.minimum_python,
         )
+        if packages_of(requirements) and not setup.image:
+            with stage(emit, clock, "compiling the environment", instance_id=connection.endpoint.instance_id):
+                connection.check(compile_command(python))
     with stage(emit, clock, "removing keys, secrets and logs", instance_id=connection.endpoint.instance_id):
         connection.send_bytes(template("seal.sh").encode(), f"{FOLDER}/seal.sh")
         # The script removes itself: the shell reads it from its input.
         connection.check(f"sh -s {commands_digest(setup)} <{FOLDER}/seal.sh")
+
+
+def compile_command(python: str) -> str:
+    """Return the command that compiles all modules of an environment: the image's instances then need not.
+
+    Packages may have modules that are not of this version of Python; these are left out.
+    """
+    library = PurePosixPath(python).parents[1] / "lib"
+    return f"{quote(python)} -m compileall -q -j 0 {quote(str(library))} >/dev/null || true"
 
 
 def begin_image(managed: ManagedCluster, instance_id: str, request: ImageRequest) -> str:

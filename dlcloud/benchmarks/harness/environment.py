@@ -44,7 +44,7 @@ def _build(folder: Path, requirements: Path, version: str) -> None:
     base = _find_python(version)
     shutil.rmtree(folder, ignore_errors=True)
     _run([base, "-m", "venv", str(folder)])
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-input", "-q"]
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-input", "-q", "--no-compile"]
     _run([*pip, "--disable-pip-version-check", "-r", str(requirements)])
     (folder / "complete").touch()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dlcloud.launch.image import compile_command
 from dlcloud.resources.texts import template
 
 LIMIT_S = 600.0
@@ -100,6 +101,17 @@ def test_two_builders_at_once_build_one_environment(home, wheels):
     assert again["reused"]
     assert again["python"] == first["python"]
     assert again["seconds"] < first["seconds"] + second["seconds"]
+
+
+def test_modules_are_compiled_when_they_are_imported_or_for_an_image(home, wheels):
+    def compiled():
+        return [path for path in folder.rglob("*.pyc") if path.name.startswith("tinysample")]
+
+    python = answer(begin(home, wheels, "tinysample==1.0\n", "compiled"))["python"]
+    folder = Path(python).parents[1]
+    assert not compiled()
+    subprocess.run(["sh", "-c", compile_command(python)], check=True)
+    assert compiled()
 
 
 def test_homes_that_share_a_cache_by_links_share_its_environments(home, wheels, tmp_path):
