@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from decimal import Decimal
 
 import click
 
@@ -11,7 +10,7 @@ from dlcloud.bench.parallel import StoppedError
 from dlcloud.cli.context import Context
 from dlcloud.cli.interrupts import Interrupt
 from dlcloud.core.cluster import Cluster, ClusterState, Member
-from dlcloud.core.cost import money
+from dlcloud.core.cost import money, total_usd
 from dlcloud.core.errors import (
     BudgetError,
     DlcloudError,
@@ -166,8 +165,8 @@ def _keep_failed(launcher: Launcher, members: Sequence[Member], failure: Dlcloud
     """Keep a cluster up on which a program failed; emit its price, how to look at it and how to end it."""
     name = launcher.cluster.name
     launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
-    prices = [member.hourly_usd for member in members if member.hourly_usd is not None]
-    usd = f"{money(sum(prices, Decimal(0)))} USD/h" if len(prices) == len(members) else "at an unknown price"
+    hourly_usd = total_usd(member.hourly_usd for member in members)
+    usd = "at an unknown price" if hourly_usd is None else f"{money(hourly_usd)} USD/h"
     message = f"failed ({_first_line(failure)}): {name} is kept up ({usd})"
     launcher.emit(Warned(message=f"{message}: dlcloud ssh {name} looks, dlcloud down {name} ends it"))
 

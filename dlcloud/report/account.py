@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from dlcloud.core.cluster import Leftover
-from dlcloud.core.cost import money, snapshot_usd, volume_usd
+from dlcloud.core.cost import money, snapshot_usd, total_usd, volume_usd
 from dlcloud.core.own_images import OwnImage, stale_reason
 from dlcloud.core.selftest import Finding
 from dlcloud.core.surcharges import HOURS_PER_MONTH
@@ -92,8 +92,7 @@ class UnfinishedCluster:
     @property
     def hourly_usd(self) -> Decimal | None:
         """The price of an hour; None where that of a part is not known."""
-        prices = [one.hourly_usd for one in self.resources if one.hourly_usd is not None]
-        return sum(prices, Decimal(0)) if len(prices) == len(self.resources) else None
+        return total_usd(one.hourly_usd for one in self.resources)
 
 
 def price_leftover(leftover: Leftover, instance_usd: Decimal | None) -> PricedLeftover:
