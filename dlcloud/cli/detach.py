@@ -109,8 +109,9 @@ def control_here(context: Context, launcher: Launcher, *, keep: bool) -> Iterato
     name, emit = launcher.cluster.name, launcher.emit
 
     def terminate_others() -> None:
-        members = launcher.reconcile()
-        launcher.shrink([m for m in members if m.instance.instance_id != context.controller_instance_id])
+        with warn_of_remainder(launcher):
+            members = launcher.reconcile()
+            launcher.shrink([m for m in members if m.instance.instance_id != context.controller_instance_id])
         launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
 
     try:
@@ -120,8 +121,7 @@ def control_here(context: Context, launcher: Launcher, *, keep: bool) -> Iterato
     except BaseException as error:
         emit(Warned(message=f"failed ({error}): ending all instances but this one"))
         try:
-            with warn_of_remainder(launcher):
-                terminate_others()
+            terminate_others()
         except DlcloudError as second:
             emit(Warned(message=f"the other instances are not ended: {second.message}"))
         raise

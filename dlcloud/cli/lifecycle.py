@@ -118,7 +118,11 @@ def warn_of_remainder(launcher: Launcher) -> Iterator[None]:
         raise
     except (DlcloudError, KeyboardInterrupt):
         name = launcher.cluster.name
-        launcher.emit(Warned(message=f"{name}: {launcher.remainder()}; dlcloud down {name} ends it"))
+        try:
+            remainder = launcher.remainder()
+        except StoreError as second:  # it must not hide why the block failed
+            remainder = f"instances may still be up, and their price is unknown ({second.message})"
+        launcher.emit(Warned(message=f"{name}: {remainder}; dlcloud down {name} ends it"))
         raise
 
 
