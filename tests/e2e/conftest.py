@@ -8,6 +8,8 @@ from terminal import User
 
 from tests.environments import SHARED
 
+FAILED = pytest.StashKey[bool]()
+
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
@@ -16,6 +18,26 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
     user.run("local", "start")
     yield user
     user.run("local", "stop")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Note that a test failed, for the fixture that takes down what it left."""
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Terminate the instances of a module's user after a test that failed, so the next finds none."""
+    yield
+    if "user" not in request.fixturenames or not request.node.stash.get(FAILED, False):
+        return
+    user = request.getfixturevalue("user")
+    if isinstance(user, User) and (left := user.alive()):
+        user.ec2.terminate_instances(InstanceIds=left)
 
 
 def _share_environments(user: User) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -86,8 +87,25 @@ def test_a_cluster_is_reached_through_the_endpoint_alone(user: User, rig: Rig, s
     assert [group["GroupName"] for group in groups if group["GroupName"].startswith("dlcloud-")] == []
 
 
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="there is no rsync")
+def test_rsync_copies_through_the_endpoint(user: User, rig: Rig, subnet: str):
+    if not rig.ec2.describe_instance_connect_endpoints()["InstanceConnectEndpoints"]:
+        rig.ec2.create_instance_connect_endpoint(SubnetId=subnet)
+    network = "{subnets: 'tag:Name=private', access: instance-connect-endpoint, public_ip: false}"
+    user.run("up", write(user, network), "--keep", "--yes", "--name", "synced")
+    config = user.json("ssh", "synced", "--config")["result"]["file"]
+    folder = user.home / "tree"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "file").write_text("content")
+    shell = f"ssh -F {config}"
+    user.call("rsync", "-a", "-e", shell, f"{folder}/", "synced:synced")
+    user.call("rsync", "-a", "-e", shell, "synced:synced/deep/", user.home / "back")
+    assert (user.home / "back" / "file").read_text() == "content"
+    user.run("down", "synced")
+
+
 def assert_openssh_works(user: User, instance_id: str) -> None:
-    """ssh, scp and rsync, by the entries that `ssh --config` wrote, of which none skips the host key."""
+    """ssh and scp, by the entries that `ssh --config` wrote, of which none skips the host key."""
     config = user.json("ssh", "x", "--config")["result"]["file"]
     text = Path(config).read_text()
     assert text.count("ProxyCommand") == 2
@@ -98,10 +116,6 @@ def assert_openssh_works(user: User, instance_id: str) -> None:
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "file").write_text("content")
     user.call("scp", "-q", "-F", config, folder / "deep" / "file", "x:copied")
-    shell = f"ssh -F {config}"
-    user.call("rsync", "-a", "-e", shell, f"{folder}/", "x:synced")
-    user.call("rsync", "-a", "-e", shell, "x:synced/deep/", user.home / "back")
-    assert (user.home / "back" / "file").read_text() == "content"
     copied = user.call("ssh", "-F", config, instance_id, "cat copied")
     assert (copied.stdout, copied.stderr) == ("content", "")
     hosts = Path(re.search(r"UserKnownHostsFile \"?([^\"\n]+)", text)[1])
