@@ -19,8 +19,8 @@ import click
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness import benchmark
 from dlcloud.cli.main import COMMANDS, dlcloud
-from dlcloud.core import errors
-from dlcloud.core.recipe import recipe_schema
+from dlcloud.model import errors
+from dlcloud.recipe.recipe import recipe_schema
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)

@@ -9,8 +9,8 @@ from getpass import getpass
 from dlcloud.cli.console import Console
 from dlcloud.cli.profiles import find_profile
 from dlcloud.cloud.clients import Clients
-from dlcloud.core.errors import CredentialsError
 from dlcloud.local.site import LocalSite, SharedSite
+from dlcloud.model.errors import CredentialsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,19 +15,19 @@ from dlcloud.cli.bench_options import NodeCounts, command_again, read_matrix, re
 from dlcloud.cli.complete import complete_recipes, complete_types
 from dlcloud.cli.notify import notify_option
 from dlcloud.cli.options import cidr_option, collect_options, job_options, output_option, verbose_option
-from dlcloud.core.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
-from dlcloud.core.events import PREFLIGHT, Notice, stage
+from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
+from dlcloud.model.events import PREFLIGHT, Notice, stage
 
 if TYPE_CHECKING:
-    from dlcloud.bench.program import Program
     from dlcloud.cli.bench_type import Shared
     from dlcloud.cli.context import Context
-    from dlcloud.core.bench import BenchmarkMatrix, TypeResult
-    from dlcloud.core.job_environment import JobEnvironment
-    from dlcloud.core.protocols import Cloud
-    from dlcloud.core.result_row import ResultRow
+    from dlcloud.planning.protocols import Cloud
+    from dlcloud.recipe.job_environment import JobEnvironment
     from dlcloud.report.bench import TypePlan
     from dlcloud.report.cost import View
+    from dlcloud.results.bench import BenchmarkMatrix, TypeResult
+    from dlcloud.results.result_row import ResultRow
+    from dlcloud.runs.program import Program
 
 
 @click.command("bench")
@@ -112,9 +112,9 @@ def command(
     It ends with the answer: the cheapest and the fastest, with --job for your own work. Where no winner can
     be named, it says what would settle it, and on a terminal offers to measure again.
     """
-    from dlcloud.bench.matrix import repeat_matrix
     from dlcloud.cli.bench_results import offer_again
     from dlcloud.cli.context import Context
+    from dlcloud.runs.matrix import repeat_matrix
 
     matrix, folder = read_matrix(types, benchmarks, recipe, keys, tiny=tiny, nodes=nodes)
     if repeats is not None:
@@ -170,7 +170,7 @@ class Bench:
     @cached_property
     def programs(self) -> "dict[str, Program]":
         """The program of each job, by its name."""
-        from dlcloud.bench.program import program_of
+        from dlcloud.runs.program import program_of
 
         first = self.matrix.types[0]
         recipes = {job.name: self.matrix.recipe_of_job(first, job) for job in self.matrix.jobs}
@@ -190,7 +190,7 @@ class Bench:
     @cached_property
     def earlier_id(self) -> str | None:
         """The bench that this one resumes: of the same matrix, interrupted or incomplete."""
-        from dlcloud.core.resume import RESUME_WINDOW
+        from dlcloud.results.resume import RESUME_WINDOW
 
         if self.fresh:
             return None
@@ -203,7 +203,7 @@ class Bench:
         Raises:
             RecipeError, CredentialsError: Nothing fits any of the types; there are no credentials.
         """
-        from dlcloud.core.bench import done_before
+        from dlcloud.results.bench import done_before
         from dlcloud.system.parallel import fan_out
 
         _ = self.programs, self.environment  # their faults are reported before anything is asked of a cloud
@@ -238,10 +238,10 @@ class Bench:
             CloudError: Every type was refused.
             InstanceError: The programs failed wherever they ran.
         """
-        from dlcloud.bench.parallel import run_parallel
-        from dlcloud.core.bench import fault_of
         from dlcloud.report.bench import plan_report
         from dlcloud.report.table import Format, render
+        from dlcloud.results.bench import fault_of
+        from dlcloud.runs.parallel import run_parallel
 
         click.echo(render(plan_report(plans, name=self.matrix.base.name), Format.TABLE) + "\n", err=True)
         self._confirm_spending(plans, yes=yes)
@@ -266,8 +266,8 @@ class Bench:
     def _plan_type(self, name: str, done: set[tuple[str, str]]) -> "TypePlan":
         from dlcloud.cli.bench_type import recipe_file
         from dlcloud.cli.lifecycle import plan_cluster
-        from dlcloud.core.bench import fits
         from dlcloud.report.bench import TypePlan
+        from dlcloud.results.bench import fits
 
         fit = fits(self.matrix.jobs, self.cloud.hardware([name]).get(name))
         waiting = tuple(job for job in fit.benchmarks if (name, job) not in done)
@@ -299,8 +299,8 @@ class Bench:
         return bench_id
 
     def _shared(self, bench_id: str) -> "Shared":
-        from dlcloud.bench.parallel import ExclusiveSlot
         from dlcloud.cli.bench_type import Shared
+        from dlcloud.runs.parallel import ExclusiveSlot
 
         stop = threading.Event()
         return Shared(
@@ -319,7 +319,7 @@ class Bench:
         """Run all jobs of one type, and terminate its instance."""
         from dlcloud.cli.bench_type import TypeRun, label_events, recipe_file
         from dlcloud.cli.lifecycle import destroy_unfinished
-        from dlcloud.core.bench import TypeResult
+        from dlcloud.results.bench import TypeResult
 
         name = type_plan.instance_type
         done = [job for job in type_plan.fit.benchmarks if job not in type_plan.waiting]

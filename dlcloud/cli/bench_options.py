@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dlcloud.core.bench import BenchmarkMatrix
-    from dlcloud.core.job import UserJob
     from dlcloud.report.cost import View
+    from dlcloud.results.bench import BenchmarkMatrix
+    from dlcloud.results.user_job import UserJob
 
 
 MOST_NODES = 1000
@@ -75,8 +75,8 @@ def read_matrix(
     nodes: Sequence[int] = (),
 ) -> "tuple[BenchmarkMatrix, Path]":
     """Return the matrix, and the folder that the files of a recipe's workload are relative to."""
-    from dlcloud.bench.matrix import matrix_of_benchmarks, matrix_of_recipe
     from dlcloud.cli.profiles import profile_defaults, read_recipe_file
+    from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe
 
     if recipe and benchmarks:
         raise RecipeError("--recipe brings its own workload", "leave --benchmark out")

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import click
 
-from dlcloud.bench.matrix import repeat_matrix
-from dlcloud.core.bench import BenchmarkMatrix, TypeResult
-from dlcloud.core.cost import money
-from dlcloud.core.fit import LeftOut
-from dlcloud.core.result_row import ResultRow
+from dlcloud.model.money import money
+from dlcloud.planning.fit import LeftOut
 from dlcloud.report.answer import Question, answers_of
 from dlcloud.report.bench import left_out_records, left_out_sections
 from dlcloud.report.cost import PLAIN, View, cost_report
 from dlcloud.report.table import Report
+from dlcloud.results.bench import BenchmarkMatrix, TypeResult
+from dlcloud.results.result_row import ResultRow
+from dlcloud.runs.matrix import repeat_matrix
 
 
 def results_report(

@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dlcloud.bench.nodes import run_workload
-from dlcloud.bench.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
-from dlcloud.bench.probe import probe_machine
-from dlcloud.bench.program import Program
-from dlcloud.bench.run import Runner
 from dlcloud.cli.context import Context
 from dlcloud.cli.lifecycle import acquire_for_command, destroy_at_end
 from dlcloud.cli.profiles import profile_of
-from dlcloud.core.bench import BenchmarkMatrix, Job, TypeResult, fits
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
-from dlcloud.core.events import Emit, Event, Notice, Warned
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.plan import Plan
-from dlcloud.core.protocols import Cloud
-from dlcloud.core.remote import Dial
 from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.launch.storage import prepare_access
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import CloudError, DlcloudError, InstanceError
+from dlcloud.model.events import Emit, Event, Notice, Warned
+from dlcloud.model.remote import Dial
+from dlcloud.planning.plan import Plan
+from dlcloud.planning.protocols import Cloud
+from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.report.bench import TypePlan
+from dlcloud.results.bench import BenchmarkMatrix, Job, TypeResult, fits
+from dlcloud.runs.nodes import run_workload
+from dlcloud.runs.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
+from dlcloud.runs.probe import probe_machine
+from dlcloud.runs.program import Program
+from dlcloud.runs.run import Runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

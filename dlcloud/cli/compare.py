@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dlcloud.core.compare import Pair
-    from dlcloud.core.result_row import ResultRow
+    from dlcloud.results.compare import Pair
+    from dlcloud.results.result_row import ResultRow
     from dlcloud.store.measurements import Measurements
     from dlcloud.store.selection import Selection
 
@@ -42,10 +42,10 @@ def command(*, first: str, second: str, output: str, verbose: bool) -> None:
     dlcloud compare 2026-09-01 2026-10-01
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
     from dlcloud.cli.context import Context
-    from dlcloud.core.compare import differences, pairs_of
     from dlcloud.report.compare import Sides, compare_report
     from dlcloud.report.rows import load_rows
     from dlcloud.report.table import Format, render
+    from dlcloud.results.compare import differences, pairs_of
 
     with Context("compare", verbose=verbose) as context:
         store, now = context.measurements, context.clock.now()

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from dlcloud.core.events import Event, Progress, StageDone, StageStarted, Warned
-from dlcloud.core.untrusted import printable
+from dlcloud.model.events import Event, Progress, StageDone, StageStarted, Warned
+from dlcloud.model.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

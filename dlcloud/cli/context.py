@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Self
 from dlcloud.cli.interrupts import raise_on
 from dlcloud.cli.log_file import log_to_file
 from dlcloud.cli.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
-from dlcloud.core.cluster import DEFAULT_REGION
-from dlcloud.core.errors import LocalCloudError, RecipeError
+from dlcloud.model.cluster import DEFAULT_REGION
+from dlcloud.model.errors import LocalCloudError, RecipeError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Store
@@ -30,13 +30,13 @@ if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never n
     from dlcloud.cloud.billing import Billing
     from dlcloud.cloud.ec2 import Ec2Cloud
     from dlcloud.cloud.secret_values import SecretValues
-    from dlcloud.core.cluster import Cluster
-    from dlcloud.core.events import Emit
-    from dlcloud.core.remote import Dial
     from dlcloud.detached.locate import DetachedCluster
     from dlcloud.detached.remote import DetachedClusters
     from dlcloud.launch.launcher import Launcher
     from dlcloud.local.site import LocalEndpoint, LocalSite, SharedSite
+    from dlcloud.model.cluster import Cluster
+    from dlcloud.model.events import Emit
+    from dlcloud.model.remote import Dial
     from dlcloud.ssh.dial import Dialer
     from dlcloud.ssh.route import Connect
     from dlcloud.store.benches import Benches

@@ -17,11 +17,11 @@ from dlcloud.cli.options import (
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
-    from dlcloud.core.job import UserJob
-    from dlcloud.core.result_row import ResultRow
-    from dlcloud.core.spending import ClusterCost
     from dlcloud.report.cost import View
     from dlcloud.report.table import Report
+    from dlcloud.results.result_row import ResultRow
+    from dlcloud.results.spending import ClusterCost
+    from dlcloud.results.user_job import UserJob
     from dlcloud.store.selection import Selection
 
 PICTURES = (".png", ".svg")
@@ -37,9 +37,9 @@ class Drawings:
 
 
 def _view(by: str, market: str, group: str | None, job: "UserJob | None", **switches: bool) -> "View":
-    from dlcloud.core.instance import Market
-    from dlcloud.core.ranking import By, Group
+    from dlcloud.model.instance import Market
     from dlcloud.report.cost import View
+    from dlcloud.results.ranking import By, Group
 
     return View(by=By(by), market=Market(market), group=Group(group) if group else None, job=job, **switches)
 
@@ -129,7 +129,7 @@ def command(
 
 
 def _refuse_unknown_format(plot: str) -> None:
-    from dlcloud.core.errors import RecipeError
+    from dlcloud.model.errors import RecipeError
 
     if plot and Path(plot).suffix.lower() not in PICTURES:
         raise RecipeError(f"--plot {plot}: which format?", f"end it in {' or '.join(PICTURES)}")
@@ -167,7 +167,7 @@ def _with_spending(context: "Context", report: "Report", *, whole: bool) -> "Rep
 
 def _costs(context: "Context") -> "list[ClusterCost]":
     """Return what each cluster of this home cost."""
-    from dlcloud.core.spending import costs_of_clusters
+    from dlcloud.results.spending import costs_of_clusters
 
     clusters = context.clusters.all()
     members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in clusters}
@@ -189,9 +189,9 @@ def _with_trainings(context: "Context", report: "Report", costs: "Sequence[Clust
 
 def _with_bills(context: "Context", report: "Report", rows: Sequence["ResultRow"]) -> "Report":
     """Return the report with what AWS billed for the clusters of its rows."""
-    from dlcloud.core.cost import BilledCost, reconcile
-    from dlcloud.core.errors import CloudError
+    from dlcloud.model.errors import CloudError
     from dlcloud.report.cost_details import billed_records, billed_section, unasked
+    from dlcloud.results.cost import BilledCost, reconcile
 
     ids = {row.run.cluster_id for row in rows}
     own = [c for c in context.clusters.all() if c.cluster_id in ids and c.cloud != "local"]
@@ -229,8 +229,8 @@ def _draw(
     Raises:
         RecipeError: vl-convert is not installed, a file cannot be read or written, or there is no chart.
     """
-    from dlcloud.core.errors import RecipeError
-    from dlcloud.core.events import Notice
+    from dlcloud.model.errors import RecipeError
+    from dlcloud.model.events import Notice
     from dlcloud.report.bars import spending_charts
     from dlcloud.report.charts import cost_charts
     from dlcloud.report.files import report_file

@@ -8,13 +8,6 @@ import click
 
 from dlcloud.cli.context import Context
 from dlcloud.cli.lifecycle import destroy_on_failure, detached_error, warn_of_remainder
-from dlcloud.core.cluster import Cluster, ClusterState
-from dlcloud.core.errors import DlcloudError, InstanceError
-from dlcloud.core.events import Notice, Warned
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.plan import Plan
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.resize import coordinator
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer
 from dlcloud.elastic.run import Control
@@ -22,6 +15,13 @@ from dlcloud.launch.acquire import ClusterLock, RecipeFile, lock_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
+from dlcloud.model.cluster import Cluster, ClusterState
+from dlcloud.model.errors import DlcloudError, InstanceError
+from dlcloud.model.events import Notice, Warned
+from dlcloud.planning.plan import Plan
+from dlcloud.planning.resize import coordinator
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.table import Format, Report, Section, render
 
 

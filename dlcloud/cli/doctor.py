@@ -8,17 +8,17 @@ import click
 
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import output_option, verbose_option
-from dlcloud.core.cost import exact
-from dlcloud.core.errors import CloudError, DlcloudError
-from dlcloud.core.events import stage
-from dlcloud.core.instance import Market, Price
-from dlcloud.core.quota import quota_key, quotas
+from dlcloud.model.errors import CloudError, DlcloudError
+from dlcloud.model.events import stage
+from dlcloud.model.instance import Market, Price
+from dlcloud.model.money import exact
+from dlcloud.planning.quota import quota_key, quotas
 from dlcloud.report.account import Check, findings_report
 from dlcloud.report.table import Format, render
 
 if TYPE_CHECKING:
-    from dlcloud.core.recipe import Recipe
     from dlcloud.launch.preflight import Preflight
+    from dlcloud.recipe.recipe import Recipe
 
 TYPE_RECIPE = """
 name: doctor
@@ -67,7 +67,7 @@ def command(
 def _read_target(target: str, cloud: str | None, region: str | None) -> "Recipe":
     """Return the recipe of that name, or one for a bare instance type."""
     from dlcloud.cli.profiles import read_recipe_file, with_profile
-    from dlcloud.core.recipe import read_recipe
+    from dlcloud.recipe.recipe import read_recipe
 
     family, dot, _ = target.partition(".")
     if dot and "/" not in target and not target.endswith((".yaml", ".yml")) and family:
@@ -82,8 +82,8 @@ def _read_target(target: str, cloud: str | None, region: str | None) -> "Recipe"
 
 def _check_all(preflight: "Preflight") -> tuple[list[Check], CloudError | None]:
     """Return every check, and the first error that would stop an `up`."""
-    from dlcloud.core.plan import make_plan
     from dlcloud.launch.preflight import REQUIRED
+    from dlcloud.planning.plan import make_plan
 
     asked = preflight.answers.keys() | preflight.errors.keys()
     checks = [Check(name="types", good=_types(preflight)[0], detail=_types(preflight)[1])]
@@ -189,7 +189,7 @@ def _subnets(preflight: "Preflight") -> Verdict:
 def _network(preflight: "Preflight") -> Verdict:
     """Return what the recipe's network is, and whether this machine has what its access needs."""
     from dlcloud.cli.routes import refuse_missing_program
-    from dlcloud.core.networks import describe_network, plan_network, usable_subnets
+    from dlcloud.planning.networks import describe_network, plan_network, usable_subnets
 
     network, instances = preflight.recipe.network, preflight.recipe.instances
     if network is None:
@@ -260,8 +260,8 @@ def _launch(preflight: "Preflight") -> Verdict:
 def _missing_statements(preflight: "Preflight") -> list[dict[str, object]]:
     """Return the policy statements that would allow what was denied, each once."""
     from dlcloud.cloud.partitions import partition_of
-    from dlcloud.core.errors import CredentialsError
-    from dlcloud.core.permissions import missing_statements
+    from dlcloud.model.denials import missing_statements
+    from dlcloud.model.errors import CredentialsError
     from dlcloud.resources.texts import iam_policy
 
     documented = json.loads(iam_policy(partition=partition_of(preflight.recipe.region).name))["Statement"]

@@ -9,10 +9,10 @@ import click
 
 from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.options import output_option, verbose_option
-from dlcloud.core.cluster import Cluster
-from dlcloud.core.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
-from dlcloud.core.events import Warned
 from dlcloud.detached.locate import DetachedCluster
+from dlcloud.model.cluster import Cluster
+from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
+from dlcloud.model.events import Warned
 from dlcloud.report.table import Format, Report, Section, render
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.members import find_members
 from dlcloud.cli.options import output_option, verbose_option
 from dlcloud.cli.safe_output import writer_to
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import DlcloudError, PartialError, RemoteCommandError
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError, PartialError, RemoteCommandError
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context

@@ -62,7 +62,7 @@ def command(
         _print_job_definition(file, selection.settings)
         return
     from dlcloud.cli.context import Context
-    from dlcloud.core.errors import RecipeError
+    from dlcloud.model.errors import RecipeError
     from dlcloud.report.cost import cost_report
     from dlcloud.report.files import report_file, write_parquet
     from dlcloud.report.rows import load_rows, refuse_unknown
@@ -98,9 +98,9 @@ def command(
 def _print_job_definition(name: str, settings: Sequence[str]) -> None:
     """Print a recipe for AWS Batch, and on stderr what a job definition cannot say."""
     from dlcloud.cloud.catalog import Catalog
-    from dlcloud.core.batch import batch_job_definition, batch_notes
-    from dlcloud.core.errors import RecipeError
-    from dlcloud.core.recipe import read_recipe
+    from dlcloud.model.errors import RecipeError
+    from dlcloud.recipe.batch import batch_job_definition, batch_notes
+    from dlcloud.recipe.recipe import read_recipe
     from dlcloud.resources.texts import recipe_text
 
     text, path = recipe_text(name)

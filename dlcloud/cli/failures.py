@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from dlcloud.core.errors import DlcloudError, UnwritableError
-from dlcloud.core.untrusted import printable
+from dlcloud.model.errors import DlcloudError, UnwritableError
+from dlcloud.model.untrusted import printable
 from dlcloud.system.files import unwritable_hint
 
 EXIT_BUG = 70  # Source: sysexits.h, EX_SOFTWARE

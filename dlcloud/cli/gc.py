@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import output_option, verbose_option
-from dlcloud.core.cluster import (
+from dlcloud.model.cluster import (
     CONTROLLER_TAG,
     DEFAULT_REGION,
     REGIONS_AT_ONCE,
@@ -18,11 +18,11 @@ from dlcloud.core.cluster import (
     Leftover,
     cluster_name,
 )
-from dlcloud.core.cost import money, price_of, snapshot_usd
-from dlcloud.core.errors import BudgetError, CloudError, CredentialsError, DlcloudError, PartialError
-from dlcloud.core.events import Notice, Warned, stage
-from dlcloud.core.own_images import stale_reason
-from dlcloud.core.surcharges import HOURS_PER_MONTH
+from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, PartialError
+from dlcloud.model.events import Notice, Warned, stage
+from dlcloud.model.money import money, price_of, snapshot_usd
+from dlcloud.model.own_images import stale_reason
+from dlcloud.model.surcharges import HOURS_PER_MONTH
 from dlcloud.report.account import PricedLeftover, UnfinishedCluster, leftovers_report, price_leftover
 from dlcloud.report.table import Format, render
 from dlcloud.system.files import FileLock

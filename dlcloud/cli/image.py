@@ -10,21 +10,21 @@ import click
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import cidr_option, output_option, verbose_option
 from dlcloud.cli.profiles import read_recipe_file
-from dlcloud.core.cluster import DEFAULT_REGION
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.events import PREFLIGHT, Notice, stage
-from dlcloud.core.own_images import image_name
+from dlcloud.model.cluster import DEFAULT_REGION
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.events import PREFLIGHT, Notice, stage
+from dlcloud.model.own_images import image_name
 from dlcloud.report.table import Format, render
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
-    from dlcloud.core.instance import Image
-    from dlcloud.core.own_images import OwnImage
-    from dlcloud.core.plan import Plan
-    from dlcloud.core.recipe import Recipe
     from dlcloud.launch.acquire import ClusterLock, RecipeFile
     from dlcloud.launch.image import ImageRequest
     from dlcloud.launch.launcher import Launcher
+    from dlcloud.model.instance import Image
+    from dlcloud.model.own_images import OwnImage
+    from dlcloud.planning.plan import Plan
+    from dlcloud.recipe.recipe import Recipe
 
 
 @click.command("image")
@@ -152,7 +152,7 @@ class ImageMaker:
 
             requirements, minimum_python = training_of(recipe, folder, run="").requirements, OLDEST_PYTHON
         else:
-            from dlcloud.bench.program import program_of
+            from dlcloud.runs.program import program_of
 
             program = program_of(recipe, folder)
             requirements, minimum_python = program.requirements, program.minimum_python

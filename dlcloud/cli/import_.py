@@ -22,7 +22,7 @@ def command(*, files: tuple[str, ...], output: str, verbose: bool) -> None:
     at fault, nothing is imported.
     """
     from dlcloud.cli.context import Context
-    from dlcloud.core.errors import RecipeError
+    from dlcloud.model.errors import RecipeError
     from dlcloud.report.table import Format, Report, Section, render
 
     with Context("import", verbose=verbose) as context, ExitStack() as opened:

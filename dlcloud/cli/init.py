@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 
 
 @click.command("init")
@@ -20,7 +20,7 @@ def command(*, file: Path, trial: bool | None, output: str) -> None:
     editors is written beside the recipe.
     """
     from dlcloud.cli.init_script import recipe_of_script, trial_for
-    from dlcloud.core.script_recipe import SCHEMA_FILE, SCHEMA_LINE
+    from dlcloud.recipe.script_recipe import SCHEMA_FILE, SCHEMA_LINE
     from dlcloud.resources.texts import template
 
     notes: list[str] = []
@@ -55,7 +55,7 @@ def _write_schema(file: Path) -> None:
     """Write the schema that the recipe's first line names; one that is there is replaced."""
     import json
 
-    from dlcloud.core.recipe import recipe_schema
+    from dlcloud.recipe.recipe import recipe_schema
     from dlcloud.report.files import report_file
 
     with report_file(file) as draft:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import click
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.recipe import read_recipe
-from dlcloud.core.script import Script, read_script, throughput_of_output
-from dlcloud.core.script_recipe import SCHEMA_FILE, ScriptRecipe
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.recipe import read_recipe
+from dlcloud.recipe.script import Script, read_script, throughput_of_output
+from dlcloud.recipe.script_recipe import SCHEMA_FILE, ScriptRecipe
 
 TRIAL_S = 10
 MOST_OUTPUT = 1 << 20

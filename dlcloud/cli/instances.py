@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import Number, collect_options, output_option, verbose_option
-from dlcloud.core.cluster import DEFAULT_REGION
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.instance import InstanceType, Market, Price
-from dlcloud.core.successors import KnownType, successors
+from dlcloud.model.cluster import DEFAULT_REGION
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import InstanceType, Market, Price
+from dlcloud.planning.successors import KnownType, successors
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context

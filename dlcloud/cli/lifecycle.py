@@ -6,22 +6,8 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from dlcloud.bench.parallel import StoppedError
 from dlcloud.cli.context import Context
 from dlcloud.cli.interrupts import Interrupt
-from dlcloud.core.cluster import Cluster, ClusterState, Member
-from dlcloud.core.cost import money, total_usd
-from dlcloud.core.errors import (
-    BudgetError,
-    DlcloudError,
-    InstanceError,
-    PartialError,
-    RecipeError,
-    StoreError,
-    UnwritableError,
-)
-from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.plan import Plan
 from dlcloud.launch.acquire import (
     ClusterLock,
     RecipeFile,
@@ -31,7 +17,21 @@ from dlcloud.launch.acquire import (
     resolve_cluster,
 )
 from dlcloud.launch.launcher import Launcher
+from dlcloud.model.cluster import Cluster, ClusterState, Member
+from dlcloud.model.errors import (
+    BudgetError,
+    DlcloudError,
+    InstanceError,
+    PartialError,
+    RecipeError,
+    StoreError,
+    UnwritableError,
+)
+from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.money import money, total_usd
+from dlcloud.planning.plan import Plan
 from dlcloud.report.cost_details import cost_of_cluster
+from dlcloud.runs.parallel import StoppedError
 
 
 def plan_cluster(

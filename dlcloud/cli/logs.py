@@ -10,9 +10,9 @@ import click
 from dlcloud.cli.complete import complete_runs
 from dlcloud.cli.options import verbose_option
 from dlcloud.cli.safe_output import writer_to
-from dlcloud.core.cluster import Cluster, ClusterState, Member
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.result import Run, RunState
+from dlcloud.model.cluster import Cluster, ClusterState, Member
+from dlcloud.model.errors import RecipeError
+from dlcloud.results.result import Run, RunState
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context

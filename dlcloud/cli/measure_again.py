@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dlcloud.cli.context import Context
-from dlcloud.core.instance import Market
-from dlcloud.core.result_row import ResultRow
+from dlcloud.model.instance import Market
+from dlcloud.results.result_row import ResultRow
 
 
 def commands_again(context: Context, rows: Iterable[ResultRow]) -> Mapping[str, str]:
@@ -29,6 +29,6 @@ def commands_again(context: Context, rows: Iterable[ResultRow]) -> Mapping[str, 
 
 
 def _benchmark(name: str) -> tuple[str, ...]:
-    from dlcloud.bench.matrix import sweepable_benchmarks
+    from dlcloud.runs.matrix import sweepable_benchmarks
 
     return ("-b", name) if name in sweepable_benchmarks() else ()

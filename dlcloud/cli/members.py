@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from dlcloud.core.cluster import Cluster, Member, select_members
-from dlcloud.core.errors import DlcloudError
-from dlcloud.core.instance import Market
+from dlcloud.model.cluster import Cluster, Member, select_members
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.instance import Market
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context

@@ -121,8 +121,8 @@ def collect_options(
 
 
 def _user_job(*, job: str, epoch: str) -> object:
-    from dlcloud.core.errors import RecipeError
-    from dlcloud.core.job import read_job
+    from dlcloud.model.errors import RecipeError
+    from dlcloud.results.user_job import read_job
 
     if epoch and not job:
         raise RecipeError("--epoch belongs to a --job in epochs", '--job "90 epochs" --epoch "1.28M images"')

@@ -8,7 +8,7 @@ import click
 from dlcloud.cli.options import Command, collect_options
 
 if TYPE_CHECKING:
-    from dlcloud.core.recipe.overrides import Overrides
+    from dlcloud.recipe.overrides import Overrides
 
 
 class Assignment(click.ParamType[tuple[str, str]]):
@@ -37,7 +37,7 @@ class Assignment(click.ParamType[tuple[str, str]]):
 
 
 def _overrides(**fields: Any) -> "Overrides":  # noqa: ANN401  what click read
-    from dlcloud.core.recipe.overrides import Overrides
+    from dlcloud.recipe.overrides import Overrides
 
     environment, secrets = dict(fields.pop("variables")), dict(fields.pop("secrets"))
     return Overrides(**fields, environment=environment, secrets=secrets)

@@ -10,15 +10,15 @@ import click
 
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import Number, collect_options, output_option, verbose_option
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.instance import FEWEST_SCORED_TYPES, Market
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
-    from dlcloud.core.deadline_costs import DeadlineCost
-    from dlcloud.core.recipe import Recipe
-    from dlcloud.core.simulation.replay import Job
-    from dlcloud.core.simulation.trace import Window
+    from dlcloud.recipe.recipe import Recipe
+    from dlcloud.scheduling.deadline_costs import DeadlineCost
+    from dlcloud.scheduling.simulation.replay import Job
+    from dlcloud.scheduling.simulation.trace import Window
 
 LADDER = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
 """Deadlines that are compared unless others are named: so many times the time of all workers on-demand."""
@@ -83,10 +83,10 @@ def command(*, recipe: str, options: PlanOptions, plot: str, output: str, verbos
     dlcloud plan recipe.yaml --traces DIR --pooled --plot deadlines.svg
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
     from dlcloud.cli.context import Context
-    from dlcloud.core.deadline_costs import choose_pools, cost_of_deadlines, keep_base
-    from dlcloud.core.policies.catalog import POLICIES
     from dlcloud.report.deadline_costs import deadline_costs_report
     from dlcloud.report.table import Format, render
+    from dlcloud.scheduling.deadline_costs import choose_pools, cost_of_deadlines, keep_base
+    from dlcloud.scheduling.policies.catalog import POLICIES
 
     if plot and Path(plot).suffix.lower() not in PICTURES:
         raise RecipeError(f"--plot {plot}: which format?", f"end it in {' or '.join(PICTURES)}")
@@ -137,9 +137,9 @@ def _on_demand_usd(context: "Context", recipe: "Recipe", options: PlanOptions) -
 
 
 def _job(recipe: "Recipe", options: PlanOptions, on_demand_usd: float) -> "Job":
-    from dlcloud.core.simulation.replay import Job
     from dlcloud.elastic.deadline import ASSUMED_BOOT_S
     from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S
+    from dlcloud.scheduling.simulation.replay import Job
 
     hours = options.worker_hours
     if hours is None and recipe.deadline is not None:
@@ -190,7 +190,7 @@ def _hours(recipe: "Recipe", options: PlanOptions, job: "Job") -> list[float]:
 
 
 def _duration(text: str, option: str) -> timedelta:
-    from dlcloud.core.deadline import read_duration
+    from dlcloud.recipe.deadline import read_duration
 
     length = read_duration(text)
     if length is None or not timedelta(0) < length <= timedelta(days=365):
@@ -210,7 +210,7 @@ def _from_history(
     context: "Context", recipe: "Recipe", options: PlanOptions, hours: float
 ) -> tuple[list["Window"], list[str]]:
     """Return windows with the prices of the account's history, and what is assumed of their capacity."""
-    from dlcloud.core.deadline_costs import AVAILABILITY, history_windows
+    from dlcloud.scheduling.deadline_costs import AVAILABILITY, history_windows
 
     cloud, now, instances = context.cloud(recipe.cloud, recipe.region), context.clock.now(), recipe.instances
     history = cloud.spot_history(instances.types, now - _duration(options.history, "--history"))
@@ -241,8 +241,8 @@ def _shares(
     context: "Context", recipe: "Recipe", options: PlanOptions, zones: Sequence[str]
 ) -> tuple[Mapping[str, float], str]:
     """Return the assumed share of the time with capacity by zone, and where it is from."""
-    from dlcloud.core.deadline_costs import BEST_SCORE
-    from dlcloud.core.errors import CloudError
+    from dlcloud.model.errors import CloudError
+    from dlcloud.scheduling.deadline_costs import BEST_SCORE
 
     if options.availability is not None:
         return dict.fromkeys(zones, options.availability), "by --availability"
@@ -260,7 +260,7 @@ def _shares(
 
 
 def _draw(context: "Context", path: Path, costs: Sequence["DeadlineCost"], name: str) -> None:
-    from dlcloud.core.events import Notice
+    from dlcloud.model.events import Notice
     from dlcloud.report.deadline_costs import deadline_costs_chart, deadline_costs_report
     from dlcloud.report.files import report_file
     from dlcloud.report.page import bundle, page, picture

@@ -2,8 +2,8 @@
 
 import click
 
-from dlcloud.core.cluster import DEFAULT_REGION
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.cluster import DEFAULT_REGION
+from dlcloud.model.errors import RecipeError
 
 
 @click.command("policy")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlcloud.cli.options import PROFILE_VARIABLE
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dlcloud.core.profile import Configuration, Profile
-    from dlcloud.core.recipe import Recipe
     from dlcloud.launch.acquire import RecipeFile
+    from dlcloud.recipe.profile import Configuration, Profile
+    from dlcloud.recipe.recipe import Recipe
 
 CONTROLLER_VARIABLE = "DLCLOUD_CONTROLLER"
 LARGEST_FILE = 1 << 18
@@ -72,8 +72,8 @@ def read_recipe_file(name: str) -> "RecipeFile":
     Raises:
         RecipeError: Either is at fault.
     """
-    from dlcloud.core.recipe import read_recipe
     from dlcloud.launch.acquire import RecipeFile
+    from dlcloud.recipe.recipe import read_recipe
     from dlcloud.resources.texts import recipe_text
 
     text, path = recipe_text(name)
@@ -93,14 +93,14 @@ def with_profile(recipe: "Recipe", text: str, file: str) -> "tuple[Recipe, str]"
     Raises:
         RecipeError: Either is at fault.
     """
-    from dlcloud.core.profile import apply_profile
+    from dlcloud.recipe.profile import apply_profile
 
     return apply_profile(text, recipe, chosen_profile()[1], file)
 
 
 def profile_defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a recipe, with what the chosen profile adds to them."""
-    from dlcloud.core.profile import merge
+    from dlcloud.recipe.profile import merge
 
     profile = chosen_profile()[1]
     if profile is None or profile.cloud != keys.get("cloud", "aws"):
@@ -116,7 +116,7 @@ def profile_of(recipe: "Recipe") -> str:
 
 @cache
 def _configuration(path: Path) -> "Configuration":
-    from dlcloud.core.profile import read_configuration
+    from dlcloud.recipe.profile import read_configuration
 
     try:
         with path.open("rb") as file:

@@ -4,14 +4,14 @@ import os
 from pathlib import Path
 
 from dlcloud.cli.context import Context
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.events import Warned
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.recipe.secrets import SourceKind, read_source
-from dlcloud.core.sent_files import IGNORE_FILE
 from dlcloud.launch.files import check_files
 from dlcloud.launch.secret_values import SecretLookup
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.events import Warned
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.secrets import SourceKind, read_source
+from dlcloud.recipe.sent_files import IGNORE_FILE
 
 
 def environment_of(context: Context, recipe: Recipe, folder: Path) -> JobEnvironment:

@@ -10,7 +10,7 @@ from dlcloud.cli.options import output_option
 @output_option
 def command(*, name: str, output: str) -> None:
     """List the bundled recipes; with NAME, print that one, to copy and change."""
-    from dlcloud.core.recipe import read_recipe
+    from dlcloud.recipe.recipe import read_recipe
     from dlcloud.report.recipes import recipes_report
     from dlcloud.report.table import Format, render
     from dlcloud.resources.texts import recipe_names, recipe_text

@@ -10,17 +10,17 @@ import click
 
 from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.options import cidr_option, collect_options, output_option, verbose_option
-from dlcloud.core.cluster import Cluster, ClusterState, Member
-from dlcloud.core.errors import DlcloudError, PartialError, RecipeError
-from dlcloud.core.events import PREFLIGHT, stage
+from dlcloud.model.cluster import Cluster, ClusterState, Member
+from dlcloud.model.errors import DlcloudError, PartialError, RecipeError
+from dlcloud.model.events import PREFLIGHT, stage
 from dlcloud.report.table import Format, Report, Section, render
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
-    from dlcloud.core.plan import Plan
-    from dlcloud.core.recipe import Recipe
-    from dlcloud.core.resize import Resize
     from dlcloud.launch.launcher import LaunchedMembers, Launcher
+    from dlcloud.planning.plan import Plan
+    from dlcloud.planning.resize import Resize
+    from dlcloud.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,8 @@ class Resizer:
     @cached_property
     def recipe(self) -> "Recipe":
         """The cluster's recipe, for the size that it is to have."""
-        from dlcloud.core.recipe import read_recipe
-        from dlcloud.core.resize import refuse_size
+        from dlcloud.planning.resize import refuse_size
+        from dlcloud.recipe.recipe import read_recipe
 
         recipe = read_recipe(self.cluster.recipe_text, self.cluster.recipe_path)
         refuse_size(recipe, self.size)
@@ -100,8 +100,8 @@ class Resizer:
     @cached_property
     def requirements(self) -> str:
         """The packages of the cluster's program; new instances are set up with them."""
-        from dlcloud.bench.program import program_of
         from dlcloud.elastic.program import program_of as training_of
+        from dlcloud.runs.program import program_of
 
         folder = Path(self.cluster.recipe_path).parent
         if self.recipe.workload.elastic is not None:
@@ -244,7 +244,7 @@ class Resizer:
         return len(left)
 
     def _decide(self, members: Sequence[Member]) -> "Resize":
-        from dlcloud.core.resize import decide
+        from dlcloud.planning.resize import decide
 
         instances = self.recipe.instances
         decision = decide(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)

@@ -5,17 +5,17 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlcloud.core.errors import CloudError, RecipeError, UnreachableError
+from dlcloud.model.errors import CloudError, RecipeError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlcloud.cloud.clients import Clients
-    from dlcloud.core.cluster import Cluster
-    from dlcloud.core.profile import Profile
-    from dlcloud.core.recipe.network import Bastion, Network
-    from dlcloud.core.remote import Endpoint
     from dlcloud.detached.locate import DetachedCluster
+    from dlcloud.model.cluster import Cluster
+    from dlcloud.model.remote import Endpoint
+    from dlcloud.recipe.network import Bastion, Network
+    from dlcloud.recipe.profile import Profile
     from dlcloud.ssh.route import BastionRoute, Connect, Stream
     from dlcloud.store.clusters import Clusters
 
@@ -27,7 +27,7 @@ NO_PLUGIN = (
 
 def route_of_cluster(cluster: "Cluster", clients: "Callable[[], Clients]", *, inside: bool) -> "Connect":
     """Return the way to the instances of a cluster of this home; one of them, `inside`, connects directly."""
-    from dlcloud.core.recipe.network import read_network
+    from dlcloud.recipe.network import read_network
     from dlcloud.ssh.route import connect_directly
 
     if inside or not cluster.is_private:
@@ -55,7 +55,7 @@ def route_of(network: "Network", clients: "Clients") -> "Connect":
     Raises:
         RecipeError: The network's access is a bastion that it does not name.
     """
-    from dlcloud.core.recipe.network import Access
+    from dlcloud.recipe.network import Access
     from dlcloud.ssh.route import connect_directly
 
     if network.access is Access.INSTANCE_CONNECT_ENDPOINT:
@@ -88,7 +88,7 @@ def network_of_detached(
     Raises:
         RecipeError: It is reached by a bastion, which the profile does not name.
     """
-    from dlcloud.core.recipe.network import Access, Network, read_network
+    from dlcloud.recipe.network import Access, Network, read_network
 
     cluster, access = clusters.find(detached.cluster_id), detached.access
     if cluster is not None and cluster.is_private:
@@ -119,7 +119,7 @@ def refuse_missing_program(network: "Network | None") -> None:
         RecipeError: It does.
     """
     from dlcloud.cloud.sessions import PLUGIN
-    from dlcloud.core.recipe.network import Access
+    from dlcloud.recipe.network import Access
 
     if network is not None and network.access is Access.SESSION_MANAGER and shutil.which(PLUGIN) is None:
         raise RecipeError(*NO_PLUGIN)

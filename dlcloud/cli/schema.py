@@ -12,7 +12,7 @@ import click
 )
 def command(*, document: str, output: str) -> None:  # noqa: ARG001  every command takes -o
     """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
-    from dlcloud.core.recipe import recipe_schema
-    from dlcloud.core.transfer import results_schema
+    from dlcloud.recipe.recipe import recipe_schema
+    from dlcloud.results.transfer import results_schema
 
     click.echo(json.dumps(recipe_schema() if document == "recipe" else results_schema(), indent=2))

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.events import Event, Warned
-from dlcloud.core.recipe import Workload
-from dlcloud.core.script import REPORTER, Script, read_script
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.events import Event, Warned
+from dlcloud.recipe.script import REPORTER, Script, read_script
+from dlcloud.recipe.workload import Workload
 
 _SCRIPT = re.compile(r"\bpython[0-9.]*\s+(?:-u\s+)?([\w./-]+\.py)\b")
 OTHERWISE = ("torchrun", "trainer.")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlcloud.cli.options import output_option
-from dlcloud.core.cluster import DEFAULT_REGION
+from dlcloud.model.cluster import DEFAULT_REGION
 
 if TYPE_CHECKING:
-    from dlcloud.core.selftest import Observations
+    from dlcloud.results.selftest import Observations
 
 _MARKETS = ("on-demand", "spot")
 _GRACE_S = 120
@@ -44,10 +44,10 @@ def command(*, cloud: str, region: str, instance_type: str, yes: bool, output: s
     instance, takes all down and looks for what is left. The most that it may cost is shown before anything is
     launched. Ends with 5 if a row of the table has FAILED.
     """
-    from dlcloud.core.errors import CloudError
-    from dlcloud.core.selftest import MAX_USD, Verdict, judge
+    from dlcloud.model.errors import CloudError
     from dlcloud.report.account import selftest_report
     from dlcloud.report.table import Format, render
+    from dlcloud.results.selftest import MAX_USD, Verdict, judge
 
     with tempfile.TemporaryDirectory(prefix="dlcloud-selftest-") as folder:
         trip = RoundTrip(cloud=cloud, region=region, instance_type=instance_type, folder=Path(folder))
@@ -69,8 +69,8 @@ def _confirm(usd: Decimal, *, limit: Decimal, is_rehearsal: bool, yes: bool) -> 
     Raises:
         BudgetError: It could cost more than the limit, or the answer is no.
     """
-    from dlcloud.core.cost import money
-    from dlcloud.core.errors import BudgetError
+    from dlcloud.model.errors import BudgetError
+    from dlcloud.model.money import money
 
     message = f"the self-test costs at most {money(usd)} USD"
     if usd > limit:
@@ -105,7 +105,7 @@ class RoundTrip:
     observations: "Observations" = field(init=False)
 
     def __post_init__(self) -> None:
-        from dlcloud.core.selftest import Observations
+        from dlcloud.results.selftest import Observations
 
         self.observations = Observations()
 
@@ -151,7 +151,7 @@ class RoundTrip:
 
     def _look(self, name: str) -> None:
         """Add a cluster's instances, and what each says of itself."""
-        from dlcloud.core.selftest import PROBE, read_probe
+        from dlcloud.results.selftest import PROBE, read_probe
 
         records = self._ask("status")["records"]
         self.observations.members += [record for record in records if record["cluster"] == name]
@@ -163,7 +163,7 @@ class RoundTrip:
 
     def _interrupt(self, name: str) -> None:
         """Send a notice to the spot instance; only the local EC2 does that for nothing."""
-        from dlcloud.core.untrusted import printable
+        from dlcloud.model.untrusted import printable
 
         instance_id = next(
             record["instance_id"] for record in self.observations.members if record["cluster"] == name
@@ -183,7 +183,7 @@ class RoundTrip:
             self.observations.left = None if left is None else left["records"]
 
     def _recipe(self, market: str) -> str:
-        from dlcloud.core.selftest import recipe_text
+        from dlcloud.results.selftest import recipe_text
 
         path = self.folder / f"{market}.yaml"
         path.write_text(

@@ -8,16 +8,16 @@ import click
 
 from dlcloud.cli.options import collect_options, output_option, verbose_option
 from dlcloud.cli.simulation import SETTING, SOURCE, Setting, Source, add_options, build_jobs, build_windows
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.policies.catalog import POLICIES
-from dlcloud.core.policies.situation import Policy
+from dlcloud.model.errors import RecipeError
+from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.situation import Policy
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
-    from dlcloud.core.recipe import Recipe
-    from dlcloud.core.simulation.replay import Job
-    from dlcloud.core.simulation.summary import Row
-    from dlcloud.core.simulation.trace import Window
+    from dlcloud.recipe.recipe import Recipe
+    from dlcloud.scheduling.simulation.replay import Job
+    from dlcloud.scheduling.simulation.summary import Row
+    from dlcloud.scheduling.simulation.trace import Window
 
 PICTURES = (".svg", ".png", ".html")
 
@@ -61,9 +61,9 @@ def command(
     dlcloud simulate recipe.yaml --adversary --refuse-first 3600 --work 48 --deadline 52
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
     from dlcloud.cli.context import Context
-    from dlcloud.core.deadline_costs import keep_base
     from dlcloud.report.simulation import simulation_report
     from dlcloud.report.table import Format, render
+    from dlcloud.scheduling.deadline_costs import keep_base
 
     if plot and Path(plot).suffix.lower() not in PICTURES:
         raise RecipeError(f"--plot {plot}: which format?", f"end it in {' or '.join(PICTURES)}")
@@ -81,7 +81,7 @@ def command(
 
 
 def _read_recipe(name: str) -> "Recipe":
-    from dlcloud.core.recipe import read_recipe
+    from dlcloud.recipe.recipe import read_recipe
     from dlcloud.resources.texts import recipe_text
 
     text, path = recipe_text(name)
@@ -89,9 +89,9 @@ def _read_recipe(name: str) -> "Recipe":
 
 
 def _rows(job: "Job", windows: Sequence["Window"], policies: Mapping[str, Policy]) -> list["Row"]:
-    from dlcloud.core.simulation.bound import least_cost_usd
-    from dlcloud.core.simulation.replay import replay_all
-    from dlcloud.core.simulation.summary import bound_row, policy_row
+    from dlcloud.scheduling.simulation.bound import least_cost_usd
+    from dlcloud.scheduling.simulation.replay import replay_all
+    from dlcloud.scheduling.simulation.summary import bound_row, policy_row
 
     bounds = [least_cost_usd(job, window) for window in windows]
     rows = [
@@ -110,13 +110,13 @@ def _find(windows: Sequence["Window"], name: str) -> "Window":
 def _draw(
     context: "Context", path: Path, job: "Job", window: "Window", policies: Mapping[str, Policy]
 ) -> None:
-    from dlcloud.core.events import Notice
-    from dlcloud.core.simulation.replay import replay
+    from dlcloud.model.events import Notice
     from dlcloud.report.files import report_file
     from dlcloud.report.page import bundle, page, picture
     from dlcloud.report.simulation import simulation_report
     from dlcloud.report.simulation_charts import simulation_charts
     from dlcloud.resources.texts import template
+    from dlcloud.scheduling.simulation.replay import replay
 
     ((name, policy),) = policies.items()
     outcome = replay(job, window, policy, keep_moments=True)

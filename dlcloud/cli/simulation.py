@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import Command, Number
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.instance import Market
-from dlcloud.core.policies.situation import HOUR_S, REFUSAL_S, Scaling
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import Market
+from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S, Scaling
 
 if TYPE_CHECKING:
-    from dlcloud.core.recipe import Recipe
-    from dlcloud.core.simulation.replay import Job
-    from dlcloud.core.simulation.trace import Window
+    from dlcloud.recipe.recipe import Recipe
+    from dlcloud.scheduling.simulation.replay import Job
+    from dlcloud.scheduling.simulation.trace import Window
 
 SPOT_SHARE = 0.318
 """A spot price over the on-demand price, where neither trace nor option has one.
@@ -180,7 +180,7 @@ def add_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Co
 
 def build_jobs(recipe: "Recipe", setting: Setting) -> list["Job"]:
     """Return one job per deadline and changeover."""
-    from dlcloud.core.simulation.replay import Job
+    from dlcloud.scheduling.simulation.replay import Job
 
     maximum = recipe.instances.maximum
     on_demand_usd = _on_demand_usd(recipe, setting)
@@ -267,7 +267,7 @@ def _on_demand_usd(recipe: "Recipe", setting: Setting) -> float:
 
 def build_windows(source: Source, jobs: Sequence["Job"]) -> list["Window"]:
     from dlcloud.cli.traces import load_windows, scale_counts
-    from dlcloud.core.simulation.generate import Rates, adversarial_windows, generate_window
+    from dlcloud.scheduling.simulation.generate import Rates, adversarial_windows, generate_window
 
     if sum((bool(source.traces), source.seed is not None, source.adversary)) != 1:
         raise RecipeError("which traces?", "give one of --traces DIR, --generate SEED, --adversary")

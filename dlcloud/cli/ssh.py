@@ -6,7 +6,7 @@ import click
 
 from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.options import collect_options, verbose_option
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 
 if TYPE_CHECKING:
     from dlcloud.cli.ssh_session import Session

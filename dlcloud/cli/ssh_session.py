@@ -10,8 +10,8 @@ import click
 
 from dlcloud.cli.context import Context
 from dlcloud.cli.members import find_members
-from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.errors import RecipeError
 from dlcloud.report.table import envelope
 from dlcloud.ssh.command_line import config_entry, ssh_command, tunnel_command
 from dlcloud.system.files import write_file

@@ -12,12 +12,12 @@ import click
 
 from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.options import collect_options, output_option, verbose_option
-from dlcloud.core.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
-from dlcloud.core.cost import member_usd, money, rounded
-from dlcloud.core.instance import SSH_PORT, Instance, InstanceState, Market
-from dlcloud.core.outlook import Outlook, describe_outlook
-from dlcloud.core.progress import RunProgress
 from dlcloud.detached.locate import DetachedCluster, find_detached
+from dlcloud.model.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
+from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
+from dlcloud.model.money import member_usd, money, rounded
+from dlcloud.results.progress import RunProgress
+from dlcloud.scheduling.outlook import Outlook, describe_outlook
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
@@ -92,7 +92,7 @@ def _print_status(context: "Context", cluster: str, scope: "Scope", output: str)
 
 def _progress(context: "Context", cluster_ids: Iterable[str]) -> dict[str, RunProgress]:
     """Return the progress of the runs that have not ended, by cluster."""
-    from dlcloud.core.progress import progress_of
+    from dlcloud.results.progress import progress_of
 
     by_cluster = {}
     for cluster_id in cluster_ids:

@@ -4,9 +4,9 @@ import os
 
 import click
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.recipe.secrets import CONTROLLER_PREFIX
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.secrets import CONTROLLER_PREFIX
 
 
 @click.command("take-over", hidden=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.simulation.formats import READERS, read_trace
-from dlcloud.core.simulation.trace import PoolTrace, Window
+from dlcloud.model.errors import RecipeError
+from dlcloud.scheduling.simulation.formats import READERS, read_trace
+from dlcloud.scheduling.simulation.trace import PoolTrace, Window
 
 LARGEST_BYTES = 64 * 1024 * 1024
 """A longer file is no trace of one pool."""

@@ -9,9 +9,9 @@ from dlcloud.cli.options import output_option, verbose_option
 
 if TYPE_CHECKING:
     from dlcloud.cli.context import Context
-    from dlcloud.core.cluster import Cluster
-    from dlcloud.core.training import Training
+    from dlcloud.model.cluster import Cluster
     from dlcloud.report.table import Report
+    from dlcloud.results.training import Training
 
 
 @click.command("training")
@@ -57,7 +57,7 @@ def training_of_cluster(context: "Context", cluster: "Cluster", *, command: str)
     Raises:
         RecipeError: It has not committed a step.
     """
-    from dlcloud.core.errors import RecipeError
+    from dlcloud.model.errors import RecipeError
     from dlcloud.report.training import training_report
 
     training = summary_of_cluster(context, cluster)
@@ -74,8 +74,8 @@ def training_of_cluster(context: "Context", cluster: "Cluster", *, command: str)
 
 def summary_of_cluster(context: "Context", cluster: "Cluster") -> "Training | None":
     """Return the summary of the newest training of a cluster; None if it has not committed a step."""
-    from dlcloud.core.training import summarize_training
     from dlcloud.report.timeline_charts import timelines_of_runs
+    from dlcloud.results.training import summarize_training
 
     runs = {run.run_id: run for run in context.runs.of_cluster(cluster.cluster_id)}
     timelines = timelines_of_runs(context.measurements, runs)
@@ -96,7 +96,7 @@ def summary_of_cluster(context: "Context", cluster: "Cluster") -> "Training | No
 
 
 def _find(context: "Context", name: str) -> "Cluster":
-    from dlcloud.core.errors import RecipeError
+    from dlcloud.model.errors import RecipeError
 
     clusters = [
         cluster
@@ -115,6 +115,6 @@ def _find(context: "Context", name: str) -> "Cluster":
 
 
 def _is_elastic(cluster: "Cluster") -> bool:
-    from dlcloud.core.recipe import read_recipe
+    from dlcloud.recipe.recipe import read_recipe
 
     return read_recipe(cluster.recipe_text, cluster.recipe_path).workload.elastic is not None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.options import verbose_option
-from dlcloud.core.cluster import select_members
+from dlcloud.model.cluster import select_members
 
 if TYPE_CHECKING:
     from dlcloud.ssh.route import Stream

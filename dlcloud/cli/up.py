@@ -14,20 +14,20 @@ from dlcloud.cli.notify import notify_option
 from dlcloud.cli.options import cidr_option, output_option, verbose_option
 from dlcloud.cli.overrides import override_options
 from dlcloud.cli.routes import refuse_missing_program
-from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.errors import DlcloudError
-from dlcloud.core.events import PREFLIGHT, stage
+from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.events import PREFLIGHT, stage
 from dlcloud.report.table import Format, render
 
 if TYPE_CHECKING:
-    from dlcloud.bench.program import Program
     from dlcloud.cli.context import Context
-    from dlcloud.core.job_environment import JobEnvironment
-    from dlcloud.core.plan import Plan
-    from dlcloud.core.recipe.overrides import Overrides
     from dlcloud.elastic.rehearsal import Rehearsal
     from dlcloud.launch.acquire import RecipeFile
     from dlcloud.launch.launcher import Launcher
+    from dlcloud.planning.plan import Plan
+    from dlcloud.recipe.job_environment import JobEnvironment
+    from dlcloud.recipe.overrides import Overrides
+    from dlcloud.runs.program import Program
 
 NOTE_WIDTH = 76
 
@@ -107,7 +107,7 @@ class Up:
     @cached_property
     def program(self) -> "Program":
         """The program that the recipe measures."""
-        from dlcloud.bench.program import program_of
+        from dlcloud.runs.program import program_of
 
         return program_of(self.file.recipe, self._folder)
 
@@ -240,7 +240,7 @@ class Up:
 
     def _check_deadline(self) -> None:
         """Refuse a deadline that a training that begins now cannot meet."""
-        from dlcloud.core.deadline import check_deadline
+        from dlcloud.recipe.deadline import check_deadline
 
         recipe, file = self.file.recipe, self.file
         check_deadline(
@@ -302,9 +302,9 @@ class Up:
                     bring_home(launcher, recipe)
                 raise
             return
-        from dlcloud.bench.nodes import run_workload
-        from dlcloud.bench.run import Runner
         from dlcloud.cli.console import MOST_LINES
+        from dlcloud.runs.nodes import run_workload
+        from dlcloud.runs.run import Runner
 
         runner = Runner(
             managed=launcher,

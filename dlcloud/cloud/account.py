@@ -11,12 +11,13 @@ from dlcloud.cloud.chosen_network import find_network
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.dry_run import dry_run
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Market
-from dlcloud.core.protocols import Clock, FoundNetwork, LaunchRequest, Subnet
-from dlcloud.core.quota import FALLBACKS, Usage
-from dlcloud.core.recipe.network import Network
-from dlcloud.core.successors import KnownType
+from dlcloud.model.clock import Clock
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Market
+from dlcloud.planning.protocols import FoundNetwork, LaunchRequest, Subnet
+from dlcloud.planning.quota import FALLBACKS, Usage
+from dlcloud.planning.successors import KnownType
+from dlcloud.recipe.network import Network
 
 FRESH = timedelta(days=1)
 NO_QUOTA = "NoSuchResourceException"

@@ -8,9 +8,9 @@ from typing import Any
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.cloud.partitions import service_region
-from dlcloud.core.cluster import CLUSTER_TAG
-from dlcloud.core.cost import BilledCost
-from dlcloud.core.errors import CloudError
+from dlcloud.model.cluster import CLUSTER_TAG
+from dlcloud.model.errors import CloudError
+from dlcloud.results.cost import BilledCost
 
 BILLING_REGION = "us-east-1"  # Source: Cost Explorer API reference, endpoints
 BILLING_ENDPOINT = "ce"

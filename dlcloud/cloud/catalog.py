@@ -7,7 +7,7 @@ from decimal import Decimal
 from functools import cached_property
 from importlib.resources import files
 
-from dlcloud.core.instance import Accelerator, InstanceType, Market, Price
+from dlcloud.model.instance import Accelerator, InstanceType, Market, Price
 
 _MANUFACTURERS = {"Inferentia": "AWS", "Trainium": "AWS", "Radeon": "AMD"}
 """Makers by the first word of an accelerator's name; all others are NVIDIA's."""

@@ -5,9 +5,9 @@ from typing import Any
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.core.errors import CloudError
-from dlcloud.core.protocols import FoundNetwork, Subnet
-from dlcloud.core.recipe.network import Access, Network
+from dlcloud.model.errors import CloudError
+from dlcloud.planning.protocols import FoundNetwork, Subnet
+from dlcloud.recipe.network import Access, Network
 
 READY = ("create-complete", "update-in-progress", "update-complete")
 """States of an endpoint that carries connections. Source: aws-cli, customizations/ec2instanceconnect."""

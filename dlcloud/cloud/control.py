@@ -9,9 +9,9 @@ from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.control_role import PAUSE_S, TRIES
 from dlcloud.cloud.faults import error_code, retry_codes, translate_errors
 from dlcloud.cloud.requests import cluster_filter, tag_specification
-from dlcloud.core.cluster import CLAIM_TAG, CLUSTER_TAG
-from dlcloud.core.errors import CloudError
-from dlcloud.core.succession import ControlClaim
+from dlcloud.model.cluster import CLAIM_TAG, CLUSTER_TAG
+from dlcloud.model.errors import CloudError
+from dlcloud.planning.control_claim import ControlClaim
 
 NOT_YET = {"InvalidParameterValue", "IncorrectInstanceState", "InvalidInstanceID.NotFound"}
 """EC2's answers before it knows of a new profile, and before an instance runs."""

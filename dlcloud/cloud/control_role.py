@@ -11,7 +11,7 @@ from typing import Any
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_list
-from dlcloud.core.cluster import Leftover, control_role_name
+from dlcloud.model.cluster import Leftover, control_role_name
 
 POLICY_NAME = "control-own-cluster"
 STORAGE = "-storage"

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dlcloud.core.permissions import ENCODED, read_decoded, read_denial
+from dlcloud.model.denials import ENCODED, read_decoded, read_denial
 
 log = logging.getLogger(__name__)
 

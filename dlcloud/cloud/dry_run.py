@@ -17,8 +17,8 @@ from dlcloud.cloud.requests import (
     tag_specification,
     template_data,
 )
-from dlcloud.core.instance import Market
-from dlcloud.core.protocols import FleetRequest, LaunchRequest
+from dlcloud.model.instance import Market
+from dlcloud.planning.protocols import FleetRequest, LaunchRequest
 
 WOULD_SUCCEED = {"DryRunOperation"}
 NAME = "dlcloud-dry-run"

@@ -27,13 +27,14 @@ from dlcloud.cloud.requests import (
     template_data,
     template_name,
 )
-from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG, Leftover
-from dlcloud.core.instance import X86_64, Image, Instance, InstanceType, Market, Price
-from dlcloud.core.own_images import OwnImage
-from dlcloud.core.protocols import DataSet, FleetRequest, Identity, LaunchRequest, LaunchResult
-from dlcloud.core.reservations import CapacityReservation
-from dlcloud.core.storage import join_policies, pass_policy
-from dlcloud.core.succession import ControlClaim
+from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG, Leftover
+from dlcloud.model.instance import X86_64, Image, Instance, InstanceType, Market, Price
+from dlcloud.model.own_images import OwnImage
+from dlcloud.planning.control_claim import ControlClaim
+from dlcloud.planning.protocols import FleetRequest, Identity, LaunchRequest, LaunchResult
+from dlcloud.planning.reservations import CapacityReservation
+from dlcloud.planning.storage import join_policies, pass_policy
+from dlcloud.recipe.data_set import DataSet
 
 NO_TEMPLATE = {
     "InvalidLaunchTemplateId.NotFound",

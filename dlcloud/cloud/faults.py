@@ -7,8 +7,8 @@ from typing import Any
 
 from botocore import exceptions as boto
 
-from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
-from dlcloud.core.permissions import read_denial
+from dlcloud.model.denials import read_denial
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 
 # Source: EC2 API reference, "Error codes for the Amazon EC2 API"; karpenter-provider-aws, pkg/errors.
 CAPACITY = {

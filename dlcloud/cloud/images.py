@@ -7,10 +7,10 @@ from typing import Any
 from dlcloud.cloud.account import FRESH, Cache
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import ARM64, X86_64, Image
-from dlcloud.core.own_images import AVAILABLE, IMAGE_TAG, image_name
-from dlcloud.core.protocols import Clock
+from dlcloud.model.clock import Clock
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import ARM64, X86_64, Image
+from dlcloud.model.own_images import AVAILABLE, IMAGE_TAG, image_name
 
 _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-gp3/ami-id"
 UBUNTU = {X86_64: _UBUNTU.format("amd64"), ARM64: _UBUNTU.format("arm64")}

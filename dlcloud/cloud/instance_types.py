@@ -9,9 +9,9 @@ from dlcloud.cloud.account import FRESH, Cache
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import X86_64, Accelerator, InstanceType, Market
-from dlcloud.core.protocols import Clock
+from dlcloud.model.clock import Clock
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import X86_64, Accelerator, InstanceType, Market
 
 SOURCE = "EC2"
 _FIELDS = (

@@ -9,7 +9,7 @@ from dlcloud.cloud.control_role import find_roles
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.cloud.own_images import image_leftovers
 from dlcloud.cloud.requests import read_instance
-from dlcloud.core.cluster import CLUSTER_TAG, NAME_TAG, Leftover
+from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, Leftover
 
 TAGGED = [{"Name": "tag-key", "Values": [CLUSTER_TAG]}]
 UNUSED = {"Name": "status", "Values": ["available"]}

@@ -17,8 +17,8 @@ from botocore.credentials import (
 from botocore.utils import JSONFileCache
 
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.core.errors import CredentialsError
-from dlcloud.core.profile import Login
+from dlcloud.model.errors import CredentialsError
+from dlcloud.recipe.profile import Login
 
 CLI_CACHE = Path("~/.aws/cli/cache")
 """Where the AWS CLI keeps sessions of roles, and this program with it: neither asks for a code again."""

@@ -10,9 +10,9 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import LATE_PAUSES_S, error_code, translate_errors
 from dlcloud.cloud.requests import cluster_filter, tag_specification
-from dlcloud.core.cluster import CLUSTER_TAG
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import SSH_PORT
+from dlcloud.model.cluster import CLUSTER_TAG
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import SSH_PORT
 
 CHECK_URL = "https://checkip.amazonaws.com"
 NO_GROUP = "InvalidGroup.NotFound"

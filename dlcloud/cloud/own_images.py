@@ -9,8 +9,8 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import error_code, translate_errors
 from dlcloud.cloud.requests import tag_specification
-from dlcloud.core.cluster import CLUSTER_TAG, Leftover
-from dlcloud.core.own_images import IMAGE_TAG, OwnImage
+from dlcloud.model.cluster import CLUSTER_TAG, Leftover
+from dlcloud.model.own_images import IMAGE_TAG, OwnImage
 
 OURS = [{"Name": "tag-key", "Values": [IMAGE_TAG]}]
 NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"}

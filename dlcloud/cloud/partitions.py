@@ -9,8 +9,8 @@ import botocore.session
 from botocore.exceptions import BotoCoreError
 from botocore.regions import EndpointResolver
 
-from dlcloud.core.cluster import DEFAULT_REGION
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.cluster import DEFAULT_REGION
+from dlcloud.model.errors import RecipeError
 
 COMMERCIAL = "aws"
 

@@ -11,9 +11,9 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.cloud.partitions import service_region
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Market, Price
-from dlcloud.core.protocols import Clock
+from dlcloud.model.clock import Clock
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Market, Price
 
 FRESH = timedelta(days=1)
 MANY = 20

@@ -11,9 +11,9 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.faults import refusal
-from dlcloud.core.cluster import CLUSTER_TAG, SSH_PORT_TAG
-from dlcloud.core.instance import SSH_PORT, Instance, InstanceState, Market
-from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.model.cluster import CLUSTER_TAG, SSH_PORT_TAG
+from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
+from dlcloud.planning.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
 
 FLEET_TAG = "aws:ec2:fleet-id"
 """Set by EC2 on the instances of a fleet."""

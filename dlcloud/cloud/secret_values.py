@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.core.errors import CloudError
-from dlcloud.core.recipe.secrets import SecretSource, SourceKind
+from dlcloud.model.errors import CloudError
+from dlcloud.recipe.secrets import SecretSource, SourceKind
 
 POLICY_HINT = "what it needs: dlcloud policy --secrets"
 

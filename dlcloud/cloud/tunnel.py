@@ -15,7 +15,7 @@ from botocore.awsrequest import AWSRequest
 from dlcloud.cloud.chosen_network import ready_endpoints
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.core.errors import CloudError, UnreachableError
+from dlcloud.model.errors import CloudError, UnreachableError
 
 SERVICE = "ec2-instance-connect"
 LONGEST_S = 3600

@@ -14,23 +14,24 @@ from importlib.metadata import version
 from pathlib import Path
 
 import dlcloud
-from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
-from dlcloud.core.errors import DlcloudError, InstanceError, StoreError
-from dlcloud.core.events import Emit, Notice, stage
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.protocols import Clock
-from dlcloud.core.recipe import Recipe, Setup
-from dlcloud.core.remote import Connection
-from dlcloud.core.sent_files import IGNORE_FILE
-from dlcloud.core.storage import reads_buckets, storage_policy
-from dlcloud.core.untrusted import printable
-from dlcloud.core.wait import wait_until
 from dlcloud.detached.rules import FILES, relocate_recipe
 from dlcloud.detached.state import copy_cluster
 from dlcloud.launch.files import check_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import INHERITED, LOG_TAIL_LINES, parse_job_state, start_job
 from dlcloud.launch.setup import FOLDER, JOB, prepare
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
+from dlcloud.model.errors import DlcloudError, InstanceError, StoreError
+from dlcloud.model.events import Emit, Notice, stage
+from dlcloud.model.remote import Connection
+from dlcloud.model.untrusted import printable
+from dlcloud.model.wait import wait_until
+from dlcloud.planning.storage import reads_buckets, storage_policy
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.sent_files import IGNORE_FILE
+from dlcloud.recipe.workload import Setup
 from dlcloud.resources.texts import outside_package
 from dlcloud.ssh.host_keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE

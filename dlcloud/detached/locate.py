@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dlcloud.core.cluster import (
+from dlcloud.model.cluster import (
     ACCESS_TAG,
     CLUSTER_TAG,
     CONTROLLER_TAG,
@@ -14,8 +14,8 @@ from dlcloud.core.cluster import (
     PUBLIC,
     cluster_name,
 )
-from dlcloud.core.instance import Instance
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.instance import Instance
+from dlcloud.model.remote import Endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlcloud.core.cluster import DEFAULT_REGION, REGIONS_AT_ONCE, Cluster, ClusterState
-from dlcloud.core.errors import CloudError, DlcloudError, RecipeError, UnreachableError
-from dlcloud.core.events import Emit, Notice, Warned, stage
-from dlcloud.core.protocols import Clock, Cloud
-from dlcloud.core.recipe import read_recipe
-from dlcloud.core.remote import Connection
 from dlcloud.detached.handover import COMMAND, CONTROL, JOB_FOLDER, job_state
 from dlcloud.detached.locate import DetachedCluster, find_detached, is_run_of
 from dlcloud.detached.state import check_copy, import_cluster, run_ids
 from dlcloud.launch.admit import move_access
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import FOLDER, JOB
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import DEFAULT_REGION, REGIONS_AT_ONCE, Cluster, ClusterState
+from dlcloud.model.errors import CloudError, DlcloudError, RecipeError, UnreachableError
+from dlcloud.model.events import Emit, Notice, Warned, stage
+from dlcloud.model.remote import Connection
+from dlcloud.planning.protocols import Cloud
+from dlcloud.recipe.recipe import read_recipe
 from dlcloud.ssh.command_line import ssh_command, tunnel_command
 from dlcloud.store.database import Database
 from dlcloud.store.foreign import open_foreign

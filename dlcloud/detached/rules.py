@@ -4,9 +4,9 @@ from typing import Any
 
 import yaml
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.recipe.secrets import CONTROLLER_PREFIX
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.secrets import CONTROLLER_PREFIX
 
 FILES = "files"
 """The folder beside the recipe on the instance; its content is that of `workload.files` here."""

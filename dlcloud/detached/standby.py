@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Member, control_role_name
-from dlcloud.core.errors import InstanceError
-from dlcloud.core.events import Notice
-from dlcloud.core.instance import Instance
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.succession import SuccessionDecision, Turn, decide_succession
 from dlcloud.detached.handover import CONTROL, DIAL_WAIT_S, HOME, HandOver, install_dlcloud
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import terminate_members
+from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Member, control_role_name
+from dlcloud.model.errors import InstanceError
+from dlcloud.model.events import Notice
+from dlcloud.model.instance import Instance
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.scheduling.succession import SuccessionDecision, Turn, decide_succession
 from dlcloud.store.clusters import SUCCESSION
 
 TURN_S = 20.0

@@ -8,9 +8,9 @@ import re
 from dataclasses import replace
 from datetime import datetime
 
-from dlcloud.core.cluster import Cluster
-from dlcloud.core.errors import StoreError
-from dlcloud.core.result import RunState
+from dlcloud.model.cluster import Cluster
+from dlcloud.model.errors import StoreError
+from dlcloud.results.result import RunState
 from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs

@@ -6,20 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.elastic import (
-    LaunchRefusals,
-    ScalingDecision,
-    WorkerState,
-    choose_coordinator,
-    minimum_workers,
-)
-from dlcloud.core.errors import CloudError, DlcloudError, InstanceError
-from dlcloud.core.events import Emit, Notice, Progress, Warned
-from dlcloud.core.protocols import Clock
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.reserved_workers import NO_RESERVED, ScalingInputs, decide_with_reserved
-from dlcloud.core.resize import coordinator
 from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.departures import Departures
 from dlcloud.elastic.failover import CoordinatorFailover, CoordinatorTerminated, Phase
@@ -31,6 +17,20 @@ from dlcloud.elastic.reserved import ReservationWatch
 from dlcloud.elastic.standbys import Standbys
 from dlcloud.elastic.workers import RecordsReceived, WorkerExited, Workers
 from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.errors import CloudError, DlcloudError, InstanceError
+from dlcloud.model.events import Emit, Notice, Progress, Warned
+from dlcloud.planning.resize import coordinator
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.scheduling.elastic import (
+    LaunchRefusals,
+    ScalingDecision,
+    WorkerState,
+    choose_coordinator,
+    minimum_workers,
+)
+from dlcloud.scheduling.reserved_workers import NO_RESERVED, ScalingInputs, decide_with_reserved
 
 TICK_S = 0.25
 PROGRESS_EVERY_S = 1.0

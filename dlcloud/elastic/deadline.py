@@ -6,23 +6,23 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from dlcloud.core.deadline import Work
-from dlcloud.core.deadline_scaling import (
+from dlcloud.elastic.pools import PoolHistory
+from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.speed import SpeedMeter
+from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.clock import Clock
+from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.instance import Market
+from dlcloud.recipe.deadline import Work
+from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
     follow_targets,
     pool_of,
     probability_of_deadline,
 )
-from dlcloud.core.elastic import LONGEST_WAIT, ScalingDecision, Worker, WorkerState, choose_coordinator
-from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.instance import Market
-from dlcloud.core.outlook import Outlook
-from dlcloud.core.policies.situation import REFUSAL_S, Decision, Policy, Pool, PoolKey, Situation
-from dlcloud.core.protocols import Clock
-from dlcloud.elastic.pools import PoolHistory
-from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.speed import SpeedMeter
-from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.scheduling.elastic import LONGEST_WAIT, ScalingDecision, Worker, WorkerState, choose_coordinator
+from dlcloud.scheduling.outlook import Outlook
+from dlcloud.scheduling.policies.situation import REFUSAL_S, Decision, Policy, Pool, PoolKey, Situation
 
 ASK_EVERY_S = 60.0
 """The policy is asked so often, and whenever a worker or a pool has changed."""

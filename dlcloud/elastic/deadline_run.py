@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from dlcloud.core.deadline import Deadline
-from dlcloud.core.deadline_scaling import spot_pool
-from dlcloud.core.errors import DlcloudError
-from dlcloud.core.events import Notice, Warned
-from dlcloud.core.instance import Market
-from dlcloud.core.outlook import Outlook
-from dlcloud.core.plan import Plan
-from dlcloud.core.policies.catalog import POLICIES
-from dlcloud.core.policies.situation import PoolKey
-from dlcloud.core.recipe import Recipe
 from dlcloud.elastic.deadline import UNKNOWN_USD, DeadlineScaler
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.launch.launcher import Launcher
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.events import Notice, Warned
+from dlcloud.model.instance import Market
+from dlcloud.planning.plan import Plan
+from dlcloud.recipe.deadline import Deadline
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.scheduling.deadline_scaling import spot_pool
+from dlcloud.scheduling.outlook import Outlook
+from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.situation import PoolKey
 from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION, OUTLOOK
 
 POLICY = "elastic"

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import EC2_ENDS_WITHIN, is_free_if_ec2_ends_it
-from dlcloud.core.errors import DlcloudError
-from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.protocols import Clock
 from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.scheduling.elastic import EC2_ENDS_WITHIN, is_free_if_ec2_ends_it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import choose_coordinator
-from dlcloud.core.errors import DlcloudError, InstanceError
-from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.protocols import Clock
 from dlcloud.elastic.program import Coordinator, Revision
 from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError, InstanceError
+from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.scheduling.elastic import choose_coordinator
 
 REMIND_S = 60.0
 """Without a coordinator an instance ends itself, unless it has a sign of the controller: `END_ALONE_S`."""

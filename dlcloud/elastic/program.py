@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dlcloud.trainer
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.recipe import Elastic, Recipe
 from dlcloud.launch.files import check_files
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.workload import Elastic
 from dlcloud.trainer.settings import LIGHTHOUSE_PORT
 
 PACKAGE = Path(dlcloud.trainer.__file__).parent

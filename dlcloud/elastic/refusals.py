@@ -1,7 +1,7 @@
 """Refusals of requests for instances that no waiting can mend."""
 
-from dlcloud.core.errors import CloudError, CredentialsError, RemoteCommandError
 from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.errors import CloudError, CredentialsError, RemoteCommandError
 
 SETUP_ERRORS = (CredentialsError, RemoteCommandError)
 """Those of a set-up that say nothing about its instance."""

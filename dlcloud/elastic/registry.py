@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import Worker, WorkerState
+from dlcloud.model.cluster import Member
+from dlcloud.scheduling.elastic import Worker, WorkerState
 
 WAITING_EVENTS = {"hold", "no_quorum"}
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.incident import Incident
+from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.recipe.incident import Incident
 
 
 class FaultInjector(Protocol):

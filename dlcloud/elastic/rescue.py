@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import DlcloudError, RemoteCommandError
-from dlcloud.core.events import Notice, Warned, stage
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.result import Run, RunState
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import list_members
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError, RemoteCommandError
+from dlcloud.model.events import Notice, Warned, stage
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.results.result import Run, RunState
 
 ANSWER_S = 10.0
 """How long an instance may take to list its checkpoints; it is billed meanwhile."""

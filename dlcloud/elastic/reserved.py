@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from dlcloud.core.elastic import Worker
-from dlcloud.core.errors import DlcloudError
-from dlcloud.core.events import Emit, Warned
-from dlcloud.core.protocols import Clock
-from dlcloud.core.reservations import CapacityReservation
-from dlcloud.core.reserved_workers import NO_RESERVED, ReservedState, assess_reserved
+from dlcloud.model.clock import Clock
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.events import Emit, Warned
+from dlcloud.planning.reservations import CapacityReservation
+from dlcloud.scheduling.elastic import Worker
+from dlcloud.scheduling.reserved_workers import NO_RESERVED, ReservedState, assess_reserved
 
 POLL_S = 10.0
 RETURN_TIME = timedelta(minutes=2)

@@ -4,17 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.deadline_scaling import limit_plan
-from dlcloud.core.elastic import ScalingDecision
-from dlcloud.core.errors import InstanceError
-from dlcloud.core.events import Warned
-from dlcloud.core.instance import Market
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.plan import Plan
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.reservations import CapacityReservation, Fit, choose_reservations
-from dlcloud.core.storage import run_name
 from dlcloud.elastic.controller import Controller, Post
 from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
 from dlcloud.elastic.program import Coordinator, program_of
@@ -28,6 +17,17 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, nothing_kept
 from dlcloud.launch.storage import Storage
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import InstanceError
+from dlcloud.model.events import Warned
+from dlcloud.model.instance import Market
+from dlcloud.planning.plan import Plan
+from dlcloud.planning.reservations import CapacityReservation, Fit, choose_reservations
+from dlcloud.planning.storage import run_name
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.scheduling.deadline_scaling import limit_plan
+from dlcloud.scheduling.elastic import ScalingDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from dlcloud.core.policies.situation import Scaling
+from dlcloud.scheduling.policies.situation import Scaling
 
 STEPS_KEPT = 50
 """Of each world size; older ones may be of other instances."""

@@ -5,12 +5,12 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import Worker, WorkerState
-from dlcloud.core.errors import DlcloudError
-from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.protocols import Clock
-from dlcloud.core.succession import choose_standbys
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.succession import choose_standbys
 
 RETRY_S = 30.0
 """After a standby could not be prepared."""

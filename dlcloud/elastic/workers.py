@@ -10,12 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import DlcloudError, RemoteCommandError
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.remote import Connection
-from dlcloud.core.result import Run, RunState, parse_record
 from dlcloud.elastic.program import ALIAS, CONTROL, PACKAGE, Coordinator, Program, control_file
 from dlcloud.launch.container import send_command
 from dlcloud.launch.files import send_files
@@ -26,6 +20,12 @@ from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RECORDS, RemoteJobs, folder_of
 from dlcloud.launch.setup import OLDEST_PYTHON, prepare
 from dlcloud.launch.storage import Storage, peer_of
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError, RemoteCommandError
+from dlcloud.model.remote import Connection
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.results.result import Run, RunState, parse_record
 
 NEWEST_BYTES = 1 << 16
 """Of the records of a worker, some hundred steps: how far it is."""

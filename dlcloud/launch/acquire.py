@@ -10,10 +10,10 @@ import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from dlcloud.core.cluster import Cluster, ClusterState
-from dlcloud.core.errors import RecipeError, StoreError
-from dlcloud.core.protocols import Clock
-from dlcloud.core.recipe import Recipe, read_recipe
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Cluster, ClusterState
+from dlcloud.model.errors import RecipeError, StoreError
+from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.host_keys import new_secret
 from dlcloud.ssh.keys import create_key, public_key

@@ -3,10 +3,10 @@
 import threading
 from dataclasses import dataclass, field
 
-from dlcloud.core.errors import CloudError, UnreachableError
-from dlcloud.core.events import Emit, Notice, Warned
-from dlcloud.core.protocols import Cloud
-from dlcloud.core.remote import Connection, Dial, Endpoint
+from dlcloud.model.errors import CloudError, UnreachableError
+from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.remote import Connection, Dial, Endpoint
+from dlcloud.planning.protocols import Cloud
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import partial
 from operator import call, not_
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import DlcloudError, HostKeyError, InstanceError, UnreachableError
-from dlcloud.core.instance import Instance, InstanceState, boot_timeout_s
-from dlcloud.core.plan import Plan
-from dlcloud.core.remote import Connection, Endpoint
-from dlcloud.core.wait import wait_until
 from dlcloud.launch.managed import ManagedCluster
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError, HostKeyError, InstanceError, UnreachableError
+from dlcloud.model.instance import Instance, InstanceState, boot_timeout_s
+from dlcloud.model.remote import Connection, Endpoint
+from dlcloud.model.wait import wait_until
+from dlcloud.planning.plan import Plan
 from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
 
 ADDRESS_POLL_S = 1.0

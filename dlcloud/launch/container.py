@@ -2,10 +2,10 @@
 
 import shlex
 
-from dlcloud.core.events import Emit, stage
-from dlcloud.core.job_environment import NAMES_VARIABLE, JobEnvironment
-from dlcloud.core.protocols import Clock
-from dlcloud.core.remote import Connection
+from dlcloud.model.clock import Clock
+from dlcloud.model.events import Emit, stage
+from dlcloud.model.remote import Connection
+from dlcloud.recipe.job_environment import NAMES_VARIABLE, JobEnvironment
 from dlcloud.resources.texts import template
 
 PROGRAM = "dlcloud/container.py"

@@ -5,15 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import not_
 
-from dlcloud.core.cluster import ClusterState, Leftover, Member
-from dlcloud.core.errors import CloudError
-from dlcloud.core.events import Emit, stage
-from dlcloud.core.instance import Instance, InstanceState
-from dlcloud.core.protocols import Clock, Cloud
-from dlcloud.core.wait import wait_until
 from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import ClusterState, Leftover, Member
+from dlcloud.model.errors import CloudError
+from dlcloud.model.events import Emit, stage
+from dlcloud.model.instance import Instance, InstanceState
+from dlcloud.model.wait import wait_until
+from dlcloud.planning.protocols import Cloud
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 

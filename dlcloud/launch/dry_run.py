@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
-from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError
-from dlcloud.core.instance import Image, Market
-from dlcloud.core.networks import PlannedNetwork, plan_network, usable_subnets
-from dlcloud.core.protocols import Account, FoundNetwork, LaunchRequest
-from dlcloud.core.recipe import Recipe
+from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
+from dlcloud.model.instance import Image, Market
+from dlcloud.planning.networks import PlannedNetwork, plan_network, usable_subnets
+from dlcloud.planning.protocols import Account, FoundNetwork, LaunchRequest
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 
 TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "dry-run"}

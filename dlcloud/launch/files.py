@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dlcloud.core.errors import RemoteCommandError
-from dlcloud.core.events import Emit, Progress, stage
-from dlcloud.core.protocols import Clock
-from dlcloud.core.remote import Connection
-from dlcloud.core.sent_files import Changes, FileSet, count_files, format_size
-from dlcloud.core.untrusted import parse_json
 from dlcloud.launch.setup import FOLDER
+from dlcloud.model.clock import Clock
+from dlcloud.model.errors import RemoteCommandError
+from dlcloud.model.events import Emit, Progress, stage
+from dlcloud.model.remote import Connection
+from dlcloud.model.untrusted import parse_json
+from dlcloud.recipe.sent_files import Changes, FileSet, count_files, format_size
 from dlcloud.resources.texts import template
 from dlcloud.ssh.listing import list_files
 

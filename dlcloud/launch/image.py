@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from shlex import quote
 
-from dlcloud.core.cluster import NAME_TAG
-from dlcloud.core.errors import CloudError
-from dlcloud.core.events import stage
-from dlcloud.core.instance import Image, InstanceType
-from dlcloud.core.own_images import AVAILABLE, IMAGE_TAG, PENDING, OwnImage, image_name
-from dlcloud.core.recipe import Budget, Instances, Keep, Recipe, Setup, Workload
-from dlcloud.core.remote import Connection
-from dlcloud.core.successors import KnownType
-from dlcloud.core.wait import wait_until
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.setup import FOLDER, commands_digest, environment_key, packages_of, prepare
+from dlcloud.model.cluster import NAME_TAG
+from dlcloud.model.errors import CloudError
+from dlcloud.model.events import stage
+from dlcloud.model.instance import Image, InstanceType
+from dlcloud.model.own_images import AVAILABLE, IMAGE_TAG, PENDING, OwnImage, image_name
+from dlcloud.model.remote import Connection
+from dlcloud.model.wait import wait_until
+from dlcloud.planning.successors import KnownType
+from dlcloud.recipe.instances import Instances
+from dlcloud.recipe.recipe import Budget, Keep, Recipe
+from dlcloud.recipe.workload import Setup, Workload
 from dlcloud.resources.texts import template
 
 CREATE_IMAGE = "create-image"

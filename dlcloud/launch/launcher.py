@@ -3,18 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dlcloud.core.cluster import ClusterState, Member
-from dlcloud.core.cost import billed_seconds
-from dlcloud.core.errors import CloudError, DlcloudError, UnwritableError
-from dlcloud.core.events import Notice, Warned, stage
-from dlcloud.core.placement import group_name
-from dlcloud.core.plan import Plan, make_plan
-from dlcloud.core.protocols import Account, Refusal
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.recipe.placement import NEW_GROUP
-from dlcloud.core.remote import Connection
-from dlcloud.core.resize import decide
-from dlcloud.core.result import RunState
 from dlcloud.launch.acquire import remove_secrets
 from dlcloud.launch.connect import too_few_usable, wait_until_reachable
 from dlcloud.launch.down import terminate_cluster
@@ -30,6 +18,18 @@ from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
 from dlcloud.launch.remainder import describe_remainder
 from dlcloud.launch.storage import describe_storage
+from dlcloud.model.cluster import ClusterState, Member
+from dlcloud.model.errors import CloudError, DlcloudError, UnwritableError
+from dlcloud.model.events import Notice, Warned, stage
+from dlcloud.model.money import billed_seconds
+from dlcloud.model.remote import Connection
+from dlcloud.planning.placement import group_name
+from dlcloud.planning.plan import Plan, make_plan
+from dlcloud.planning.protocols import Account, Refusal
+from dlcloud.planning.resize import decide
+from dlcloud.recipe.placement import NEW_GROUP
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.results.result import RunState
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP
 
 

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from dlcloud.core.cluster import Cluster
-from dlcloud.core.events import Emit
-from dlcloud.core.instance import Instance
-from dlcloud.core.protocols import Clock, Cloud
-from dlcloud.core.remote import Connection, Dial
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Cluster
+from dlcloud.model.events import Emit
+from dlcloud.model.instance import Instance
+from dlcloud.model.remote import Connection, Dial
+from dlcloud.planning.protocols import Cloud
 from dlcloud.store.home import Store
 
 

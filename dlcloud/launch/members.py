@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from dlcloud.core.attempts import LaunchAttempt
-from dlcloud.core.cluster import Member
-from dlcloud.core.cost import committed_usd, price_of
-from dlcloud.core.errors import CloudError
-from dlcloud.core.events import stage
-from dlcloud.core.instance import Instance, Market, Price
-from dlcloud.core.plan import ExistingCapacity
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.wait import wait_until
 from dlcloud.launch.managed import ManagedCluster
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import CloudError
+from dlcloud.model.events import stage
+from dlcloud.model.instance import Instance, Market, Price
+from dlcloud.model.money import committed_usd, price_of
+from dlcloud.model.wait import wait_until
+from dlcloud.planning.attempts import LaunchAttempt
+from dlcloud.planning.plan import ExistingCapacity
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.store.clusters import Clusters
 
 LAUNCH = "launch"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.core.errors import DlcloudError, RemoteCommandError
-from dlcloud.core.events import Emit, Notice, Warned, stage
-from dlcloud.core.protocols import Clock
-from dlcloud.core.remote import Connection
-from dlcloud.core.untrusted import number_or_none, parse_json
+from dlcloud.model.clock import Clock
+from dlcloud.model.errors import DlcloudError, RemoteCommandError
+from dlcloud.model.events import Emit, Notice, Warned, stage
+from dlcloud.model.remote import Connection
+from dlcloud.model.untrusted import number_or_none, parse_json
 from dlcloud.resources.texts import template
 
 MOST_PEERS = 2

@@ -7,14 +7,14 @@ from operator import call
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
-from dlcloud.core.plan import PreflightFacts
-from dlcloud.core.protocols import Account, Cloud, FoundNetwork, Subnet
-from dlcloud.core.quota import CODES, Quota, quota_key, quotas
-from dlcloud.core.recipe import Recipe
-from dlcloud.core.recipe.network import Access
 from dlcloud.launch.dry_run import LaunchChecks, check_launch
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
+from dlcloud.planning.plan import PreflightFacts
+from dlcloud.planning.protocols import Account, Cloud, FoundNetwork, Subnet
+from dlcloud.planning.quota import CODES, Quota, quota_key, quotas
+from dlcloud.recipe.network import Access
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 
 REQUIRED = ("identity", "zones", "image", "prices", "network", "cidr")

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from dlcloud.core.attempts import (
+from dlcloud.launch.acquire import write_user_data
+from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
+from dlcloud.model.cluster import Member, client_token
+from dlcloud.model.errors import CapacityError, CloudError, QuotaError
+from dlcloud.model.events import Notice, Warned
+from dlcloud.model.instance import Instance, Market
+from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
+from dlcloud.planning.attempts import (
     EVERY_ZONE,
     LaunchAttempt,
     first_zone,
@@ -14,17 +22,9 @@ from dlcloud.core.attempts import (
     next_zone,
     reserved_attempt,
 )
-from dlcloud.core.cluster import Member, client_token
-from dlcloud.core.errors import CapacityError, CloudError, QuotaError
-from dlcloud.core.events import Notice, Warned
-from dlcloud.core.instance import Instance, Market
-from dlcloud.core.plan import Plan
-from dlcloud.core.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
-from dlcloud.core.reservations import MARGINAL_USD
-from dlcloud.core.surcharges import ZONE_TRAFFIC_USD_PER_GB
-from dlcloud.launch.acquire import write_user_data
-from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
+from dlcloud.planning.plan import Plan
+from dlcloud.planning.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.planning.reservations import MARGINAL_USD
 
 REPEATABLE = timedelta(minutes=15)
 """How long a request without an answer is repeated under its token; long before EC2 could forget the token,

@@ -5,13 +5,13 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from dlcloud.core.attempts import LaunchAttempt
-from dlcloud.core.cluster import Intent, Member
-from dlcloud.core.cost import money, total_usd
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Market, Price
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, life_minutes
+from dlcloud.model.cluster import Intent, Member
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Market, Price
+from dlcloud.model.money import money, total_usd
+from dlcloud.planning.attempts import LaunchAttempt
 
 
 def describe_remainder(managed: ManagedCluster) -> str:

@@ -10,16 +10,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
-from dlcloud.core.events import Notice, Warned
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.remote import Connection
-from dlcloud.core.result import Run, RunState
-from dlcloud.core.untrusted import parse_json, printable
-from dlcloud.core.wait import wait_until
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.setup import FOLDER, JOB
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
+from dlcloud.model.events import Notice, Warned
+from dlcloud.model.remote import Connection
+from dlcloud.model.untrusted import parse_json, printable
+from dlcloud.model.wait import wait_until
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.results.result import Run, RunState
 
 RECORDS = "records.jsonl"
 RECONNECT_WAIT_S = 60.0

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcloud.core.errors import CloudError, DlcloudError, RecipeError
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.recipe import Workload
-from dlcloud.core.recipe.secrets import SecretSource, SourceKind, read_source
+from dlcloud.model.errors import CloudError, DlcloudError, RecipeError
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.secrets import SecretSource, SourceKind, read_source
+from dlcloud.recipe.workload import Workload
 
 LARGEST_VALUE = 1 << 16
 """Bytes of a value, as in Secrets Manager; Linux takes twice as much in one variable."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from dlcloud.core.errors import DlcloudError, RemoteCommandError
-from dlcloud.core.events import Emit, Notice, stage
-from dlcloud.core.protocols import Clock
-from dlcloud.core.recipe import Setup
-from dlcloud.core.remote import Connection
 from dlcloud.launch.container import in_container, pull_image
 from dlcloud.launch.peers import Peer, copy_environment, read_answer
+from dlcloud.model.clock import Clock
+from dlcloud.model.errors import DlcloudError, RemoteCommandError
+from dlcloud.model.events import Emit, Notice, stage
+from dlcloud.model.remote import Connection
+from dlcloud.recipe.workload import Setup
 from dlcloud.resources.texts import template
 from dlcloud.system.parallel import fan_out
 

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO
 
-from dlcloud.core.errors import DlcloudError
-from dlcloud.core.remote import Connection
-from dlcloud.core.sent_files import SentFile
 from dlcloud.launch.peers import KEY_BYTES, Peer, read_answer
 from dlcloud.launch.setup import FOLDER
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.remote import Connection
+from dlcloud.model.sent_file import SentFile
 from dlcloud.ssh.copy import pack_files
 
 FEWEST = 8

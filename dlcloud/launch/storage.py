@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlcloud.core.cluster import CONTROLLER_TAG, Member
-from dlcloud.core.errors import CredentialsError, RecipeError
-from dlcloud.core.events import Notice, stage
-from dlcloud.core.protocols import Cloud
-from dlcloud.core.recipe import DataItem, Recipe, Setup
-from dlcloud.core.remote import Connection
-from dlcloud.core.storage import copy_key, describe_data, reads_buckets, storage_policy
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.peers import Peer, copy_environment, read_answer
 from dlcloud.launch.setup import FOLDER, prepare
+from dlcloud.model.cluster import CONTROLLER_TAG, Member
+from dlcloud.model.errors import CredentialsError, RecipeError
+from dlcloud.model.events import Notice, stage
+from dlcloud.model.remote import Connection
+from dlcloud.planning.protocols import Cloud
+from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, storage_policy
+from dlcloud.recipe.data import DataItem
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.workload import Setup
 from dlcloud.resources.texts import template
 from dlcloud.store.clusters import REFUSED, STORAGE_ROLE
 

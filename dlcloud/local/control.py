@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from dlcloud.core.errors import LocalCloudError
+from dlcloud.model.errors import LocalCloudError
 
 CONTROL_PREFIX = "/_dlcloud/"
 TOKEN_HEADER = "X-Dlcloud-Token"  # noqa: S105 - a header's name

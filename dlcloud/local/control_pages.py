@@ -6,7 +6,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from dlcloud.core.instance import Market
 from dlcloud.local.api.faults import Fault, FaultInjector
 from dlcloud.local.api.visibility import Visibility
 from dlcloud.local.capacity.pools import VcpuQuotas
@@ -16,6 +15,7 @@ from dlcloud.local.ec2.instances import Instances
 from dlcloud.local.iam.roles import InstanceRoles
 from dlcloud.local.instance.boots import BootFault
 from dlcloud.local.site_files import SiteState
+from dlcloud.model.instance import Market
 
 _TOKEN_KEY = "HTTP_" + TOKEN_HEADER.upper().replace("-", "_")
 

@@ -13,7 +13,6 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.instance import Market
 from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, read_call
 from dlcloud.local.api.faults import FaultInjector
 from dlcloud.local.api.limits import limit_refusal
@@ -39,6 +38,7 @@ from dlcloud.local.moto_app import Wsgi
 from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
 from dlcloud.local.s3.front import S3Front, error_reply
 from dlcloud.local.site_files import AccessKey
+from dlcloud.model.instance import Market
 
 _OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
 _SERVICES = frozenset({"ec2", "iam", "secretsmanager", "ssm", "sts"}) | _OWN_SERVICES

@@ -17,7 +17,6 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from moto.ssm.models import Parameter, SimpleSystemManagerBackend, ssm_backends
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core import instance as core_instance
 from dlcloud.local.api.visibility import Visibility
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.ec2.fleets import LocalFleetResponses
@@ -26,6 +25,7 @@ from dlcloud.local.ec2.market_responses import index_offerings
 from dlcloud.local.ec2.network import NetworkedBackend
 from dlcloud.local.ec2.spot import SpotRequests
 from dlcloud.local.instance.images import parameters
+from dlcloud.model import instance as core_instance
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _Service = Literal["ec2", "iam", "secretsmanager", "ssm", "sts"]

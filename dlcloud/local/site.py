@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from dlcloud.core.errors import LocalCloudError
-from dlcloud.core.wait import wait_until
 from dlcloud.local.control import ControlClient
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, read_state
+from dlcloud.model.errors import LocalCloudError
+from dlcloud.model.wait import wait_until
 from dlcloud.system.files import FileLock
 
 ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"

@@ -22,7 +22,6 @@ from websockets.frames import Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from dlcloud.core.instance import SSH_PORT
 from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.local.api.signature import ALGORITHM, canonical_request, parse_time, sign_canonical
 from dlcloud.local.ec2.connect_endpoints import endpoints_of
@@ -30,6 +29,7 @@ from dlcloud.local.iam.access import PARTITION
 from dlcloud.local.iam.authorization import find_caller
 from dlcloud.local.instance.inside import connect_inside
 from dlcloud.local.site_files import AccessKey
+from dlcloud.model.instance import SSH_PORT
 
 PATH = "/openTunnel"
 ACTION = "ec2-instance-connect:OpenTunnel"

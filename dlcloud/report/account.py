@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from dlcloud.core.cluster import Leftover
-from dlcloud.core.cost import money, snapshot_usd, total_usd, volume_usd
-from dlcloud.core.own_images import OwnImage, stale_reason
-from dlcloud.core.selftest import Finding
-from dlcloud.core.surcharges import HOURS_PER_MONTH
+from dlcloud.model.cluster import Leftover
+from dlcloud.model.money import money, snapshot_usd, total_usd, volume_usd
+from dlcloud.model.own_images import OwnImage, stale_reason
+from dlcloud.model.surcharges import HOURS_PER_MONTH
 from dlcloud.report.table import Cell, Report, Section
+from dlcloud.results.selftest import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

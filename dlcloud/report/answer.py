@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from dlcloud.core.cost import money
-from dlcloud.core.instance import Market
-from dlcloud.core.job import UserJob, estimate_job
-from dlcloud.core.ranking import Best, By, best_of_case, newest_of_cases
-from dlcloud.core.result_row import ResultRow
-from dlcloud.core.settling import Settling, settle
+from dlcloud.model.instance import Market
+from dlcloud.model.money import money
 from dlcloud.report import cells
 from dlcloud.report.job import case_name, duration, time_text, usd_text
 from dlcloud.report.printed import fact_notes
 from dlcloud.report.table import Section
+from dlcloud.results.ranking import Best, By, best_of_case, newest_of_cases
+from dlcloud.results.result_row import ResultRow
+from dlcloud.results.settling import Settling, settle
+from dlcloud.results.user_job import UserJob, estimate_job
 
 SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shortest latency"}
 MOST_TABLES = 3

@@ -4,11 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from dlcloud.core.cost import money
-from dlcloud.core.instance import Market
-from dlcloud.core.ranking import By, rank
-from dlcloud.core.result_row import ResultRow
-from dlcloud.core.spending import ClusterCost, costs_by_day
+from dlcloud.model.instance import Market
+from dlcloud.model.money import money
 from dlcloud.report.cells import REHEARSED, setting
 from dlcloud.report.encoding import (
     BLUE,
@@ -22,6 +19,9 @@ from dlcloud.report.encoding import (
     nominal,
     title_of,
 )
+from dlcloud.results.ranking import By, rank
+from dlcloud.results.result_row import ResultRow
+from dlcloud.results.spending import ClusterCost, costs_by_day
 
 MOST_BARS = 20
 ROOM = 1.45

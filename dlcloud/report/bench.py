@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.core.cost import exact, money, rounded, total_usd
-from dlcloud.core.errors import CloudError
-from dlcloud.core.fit import Fit, LeftOut
-from dlcloud.core.plan import Plan
+from dlcloud.model.errors import CloudError
+from dlcloud.model.money import exact, money, rounded, total_usd
+from dlcloud.planning.fit import Fit, LeftOut
+from dlcloud.planning.plan import Plan
 from dlcloud.report.table import Cell, Report, Section
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from dlcloud.core.cost import exact, money
-from dlcloud.core.instance import Market
-from dlcloud.core.result import Metric
-from dlcloud.core.result_row import ResultRow
+from dlcloud.model.instance import Market
+from dlcloud.model.money import exact, money
 from dlcloud.report.table import Cell
+from dlcloud.results.result import Metric
+from dlcloud.results.result_row import ResultRow
 
 REHEARSED = "*"
 UNSTABLE = " ~"

@@ -3,12 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dlcloud.core.cost import money
-from dlcloud.core.instance import Market
-from dlcloud.core.ranking import Group, group_rows, pareto_front
-from dlcloud.core.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Comparison
-from dlcloud.core.result_row import ResultRow
-from dlcloud.core.scaling import rows_apart, scalings_of
+from dlcloud.model.instance import Market
+from dlcloud.model.money import money
 from dlcloud.report.bars import cost_bars
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
 from dlcloud.report.encoding import (
@@ -29,6 +25,10 @@ from dlcloud.report.encoding import (
     title_of,
 )
 from dlcloud.report.scaling import scaling_charts
+from dlcloud.results.node_scaling import rows_apart, scalings_of
+from dlcloud.results.ranking import Group, group_rows, pareto_front
+from dlcloud.results.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Comparison
+from dlcloud.results.result_row import ResultRow
 
 ON_THE_FRONT = {"field": "shown", "type": "quantitative", "scale": None}
 MOST_NAMES = 8

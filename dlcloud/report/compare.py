@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlcloud.core.compare import Difference, Pair
-from dlcloud.core.cost import rounded
-from dlcloud.core.result_row import ResultRow
+from dlcloud.model.money import rounded
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, ratio
 from dlcloud.report.table import Cell, Report, Section
+from dlcloud.results.compare import Difference, Pair
+from dlcloud.results.result_row import ResultRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dlcloud.core.instance import Market
-from dlcloud.core.job import UserJob
-from dlcloud.core.ranking import By, Group, group_rows, natural_group, rank
-from dlcloud.core.result import NO_DIFFERENCE
-from dlcloud.core.result_row import ResultRow
-from dlcloud.core.scaling import rows_apart, scalings_of
+from dlcloud.model.instance import Market
 from dlcloud.report import cost_columns as columns
 from dlcloud.report.answer import Question, answer_records, answer_sections
 from dlcloud.report.cost_columns import Column, record_of, table_of, wide_table_of
@@ -17,6 +12,11 @@ from dlcloud.report.cost_details import metric_sections, price_section, run_cost
 from dlcloud.report.job import job_records, job_sections
 from dlcloud.report.scaling import scaling_records, scaling_sections
 from dlcloud.report.table import Report, Section
+from dlcloud.results.node_scaling import rows_apart, scalings_of
+from dlcloud.results.ranking import By, Group, group_rows, natural_group, rank
+from dlcloud.results.result import NO_DIFFERENCE
+from dlcloud.results.result_row import ResultRow
+from dlcloud.results.user_job import UserJob
 
 MOST_NAMES = 4
 """Results that are named beside a warning."""

@@ -6,11 +6,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dlcloud.core.cost import rounded
-from dlcloud.core.instance import Market
-from dlcloud.core.result_row import ResultRow
+from dlcloud.model.instance import Market
+from dlcloud.model.money import rounded
 from dlcloud.report import cells
 from dlcloud.report.table import Cell, Section
+from dlcloud.results.result_row import ResultRow
 
 _DIGITS = 6
 """Amounts are rounded to a millionth of a dollar for programs."""

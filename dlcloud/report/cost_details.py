@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-from dlcloud.core.cluster import Cluster, Member
-from dlcloud.core.cost import Reconciliation, billed_seconds, member_usd, money, rounded, total_usd
-from dlcloud.core.instance import Market
-from dlcloud.core.result_row import ResultRow
+from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.instance import Market
+from dlcloud.model.money import billed_seconds, member_usd, money, rounded, total_usd
 from dlcloud.report import cells
 from dlcloud.report import cost_columns as columns
 from dlcloud.report.cost_columns import Column, table_of
 from dlcloud.report.table import Cell, Section
+from dlcloud.results.cost import Reconciliation
+from dlcloud.results.result_row import ResultRow
 
 MOST_ROWS = 10
 """More runs than this are shown with the details only."""

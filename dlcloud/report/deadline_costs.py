@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import fields
 
-from dlcloud.core.deadline_costs import DeadlineCost
 from dlcloud.report.encoding import Chart, field, nominal
 from dlcloud.report.table import Report, Section
+from dlcloud.scheduling.deadline_costs import DeadlineCost
 
 SINGLE_POOLS_SHOWN = 2
 TITLES = ("deadline h", "pools", "USD", "10 to 90 %", "of on-demand", "done h", "missed")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.core.result_row import ResultRow
+from dlcloud.results.result_row import ResultRow
 
 Spec = dict[str, Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 from dlcloud.report.cost_columns import RECORD
 from dlcloud.report.table import Cell
 from dlcloud.system.files import replace_file

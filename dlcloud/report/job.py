@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dlcloud.core.cost import SECONDS_PER_HOUR, money, rounded
-from dlcloud.core.instance import Market
-from dlcloud.core.job import JobEstimate, UserJob, estimate_job, sort_estimates
-from dlcloud.core.ranking import newest_of_cases
-from dlcloud.core.result_row import ResultRow
+from dlcloud.model.instance import Market
+from dlcloud.model.money import SECONDS_PER_HOUR, money, rounded
 from dlcloud.report.cells import REHEARSED, setting
 from dlcloud.report.table import Section
+from dlcloud.results.ranking import newest_of_cases
+from dlcloud.results.result_row import ResultRow
+from dlcloud.results.user_job import JobEstimate, UserJob, estimate_job, sort_estimates
 
 _MINUTE_S = 60
 _DAYS_FROM_H = 72

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.cost import exact, money, rounded
-from dlcloud.core.instance import X86_64, Market
-from dlcloud.core.plan import Plan, Pool
-from dlcloud.core.recipe.placement import NEW_GROUP
-from dlcloud.core.reservations import MARGINAL_USD, ReservedCapacity
-from dlcloud.core.resize import Resize
-from dlcloud.core.surcharges import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges
+from dlcloud.model.cluster import Member
+from dlcloud.model.instance import X86_64, Market
+from dlcloud.model.money import exact, money, rounded
+from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges
+from dlcloud.planning.plan import Plan, Pool
+from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
+from dlcloud.planning.resize import Resize
+from dlcloud.recipe.placement import NEW_GROUP
 from dlcloud.report.table import Cell, Report, Section
 
 RESERVED = "reserved"

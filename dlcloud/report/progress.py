@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dlcloud.core.progress import RunProgress
 from dlcloud.report.job import duration
+from dlcloud.results.progress import RunProgress
 
 
 def describe_progress(progress: RunProgress) -> str:

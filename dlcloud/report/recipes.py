@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from dlcloud.core.recipe import Recipe
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.table import Report, Section
 
 

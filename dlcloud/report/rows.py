@@ -4,10 +4,11 @@ from collections.abc import Collection
 from datetime import datetime
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.cost import RunCost, cost_of_nodes, cost_of_run, prices_of_run
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.result import Run, hardware_of
-from dlcloud.core.result_row import MeasuredRun, ResultRow, rows_of_run
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.hardware import hardware_of
+from dlcloud.results.cost import RunCost, cost_of_nodes, cost_of_run, prices_of_run
+from dlcloud.results.result import Run
+from dlcloud.results.result_row import MeasuredRun, ResultRow, rows_of_run
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.selection import Selection
 

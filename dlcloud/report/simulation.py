@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from dlcloud.core.policies.situation import HOUR_S
-from dlcloud.core.simulation.replay import Job
-from dlcloud.core.simulation.summary import BOUND, Row
 from dlcloud.report.table import Cell, Report, Section
+from dlcloud.scheduling.policies.situation import HOUR_S
+from dlcloud.scheduling.simulation.replay import Job
+from dlcloud.scheduling.simulation.summary import BOUND, Row
 
 TITLES = ("policy", "cost/on-demand", "95 %", "over bound", "hours", "lost", "on-dem.", "missed", "late")
 NUMERIC = frozenset(range(1, len(TITLES)))

@@ -1,8 +1,8 @@
 """One simulated window as charts: instances by market over time, progress against the deadline."""
 
-from dlcloud.core.policies.situation import HOUR_S
-from dlcloud.core.simulation.replay import Job, Outcome
 from dlcloud.report.encoding import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
+from dlcloud.scheduling.policies.situation import HOUR_S
+from dlcloud.scheduling.simulation.replay import Job, Outcome
 
 SPOT, ON_DEMAND = "spot", "on-demand"
 

@@ -14,7 +14,7 @@ from typing import Any
 import tabulate as tabulate_module
 from tabulate import tabulate
 
-from dlcloud.core.untrusted import printable
+from dlcloud.model.untrusted import printable
 from dlcloud.report.layout import columns_that_fit, fit, terminal_width
 
 SCHEMA = 1

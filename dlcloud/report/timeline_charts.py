@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.result import parse_record
-from dlcloud.core.timeline import Step, Timeline, build_timelines
-from dlcloud.core.training import number_segments
+from dlcloud.model.errors import RecipeError
 from dlcloud.report.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
+from dlcloud.results.result import parse_record
+from dlcloud.results.timeline import Step, Timeline, build_timelines
+from dlcloud.results.training import number_segments
 from dlcloud.store.measurements import Measurements
 
 MOST_POINTS = 2000

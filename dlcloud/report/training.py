@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from decimal import Decimal
 
-from dlcloud.core.cost import money, rounded
-from dlcloud.core.instance import Market
-from dlcloud.core.outlook import Outlook, describe_probability, describe_seconds
-from dlcloud.core.training import InstanceCost, Training, market_usd
+from dlcloud.model.instance import Market
+from dlcloud.model.money import money, rounded
 from dlcloud.report.table import Cell, Report, Section
+from dlcloud.results.training import InstanceCost, Training, market_usd
+from dlcloud.scheduling.outlook import Outlook, describe_probability, describe_seconds
 
 CALM_S = 0.0005
 """A shorter pause is none."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from dlcloud.core.cost import money
-from dlcloud.core.training import Training
+from dlcloud.model.money import money
 from dlcloud.report.cells import REHEARSED
 from dlcloud.report.job import duration
 from dlcloud.report.table import Section
+from dlcloud.results.training import Training
 
 MOST_ROWS = 20
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 
 RECIPE_SUFFIX = ".yaml"
 LARGEST_RECIPE = 1 << 20

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.remote import Endpoint
 
 
 def ssh_options(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dlcloud.core.errors import RemoteCommandError, UnreachableError
-from dlcloud.core.remote import Completed, Endpoint
-from dlcloud.core.sent_files import SentFile
-from dlcloud.core.untrusted import printable
+from dlcloud.model.errors import RemoteCommandError, UnreachableError
+from dlcloud.model.remote import Completed, Endpoint
+from dlcloud.model.sent_file import SentFile
+from dlcloud.model.untrusted import printable
 from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
 from dlcloud.ssh.transports import Transports

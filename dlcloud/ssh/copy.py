@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
 
-from dlcloud.core.errors import RecipeError, RemoteCommandError
-from dlcloud.core.remote import Endpoint
-from dlcloud.core.sent_files import SentFile
+from dlcloud.model.errors import RecipeError, RemoteCommandError
+from dlcloud.model.remote import Endpoint
+from dlcloud.model.sent_file import SentFile
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
 from dlcloud.ssh.tree import list_entries
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Literal, Self
 
-from dlcloud.core.errors import RemoteCommandError, StoreError
+from dlcloud.model.errors import RemoteCommandError, StoreError
 from dlcloud.ssh.copy import Shell, not_an_option
 from dlcloud.ssh.process import RemoteProcess
 from dlcloud.ssh.tree import matches

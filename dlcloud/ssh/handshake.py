@@ -8,8 +8,8 @@ from pathlib import Path
 
 from paramiko import Ed25519Key, SSHException, Transport
 
-from dlcloud.core.errors import StoreError
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.errors import StoreError
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.host_keys import KEY_TYPE
 from dlcloud.ssh.route import Connect, connect_directly
 

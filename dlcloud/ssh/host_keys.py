@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcloud.core.errors import HostKeyError, StoreError
+from dlcloud.model.errors import HostKeyError, StoreError
 from dlcloud.system.files import FileLock, write_file
 
 KEY_TYPE = "ssh-ed25519"

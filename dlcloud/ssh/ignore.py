@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.sent_files import IGNORE_FILE
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.sent_files import IGNORE_FILE
 
 GIT_TIMEOUT_S = 20.0
 ALWAYS = frozenset({"__pycache__", ".git"})

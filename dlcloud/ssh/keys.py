@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from dlcloud.core.errors import StoreError
+from dlcloud.model.errors import StoreError
 
 COMMENT = "dlcloud"
 

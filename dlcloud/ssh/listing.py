@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.sent_files import MOST_FILES, FileSet, SentFile
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.sent_file import SentFile
+from dlcloud.recipe.sent_files import MOST_FILES, FileSet
 from dlcloud.ssh.ignore import ALWAYS, IgnoreRules, is_environment, tracked_although_ignored
 from dlcloud.ssh.tree import check_link
 

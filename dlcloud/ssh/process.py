@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from paramiko import Channel, ChannelException, SSHException, Transport
 
-from dlcloud.core.errors import UnreachableError
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.errors import UnreachableError
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.handshake import close_transport
 from dlcloud.ssh.transports import Transports
 from dlcloud.ssh.turns import Turns

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from paramiko import Channel, PKey, RejectPolicy, SSHClient, SSHException
 
-from dlcloud.core.errors import HostKeyError, StoreError, UnreachableError
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.errors import HostKeyError, StoreError, UnreachableError
+from dlcloud.model.remote import Endpoint
 
 _UNANSWERED_MS = 60_000
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.sent_files import SentFile
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.sent_file import SentFile
 
 EXCLUDED = frozenset({"__pycache__", ".git"})
 

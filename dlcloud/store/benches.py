@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 
-from dlcloud.core.fit import LeftOut
-from dlcloud.core.result import Run
+from dlcloud.planning.fit import LeftOut
+from dlcloud.results.result import Run
 from dlcloud.store.database import Database, read_row
 
 

@@ -4,8 +4,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 
-from dlcloud.core.errors import UnwritableError
-from dlcloud.core.instance import Market, Price
+from dlcloud.model.errors import UnwritableError
+from dlcloud.model.instance import Market, Price
 from dlcloud.store.database import Database, read_row
 
 

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
 
-from dlcloud.core.cluster import Cluster, ClusterState, Intent, Member
-from dlcloud.core.instance import Instance
-from dlcloud.core.outlook import Outlook, read_outlook
+from dlcloud.model.cluster import Cluster, ClusterState, Intent, Member
+from dlcloud.model.instance import Instance
+from dlcloud.scheduling.outlook import Outlook, read_outlook
 from dlcloud.store.database import Database, read_row
 
 KEEP_FREE = "keep free"

@@ -13,7 +13,7 @@ from threading import RLock
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
-from dlcloud.core.errors import StoreError, UnwritableError
+from dlcloud.model.errors import StoreError, UnwritableError
 from dlcloud.store.faults import translate
 from dlcloud.store.schema import migrate
 from dlcloud.store.unwritable import copy_to_memory

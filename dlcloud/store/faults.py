@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from dlcloud.core.errors import StoreError, UnwritableError
+from dlcloud.model.errors import StoreError, UnwritableError
 from dlcloud.system.files import unwritable_hint
 
 _PRIMARY = 0xFF  # extended result codes have the primary one in their lowest byte

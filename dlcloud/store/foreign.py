@@ -6,7 +6,7 @@ A SQLite file may hold triggers, views and expressions, which run when it is rea
 import sqlite3
 from pathlib import Path
 
-from dlcloud.core.errors import StoreError
+from dlcloud.model.errors import StoreError
 from dlcloud.store.database import Database
 from dlcloud.store.schema import MIGRATIONS
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcloud.core.errors import StoreError
+from dlcloud.model.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)

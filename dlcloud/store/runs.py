@@ -5,8 +5,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from dlcloud.core.instance import Price
-from dlcloud.core.result import Run, RunState, parse_record
+from dlcloud.model.instance import Price
+from dlcloud.results.result import Run, RunState, parse_record
 from dlcloud.store.database import Database, read_row
 
 

@@ -5,7 +5,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from dlcloud.core.errors import UnwritableError
+from dlcloud.model.errors import UnwritableError
 from dlcloud.store.schema import migrate
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dlcloud.core.errors import StoreError, UnwritableError
+from dlcloud.model.errors import StoreError, UnwritableError
 
 PRIVATE = 0o600
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

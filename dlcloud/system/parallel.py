@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
-from dlcloud.core.errors import DlcloudError, InstanceError, PartialError
+from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
 
 log = logging.getLogger(__name__)
 

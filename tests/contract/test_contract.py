@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG, NAME_TAG
-from dlcloud.core.instance import Market
-from dlcloud.core.protocols import FleetRequest, LaunchRequest
-from dlcloud.core.quota import CODES
 from dlcloud.launch.down import gc
+from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG, NAME_TAG
+from dlcloud.model.instance import Market
+from dlcloud.planning.protocols import FleetRequest, LaunchRequest
+from dlcloud.planning.quota import CODES
 
 TYPE = "c5.large"
 WAIT_S = 300

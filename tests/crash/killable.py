@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dlcloud.cloud import control, control_role
 from dlcloud.cloud.clients import Clients
-from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.local.site import LocalSite
+from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.resources.texts import control_policy
 
 DRIVER = Path(__file__).with_name("driver.py")

@@ -13,12 +13,12 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.cli.context import SystemClock
-from dlcloud.core.cluster import CLUSTER_TAG, ClusterState
-from dlcloud.core.errors import CloudError
-from dlcloud.core.plan import make_plan
 from dlcloud.launch import members
 from dlcloud.launch.launcher import Launcher
 from dlcloud.local.site import LocalSite
+from dlcloud.model.cluster import CLUSTER_TAG, ClusterState
+from dlcloud.model.errors import CloudError
+from dlcloud.planning.plan import make_plan
 from dlcloud.ssh.host_keys import new_secret
 from dlcloud.ssh.keys import create_key
 from dlcloud.store.clusters import Clusters

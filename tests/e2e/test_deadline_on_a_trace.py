@@ -10,12 +10,12 @@ from statistics import median
 import pytest
 from terminal import User
 
-from dlcloud.core.deadline_costs import keep_base
-from dlcloud.core.policies.catalog import POLICIES
-from dlcloud.core.simulation.replay import Job, Outcome, replay
-from dlcloud.core.simulation.trace import PoolTrace, Window
 from dlcloud.elastic.program import PACKAGE
 from dlcloud.elastic.speed import SpeedMeter
+from dlcloud.scheduling.deadline_costs import keep_base
+from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.simulation.replay import Job, Outcome, replay
+from dlcloud.scheduling.simulation.trace import PoolTrace, Window
 from tests.environments import python_with
 
 # The time of a step is all in its samples: n workers are nearly n times as fast as one.

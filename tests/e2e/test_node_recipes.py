@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dlcloud.core.recipe import read_recipe
+from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import recipe_names, recipe_text
 
 SMALL = {

@@ -9,8 +9,8 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.core.cluster import ClusterState, Member
-from dlcloud.core.instance import Market, Price
+from dlcloud.model.cluster import ClusterState, Member
+from dlcloud.model.instance import Market, Price
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs

@@ -14,11 +14,11 @@ from functools import partial
 import pytest
 from terminal import TIMEOUT_S, User, wait_until
 
-from dlcloud.bench.program import program_of
 from dlcloud.benchmarks.catalog import BENCHMARKS
-from dlcloud.core.recipe import read_recipe
 from dlcloud.elastic.program import program_of as training_of
+from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import recipe_names, recipe_text
+from dlcloud.runs.program import program_of
 
 CHEAP = {"quickstart", "quantization-int8"}
 ALL = os.environ.get("DLCLOUD_TEST_RECIPES") == "all"

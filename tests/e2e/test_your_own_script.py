@@ -4,7 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
-from dlcloud.core.recipe import read_recipe
+from dlcloud.recipe.recipe import read_recipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-own-script.md").read_text("utf-8")
 

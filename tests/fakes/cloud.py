@@ -4,11 +4,11 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
-from dlcloud.core.errors import CapacityError, CloudError, QuotaError
-from dlcloud.core.instance import Image, Instance, InstanceState, Market
-from dlcloud.core.protocols import Identity, LaunchResult, Refusal
-from dlcloud.core.succession import ControlClaim
+from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.model.errors import CapacityError, CloudError, QuotaError
+from dlcloud.model.instance import Image, Instance, InstanceState, Market
+from dlcloud.planning.control_claim import ControlClaim
+from dlcloud.planning.protocols import Identity, LaunchResult, Refusal
 
 UNLIMITED = 10**6
 IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")

@@ -2,13 +2,13 @@
 
 from datetime import timedelta
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import RemoteCommandError
-from dlcloud.core.instance import Market
-from dlcloud.core.result import RunState
 from dlcloud.elastic.controller import Controller
 from dlcloud.elastic.workers import RecordsReceived, WorkerExited
 from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import RemoteCommandError
+from dlcloud.model.instance import Market
+from dlcloud.results.result import RunState
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, THEN, cluster, instance, recipe, run
 

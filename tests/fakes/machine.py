@@ -4,8 +4,8 @@ import shlex
 import threading
 from dataclasses import dataclass, field
 
-from dlcloud.core.errors import RemoteCommandError, UnreachableError
-from dlcloud.core.remote import Completed
+from dlcloud.model.errors import RemoteCommandError, UnreachableError
+from dlcloud.model.remote import Completed
 
 GONE = "gone"
 

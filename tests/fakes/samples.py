@@ -3,12 +3,12 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from dlcloud.core.cluster import Cluster, ClusterState
-from dlcloud.core.instance import Instance, InstanceState, InstanceType, Market, Price
-from dlcloud.core.plan import PreflightFacts, make_plan
-from dlcloud.core.protocols import Identity, LaunchRequest
-from dlcloud.core.recipe import read_recipe
-from dlcloud.core.result import Run, RunState
+from dlcloud.model.cluster import Cluster, ClusterState
+from dlcloud.model.instance import Instance, InstanceState, InstanceType, Market, Price
+from dlcloud.planning.plan import PreflightFacts, make_plan
+from dlcloud.planning.protocols import Identity, LaunchRequest
+from dlcloud.recipe.recipe import read_recipe
+from dlcloud.results.result import Run, RunState
 from tests.fakes.cloud import IMAGE
 
 THEN = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)

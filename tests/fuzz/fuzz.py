@@ -32,10 +32,10 @@ with atheris.instrument_imports(include=["dlcloud", "yaml"]):
     from trace_readers import live_through
     from trace_texts import hostile_trace
 
-    from dlcloud.core.errors import RecipeError
-    from dlcloud.core.recipe import read_recipe
-    from dlcloud.core.result import parse_record
-    from dlcloud.core.simulation.formats import READERS
+    from dlcloud.model.errors import RecipeError
+    from dlcloud.recipe.recipe import read_recipe
+    from dlcloud.results.result import parse_record
+    from dlcloud.scheduling.simulation.formats import READERS
     from dlcloud.store.database import Database
 
 Target = Callable[[bytes], None]

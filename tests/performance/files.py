@@ -20,9 +20,9 @@ from pathlib import Path
 from pairs import compare, heading
 
 from dlcloud.cli.context import Context
-from dlcloud.core.cluster import Cluster
 from dlcloud.launch.files import COPY, send_files
 from dlcloud.local.site import LocalSite
+from dlcloud.model.cluster import Cluster
 from dlcloud.store.paths import Paths
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))

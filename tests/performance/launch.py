@@ -20,9 +20,9 @@ import paramiko
 from pairs import compare, heading
 
 from dlcloud.cli.context import SystemClock
-from dlcloud.core.remote import Endpoint
 from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalSite
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.dial import Dialer
 from dlcloud.store.paths import Paths
 from dlcloud.system.parallel import all_or_raise, fan_out

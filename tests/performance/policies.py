@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dlcloud.cli.traces import load_windows, scale_counts  # noqa: E402  the path comes first
-from dlcloud.core.policies.catalog import POLICIES  # noqa: E402
-from dlcloud.core.policies.situation import HOUR_S, REFUSAL_S  # noqa: E402
-from dlcloud.core.simulation.bound import least_cost_usd  # noqa: E402
-from dlcloud.core.simulation.generate import adversarial_windows, generate_window  # noqa: E402
-from dlcloud.core.simulation.replay import Job, replay_all  # noqa: E402
-from dlcloud.core.simulation.trace import Window  # noqa: E402
+from dlcloud.scheduling.policies.catalog import POLICIES  # noqa: E402
+from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S  # noqa: E402
+from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
+from dlcloud.scheduling.simulation.generate import adversarial_windows, generate_window  # noqa: E402
+from dlcloud.scheduling.simulation.replay import Job, replay_all  # noqa: E402
+from dlcloud.scheduling.simulation.trace import Window  # noqa: E402
 
 WORK_H = 48
 CHANGEOVERS_S = (720.0, 72.0, 1.8)

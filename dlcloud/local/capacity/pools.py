@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from dlcloud.core.instance import Market
-from dlcloud.core.quota import CODES, quota_key
+from dlcloud.model.instance import Market
+from dlcloud.planning.quota import CODES, quota_key
 
 UNLIMITED = 1_000_000
 DEFAULT_VCPUS = 100_000

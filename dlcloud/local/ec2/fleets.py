@@ -8,7 +8,6 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.utils import convert_tag_spec
 
-from dlcloud.core.instance import Market
 from dlcloud.local.capacity.pools import (
     OVER_QUOTA,
     Allocation,
@@ -27,6 +26,7 @@ from dlcloud.local.ec2.responses import NO_CAPACITY
 from dlcloud.local.ec2.services import on_demand_price, spot_usd
 from dlcloud.local.ec2.spot import PRICE_TOO_LOW
 from dlcloud.local.ec2.spot_responses import LocalSpotResponses
+from dlcloud.model.instance import Market
 
 FLEET_TAG = "aws:ec2:fleet-id"
 POOL_ERROR_HEADER = "X-Dlcloud-Pool-Error"

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from dlcloud.core.instance import InstanceState, Market
 from dlcloud.local.capacity.pools import Capacity
 from dlcloud.local.capacity.reservations import ReservationEnds, Reservations
 from dlcloud.local.capacity.spot_market import SpotMarket
@@ -28,6 +27,7 @@ from dlcloud.local.instance.isolation import UNISOLATED, Isolation, share_cache
 from dlcloud.local.instance.power import ShutdownTimer
 from dlcloud.local.instance.processes import end_all
 from dlcloud.local.site_files import SitePaths
+from dlcloud.model.instance import InstanceState, Market
 
 # Time between SIGTERM and SIGKILL for the programs of an instance that ends; on EC2, systemd waits longer.
 _GRACE_S = 5.0

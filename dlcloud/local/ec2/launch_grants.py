@@ -7,13 +7,13 @@ from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 
-from dlcloud.core.instance import Market
 from dlcloud.local.capacity.pools import OVER_QUOTA
 from dlcloud.local.ec2.launch_checks import check_spot_options
 from dlcloud.local.ec2.placement_groups import PlacementGroup, PlacementGroupResponses, find_group
 from dlcloud.local.ec2.reservation_choice import BLOCK_MARKET, ReservationChoice, exceeded, read_choice
 from dlcloud.local.ec2.services import spot_usd
 from dlcloud.local.ec2.spot import PRICE_TOO_LOW
+from dlcloud.model.instance import Market
 
 NO_CAPACITY = "InsufficientInstanceCapacity"
 

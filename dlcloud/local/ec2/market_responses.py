@@ -9,10 +9,10 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.instance import FEWEST_SCORED_TYPES, Market
 from dlcloud.local.ec2.describe import DescribingResponses
 from dlcloud.local.ec2.instances import Instances
 from dlcloud.local.ec2.services import spot_usd
+from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
 
 _LINUX = {"Linux/UNIX", "Linux/UNIX (Amazon VPC)"}
 _BEST_SCORE = 9

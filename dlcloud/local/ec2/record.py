@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from dlcloud.core.instance import InstanceState, Market
 from dlcloud.local.capacity.pools import Pool
 from dlcloud.local.instance.addresses import Listeners
 from dlcloud.local.instance.firewall import Sources, ssh_sources
 from dlcloud.local.instance.identity import Identity
 from dlcloud.local.instance.inside import inside_sources
 from dlcloud.local.instance.metadata_documents import metadata_documents
+from dlcloud.model.instance import InstanceState, Market
 
 SSH_PORT_TAG = "dlcloud:ssh-port"
 # Source: EC2 API reference, InstanceState.

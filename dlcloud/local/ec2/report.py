@@ -1,8 +1,8 @@
 """An instance as the status page of the local EC2 shows it."""
 
-from dlcloud.core.instance import Market
 from dlcloud.local.ec2.record import InstanceRecord
 from dlcloud.local.instance.instance import LocalInstance
+from dlcloud.model.instance import Market
 
 
 def report_instance(record: InstanceRecord, instance: LocalInstance) -> dict[str, object]:

@@ -14,13 +14,13 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
 
-from dlcloud.core.instance import Market
 from dlcloud.local.capacity.pools import OVER_QUOTA, VcpuQuotas
 from dlcloud.local.capacity.reservations import LINUX, Reservation
 from dlcloud.local.ec2.connect_endpoints import ConnectEndpointResponses
 from dlcloud.local.ec2.launch_checks import refuse
 from dlcloud.local.ec2.reservation_choice import find_reservation
 from dlcloud.local.ec2.services import on_demand_price
+from dlcloud.model.instance import Market
 
 MOST = 1000
 """Source: boto/boto3, issue 2962."""

@@ -8,11 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.cluster import DEFAULT_REGION
-from dlcloud.core.instance import InstanceType, Market, Price
-from dlcloud.core.quota import CODES
 from dlcloud.local.capacity.pools import DEFAULT_VCPUS
 from dlcloud.local.ec2.instances import Instances, NotRunningError
+from dlcloud.model.cluster import DEFAULT_REGION
+from dlcloud.model.instance import InstanceType, Market, Price
+from dlcloud.planning.quota import CODES
 
 _CENT_OF_A_CENT = Decimal("0.0001")
 _CONNECT_KEY_S = 60.0

@@ -16,12 +16,12 @@ from moto.ec2.utils import convert_tag_spec
 from moto.iam.models import iam_backends
 from moto.secretsmanager.models import secretsmanager_backends
 
-from dlcloud.core.instance import Market
 from dlcloud.local.api.call import Call
 from dlcloud.local.api.policy import AccessRequest
 from dlcloud.local.ec2.placement_groups import groups_of
 from dlcloud.local.ec2.record import template_version
 from dlcloud.local.s3.calls import S3Call
+from dlcloud.model.instance import Market
 
 PARTITION = "aws"
 SPOT_SERVICE = "spot.amazonaws.com"

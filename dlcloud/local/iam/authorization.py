@@ -18,7 +18,6 @@ from moto.core.models import DEFAULT_ACCOUNT_ID as ACCOUNT
 from moto.iam.models import iam_backends
 from moto.sts.models import AssumedRole, sts_backends
 
-from dlcloud.core.instance import Market
 from dlcloud.local.api.call import Call, Refusal
 from dlcloud.local.api.policy import AccessRequest, Decision, decide
 from dlcloud.local.api.signature import AuthError
@@ -30,6 +29,7 @@ from dlcloud.local.iam.access import (
     needs_spot_role,
     spot_role_request,
 )
+from dlcloud.model.instance import Market
 
 _BOUNDARY = "permissions boundary"
 _IDENTITY_BASED = "identity-based policy"

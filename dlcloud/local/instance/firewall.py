@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.core.instance import SSH_PORT
 from dlcloud.local.instance.peers import peer_uid
+from dlcloud.model.instance import SSH_PORT
 
 GROUP_ACTIONS = frozenset(
     {

@@ -8,9 +8,9 @@ from botocore.session import get_session
 from botocore.validate import ParamValidator
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.batch import batch_job_definition, batch_notes
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.recipe import Recipe, read_recipe
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.batch import batch_job_definition, batch_notes
+from dlcloud.recipe.recipe import Recipe, read_recipe
 
 TRAINING = """
 name: training

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dlcloud.cli.console import LiveConsole, PlainConsole, console_for, line_of, wrap
-from dlcloud.core.events import Notice, Progress, StageDone, StageStarted, Warned
+from dlcloud.model.events import Notice, Progress, StageDone, StageStarted, Warned
 
 
 @pytest.mark.parametrize(

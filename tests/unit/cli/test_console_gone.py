@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.cli.console import LiveConsole, PlainConsole
 from dlcloud.cli.failures import report_error
-from dlcloud.core.events import Notice, StageDone, StageStarted, Warned
+from dlcloud.model.events import Notice, StageDone, StageStarted, Warned
 
 EVENTS = [
     StageStarted(message="terminating", instance_id="i-1"),

@@ -8,10 +8,10 @@ import pytest
 
 from dlcloud.cli.context import Context
 from dlcloud.cli.members import find_members
-from dlcloud.core.cluster import ClusterState, Member
-from dlcloud.core.errors import CloudError, RecipeError
-from dlcloud.core.instance import InstanceState, Market
-from dlcloud.core.recipe import read_recipe
+from dlcloud.model.cluster import ClusterState, Member
+from dlcloud.model.errors import CloudError, RecipeError
+from dlcloud.model.instance import InstanceState, Market
+from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import iam_policy, recipe_names
 from tests.fakes.samples import RECIPE, cluster, instance
 

@@ -7,8 +7,8 @@ import pytest
 
 from dlcloud.cli.gc import Collector, places_to_look
 from dlcloud.cli.gc import collect as collect_leftovers
-from dlcloud.core.cluster import ClusterState, Leftover
-from dlcloud.core.errors import CloudError, CredentialsError, PartialError
+from dlcloud.model.cluster import ClusterState, Leftover
+from dlcloud.model.errors import CloudError, CredentialsError, PartialError
 from dlcloud.store.paths import Paths
 from dlcloud.system.files import FileLock
 from tests.fakes.clock import FakeClock

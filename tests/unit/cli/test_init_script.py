@@ -8,8 +8,8 @@ import pytest
 
 from dlcloud.cli.init_script import Trial, recipe_of_script, run_trial
 from dlcloud.cli.script_check import warn_of_script
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.recipe import read_recipe
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.recipe import read_recipe
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from dlcloud.cli.instances import command
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.instance import Accelerator
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import Accelerator
 from dlcloud.report.instances import Offer, instances_report
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import hardware

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from dlcloud.bench.matrix import matrix_of_recipe
 from dlcloud.cli.bench_results import offer_again
-from dlcloud.core.settling import MOST
 from dlcloud.report.cost import PLAIN
+from dlcloud.results.settling import MOST
+from dlcloud.runs.matrix import matrix_of_recipe
 from tests.fakes.samples import recipe, run
 from tests.unit.report.conftest import BILL, lines, metric, quote, result
 

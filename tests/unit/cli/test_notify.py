@@ -8,7 +8,7 @@ import click
 import pytest
 
 from dlcloud.cli.notify import notify_end, notify_option
-from dlcloud.core.errors import InstanceError
+from dlcloud.model.errors import InstanceError
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from dlcloud.cli import profiles
 from dlcloud.cli.context import Context
-from dlcloud.core.errors import RecipeError
 from dlcloud.launch.acquire import acquire_cluster
+from dlcloud.model.errors import RecipeError
 from tests.fakes.samples import cluster
 
 RECIPE = """\

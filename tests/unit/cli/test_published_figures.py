@@ -9,12 +9,13 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.cli.context import Context
-from dlcloud.core.compare import pairs_of
-from dlcloud.core.cost import MarketPrices, tflops_per_usd
-from dlcloud.core.instance import Market, Price
+from dlcloud.model.instance import Market, Price
+from dlcloud.model.money import MarketPrices
 from dlcloud.report.cost import cost_report
 from dlcloud.report.rows import load_rows
 from dlcloud.report.table import Format, render
+from dlcloud.results.compare import pairs_of
+from dlcloud.results.cost import tflops_per_usd
 from dlcloud.store.selection import Selection
 from tests.fakes.samples import PRICE_DATE, run
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from dlcloud.cli.lifecycle import warn_of_remainder
-from dlcloud.core.errors import CloudError, StoreError, UnwritableError
+from dlcloud.model.errors import CloudError, StoreError, UnwritableError
 
 
 def launcher(remainder):

@@ -7,8 +7,8 @@ import pytest
 from dlcloud.cli.console import line_of
 from dlcloud.cli.failures import report_error
 from dlcloud.cli.safe_output import TerminalFilter, writer_to
-from dlcloud.core.errors import InstanceError
-from dlcloud.core.events import Warned
+from dlcloud.model.errors import InstanceError
+from dlcloud.model.events import Warned
 from dlcloud.report.table import Format, Report, Section, render
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1;1H\x9b31m\u202eok\x00"

@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from dlcloud.cli.main import dlcloud
-from dlcloud.core.cluster import ClusterState, Member
-from dlcloud.core.result import RunState
+from dlcloud.model.cluster import ClusterState, Member
+from dlcloud.results.result import RunState
 from dlcloud.ssh.keys import create_key
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from dlcloud.cli.simulate import command
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 
 RECIPE = """\
 name: train

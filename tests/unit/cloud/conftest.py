@@ -15,8 +15,8 @@ from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
 from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.prices import Prices
-from dlcloud.core.instance import Image, Market
-from dlcloud.core.protocols import LaunchRequest
+from dlcloud.model.instance import Image, Market
+from dlcloud.planning.protocols import LaunchRequest
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import cluster

@@ -7,8 +7,8 @@ import pytest
 
 from dlcloud.cloud import control, control_role
 from dlcloud.cloud.clients import Clients
-from dlcloud.core.cluster import CLUSTER_TAG, MANAGED_TAG
-from dlcloud.core.errors import CloudError, CredentialsError
+from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.resources.texts import control_policy
 from tests.fakes.cloud import Killed
 

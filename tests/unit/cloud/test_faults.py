@@ -7,7 +7,7 @@ from botocore import exceptions as boto
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import TRIES, translate_errors
-from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import NOWHERE, REGION, cloud_over, request
 

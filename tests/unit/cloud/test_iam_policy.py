@@ -36,7 +36,7 @@ ONLY_BY_PEOPLE = {
     "create_placement_group",
     "delete_placement_group",
 }
-# What a controller may do in buckets comes with them: tests/unit/core/test_storage_policy.py.
+# What a controller may do in buckets comes with them: tests/unit/planning/test_storage_policy.py.
 MODULES_OF_PEOPLE = {
     *("billing", "buckets", "control_role", "leftovers", "own_images", "secret_values", "sessions", "tunnel"),
 }

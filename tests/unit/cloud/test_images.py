@@ -5,8 +5,8 @@ from botocore.stub import ANY
 
 from dlcloud.cloud import images
 from dlcloud.cloud.images import DEEP_LEARNING_OWNER
-from dlcloud.core.errors import CloudError, CredentialsError
-from dlcloud.core.instance import Image
+from dlcloud.model.errors import CloudError, CredentialsError
+from dlcloud.model.instance import Image
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.instance import Market
+from dlcloud.model.instance import Market
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over
 from tests.unit.cloud.test_images import AnswerMemory

@@ -8,9 +8,9 @@ import pytest
 from botocore.stub import ANY
 
 from dlcloud.cloud.requests import fleet_arguments, read_instance
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Image, Instance, InstanceState, Market
-from dlcloud.core.protocols import FleetRequest
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Image, Instance, InstanceState, Market
+from dlcloud.planning.protocols import FleetRequest
 from tests.fakes.samples import cluster
 from tests.unit.cloud.conftest import cloud_over, request
 

@@ -21,15 +21,15 @@ from dlcloud.cloud.billing import Billing
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.denials import decode
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Image, Market
-from dlcloud.core.own_images import IMAGE_TAG
-from dlcloud.core.protocols import FleetRequest
-from dlcloud.core.recipe.network import Access, Network
 from dlcloud.local.api.call import read_call
 from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.local.ec2.placement_groups import PlacementGroup, groups_of
 from dlcloud.local.iam.access import access_requests, spot_role_request
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Image, Market
+from dlcloud.model.own_images import IMAGE_TAG
+from dlcloud.planning.protocols import FleetRequest
+from dlcloud.recipe.network import Access, Network
 from dlcloud.resources.texts import control_policy, iam_policy
 from tests.authorization_data import resource_types, type_of
 from tests.fakes.clock import FakeClock

@@ -9,13 +9,13 @@ from botocore.exceptions import ClientError
 
 from dlcloud.cloud.account import Account
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError
-from dlcloud.core.instance import Image, Market
-from dlcloud.core.plan import make_plan
-from dlcloud.core.protocols import Subnet
-from dlcloud.core.quota import CODES, STANDARD, P, Usage, quota_key, quotas
-from dlcloud.core.successors import KnownType, successors
 from dlcloud.launch.preflight import run_preflight
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
+from dlcloud.model.instance import Image, Market
+from dlcloud.planning.plan import make_plan
+from dlcloud.planning.protocols import Subnet
+from dlcloud.planning.quota import CODES, STANDARD, P, Usage, quota_key, quotas
+from dlcloud.planning.successors import KnownType, successors
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeCloud
 from tests.fakes.samples import RECIPE, hardware, price, recipe

@@ -10,7 +10,7 @@ import pytest
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.prices import MANY
-from dlcloud.core.instance import Market
+from dlcloud.model.instance import Market
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from dlcloud.cloud.sessions import PLUGIN, VARIABLE, start_session
-from dlcloud.core.errors import UnreachableError
+from dlcloud.model.errors import UnreachableError
 from dlcloud.ssh.route import connect_by_program
 
 ANSWER = {"SessionId": "me-1", "TokenValue": "secret", "StreamUrl": "wss://ssmmessages.example/me-1"}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
-from dlcloud.core.errors import InstanceError, UnreachableError
-from dlcloud.core.job_environment import JobEnvironment
-from dlcloud.core.resize import coordinator
 from dlcloud.detached.handover import GIVEN_UP, OLDEST_PYTHON, RUNTIME, HandOver
+from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
+from dlcloud.model.errors import InstanceError, UnreachableError
+from dlcloud.planning.resize import coordinator
+from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.ssh.host_keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.database import Database

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import StoreError
 from dlcloud.detached.state import check_copy, copy_cluster, import_cluster
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import StoreError
 from dlcloud.store.clusters import RESIZE, Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.foreign import open_foreign

@@ -2,12 +2,12 @@
 
 import pytest
 
-from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.instance import InstanceState
-from dlcloud.core.recipe import read_recipe
 from dlcloud.detached.locate import find_detached
 from dlcloud.detached.rules import FILES, check_detachable, relocate_recipe
+from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import InstanceState
+from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import recipe_names, recipe_text
 from tests.fakes.samples import cluster, instance, recipe
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core.cluster import CONTROLLER_TAG, HOST_KEY_TAG
-from dlcloud.core.errors import CloudError
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import TAKEN, StandbyPreparer, Succession
+from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG
+from dlcloud.model.errors import CloudError
 from dlcloud.ssh.host_keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import SUCCESSION, Clusters
 from dlcloud.store.database import Database

@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from dlcloud.core.elastic import WorkerState
-from dlcloud.core.errors import CloudError, CredentialsError, InstanceError, RemoteCommandError
-from dlcloud.core.events import Warned
-from dlcloud.core.instance import Market
-from dlcloud.core.result import RunState
 from dlcloud.elastic.controller import MOST_FAILURES
 from dlcloud.elastic.workers import DRAINED, WorkerExited
 from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.errors import CloudError, CredentialsError, InstanceError, RemoteCommandError
+from dlcloud.model.events import Warned
+from dlcloud.model.instance import Market
+from dlcloud.results.result import RunState
+from dlcloud.scheduling.elastic import WorkerState
 from tests.fakes.controller import DONE, FIRST, TRAINS, World, ends, event, member, reports, step
 
 

@@ -5,26 +5,26 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.deadline import Work
-from dlcloud.core.deadline_scaling import (
+from dlcloud.elastic.deadline import ASK_EVERY_S, DeadlineScaler
+from dlcloud.elastic.pools import PoolHistory
+from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S, SpeedMeter
+from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import CapacityError
+from dlcloud.model.instance import Market
+from dlcloud.planning.protocols import Refusal
+from dlcloud.recipe.deadline import Work
+from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
     follow_targets,
     pool_of,
     probability_of_deadline,
     spot_pool,
 )
-from dlcloud.core.elastic import Worker, WorkerState
-from dlcloud.core.errors import CapacityError
-from dlcloud.core.instance import Market
-from dlcloud.core.policies.catalog import POLICIES
-from dlcloud.core.policies.situation import Decision, Pool, Scaling, Situation
-from dlcloud.core.protocols import Refusal
-from dlcloud.elastic.deadline import ASK_EVERY_S, DeadlineScaler
-from dlcloud.elastic.pools import PoolHistory
-from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S, SpeedMeter
-from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.situation import Decision, Pool, Scaling, Situation
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 

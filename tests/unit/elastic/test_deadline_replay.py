@@ -5,21 +5,21 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.deadline import Work
-from dlcloud.core.deadline_costs import keep_base
-from dlcloud.core.deadline_scaling import pool_of, spot_pool
-from dlcloud.core.elastic import Worker, WorkerState
-from dlcloud.core.errors import CapacityError
-from dlcloud.core.instance import Market
-from dlcloud.core.policies.catalog import POLICIES
-from dlcloud.core.protocols import Refusal
-from dlcloud.core.simulation.generate import Rates, generate_window
-from dlcloud.core.simulation.replay import Job, replay
-from dlcloud.core.simulation.trace import Window, from_ticks
 from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import CapacityError
+from dlcloud.model.instance import Market
+from dlcloud.planning.protocols import Refusal
+from dlcloud.recipe.deadline import Work
+from dlcloud.scheduling.deadline_costs import keep_base
+from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
+from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.simulation.generate import Rates, generate_window
+from dlcloud.scheduling.simulation.replay import Job, replay
+from dlcloud.scheduling.simulation.trace import Window, from_ticks
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 

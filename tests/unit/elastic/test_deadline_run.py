@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.core.deadline_scaling import limit_plan, spot_pool
-from dlcloud.core.errors import CapacityError
-from dlcloud.core.instance import Market, Price
-from dlcloud.core.plan import Pool
 from dlcloud.elastic.deadline_run import PRICES_EVERY_S, PoolPrices, end_deadline, make_scaler, prices_of
 from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.model.errors import CapacityError
+from dlcloud.model.instance import Market, Price
+from dlcloud.planning.plan import Pool
+from dlcloud.scheduling.deadline_scaling import limit_plan, spot_pool
 from dlcloud.store.clusters import DEADLINE, Clusters
 from dlcloud.store.database import Database
 from tests.fakes.clock import START, FakeClock

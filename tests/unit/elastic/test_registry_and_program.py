@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import WorkerState
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.events import Warned
-from dlcloud.core.incident import Incident
-from dlcloud.core.recipe import read_recipe
 from dlcloud.elastic.program import Coordinator, control_file, program_of
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.events import Warned
+from dlcloud.recipe.incident import Incident
+from dlcloud.recipe.recipe import read_recipe
+from dlcloud.scheduling.elastic import WorkerState
 from dlcloud.trainer.control import parse as parse_control
 from dlcloud.trainer.options import parse
 from tests.fakes.samples import RECIPE, instance, recipe

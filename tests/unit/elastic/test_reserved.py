@@ -5,15 +5,15 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.errors import CloudError
-from dlcloud.core.events import Warned
-from dlcloud.core.instance import Market
-from dlcloud.core.reservations import CapacityReservation
-from dlcloud.core.reserved_workers import NO_RESERVED
 from dlcloud.elastic.reserved import ReservationWatch
 from dlcloud.elastic.workers import DRAINED
 from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import CloudError
+from dlcloud.model.events import Warned
+from dlcloud.model.instance import Market
+from dlcloud.planning.reservations import CapacityReservation
+from dlcloud.scheduling.reserved_workers import NO_RESERVED
 from tests.fakes.clock import FakeClock
 from tests.fakes.controller import DONE, TRAINS, World, ends, event, member, reports, step
 

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.elastic import Worker, WorkerState
-from dlcloud.core.errors import UnreachableError
 from dlcloud.elastic.standbys import RETRY_S, Standbys
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import UnreachableError
+from dlcloud.scheduling.elastic import Worker, WorkerState
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import THEN, instance
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dlcloud.cli import main as cli
 from dlcloud.cli.account_clients import AccountClients
-from dlcloud.core.errors import CredentialsError, LocalCloudError
 from dlcloud.local.site import LocalSite
+from dlcloud.model.errors import CredentialsError, LocalCloudError
 
 EXITS = {0, 1, 2, 3, 4, 5, 130}
 

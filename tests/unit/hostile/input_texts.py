@@ -6,7 +6,7 @@ from random import Random
 import click
 
 from dlcloud.cli import main as cli
-from dlcloud.core.recipe import Recipe
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.resources.texts import recipe_names, recipe_text
 
 SHELL = (

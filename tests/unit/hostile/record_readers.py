@@ -3,16 +3,11 @@
 import json
 import re
 
-from dlcloud.bench.live import LiveOutput
-from dlcloud.bench.run import Runner
 from dlcloud.cli.console import line_of
-from dlcloud.core.cluster import Member
-from dlcloud.core.instance import Market
-from dlcloud.core.ranking import By, Group
-from dlcloud.core.resume import finished_cases
-from dlcloud.core.training import summarize_training
 from dlcloud.elastic.controller import MESSAGES
 from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.model.cluster import Member
+from dlcloud.model.instance import Market
 from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.page import page
@@ -21,6 +16,11 @@ from dlcloud.report.table import Format, render
 from dlcloud.report.timeline_charts import timeline_charts, timelines_of_runs
 from dlcloud.report.training import training_report
 from dlcloud.resources.texts import template
+from dlcloud.results.ranking import By, Group
+from dlcloud.results.resume import finished_cases
+from dlcloud.results.training import summarize_training
+from dlcloud.runs.live import LiveOutput
+from dlcloud.runs.run import Runner
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection

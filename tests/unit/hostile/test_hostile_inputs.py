@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from dlcloud.core.document import DEEPEST, LONGEST_TEXT, MOST_EVENTS, parse
-from dlcloud.core.errors import DlcloudError, RecipeError
-from dlcloud.core.recipe import Recipe, read_recipe
+from dlcloud.model.errors import DlcloudError, RecipeError
+from dlcloud.recipe.document import DEEPEST, LONGEST_TEXT, MOST_EVENTS, parse
+from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import LARGEST_RECIPE, recipe_text
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from dlcloud.core.result import Metric, parse_record
-from dlcloud.core.untrusted import parse_json, printable
+from dlcloud.model.untrusted import parse_json, printable
+from dlcloud.results.result import Metric, parse_record
 from dlcloud.store.database import Database
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trace_readers import live_through

@@ -4,15 +4,15 @@ import json
 import math
 from itertools import pairwise
 
-from dlcloud.core.policies.catalog import POLICIES
-from dlcloud.core.policies.situation import HOUR_S
-from dlcloud.core.simulation.bound import least_cost_usd
-from dlcloud.core.simulation.formats import read_trace
-from dlcloud.core.simulation.replay import Job, replay_all
-from dlcloud.core.simulation.summary import bound_row, policy_row
-from dlcloud.core.simulation.trace import Window
 from dlcloud.report.simulation import simulation_report
 from dlcloud.report.table import Format, render
+from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.situation import HOUR_S
+from dlcloud.scheduling.simulation.bound import least_cost_usd
+from dlcloud.scheduling.simulation.formats import read_trace
+from dlcloud.scheduling.simulation.replay import Job, replay_all
+from dlcloud.scheduling.simulation.summary import bound_row, policy_row
+from dlcloud.scheduling.simulation.trace import Window
 
 JOBS = (
     Job(work_s=6 * HOUR_S, allowed_s=9 * HOUR_S, on_demand_usd=3.0, spot_usd=1.0, changeover_s=60.0),

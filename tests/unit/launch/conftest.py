@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.core.plan import make_plan
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.provision import Provisioner
+from dlcloud.planning.plan import make_plan
 from dlcloud.ssh.host_keys import new_secret
 from dlcloud.ssh.keys import create_key
 from dlcloud.store.clusters import Clusters

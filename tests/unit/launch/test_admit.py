@@ -2,9 +2,9 @@
 
 import pytest
 
-from dlcloud.core.errors import CloudError, UnreachableError
-from dlcloud.core.events import Notice
 from dlcloud.launch.admit import AdmittingDialer
+from dlcloud.model.errors import CloudError, UnreachableError
+from dlcloud.model.events import Notice
 from tests.fakes.cloud import Failure
 
 HOME, ROAD = "198.51.100.9/32", "203.0.113.7/32"

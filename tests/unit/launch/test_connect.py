@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.core.errors import CapacityError, HostKeyError, UnreachableError
-from dlcloud.core.events import StageDone, StageStarted
 from dlcloud.launch.connect import await_addresses, connect
+from dlcloud.model.errors import CapacityError, HostKeyError, UnreachableError
+from dlcloud.model.events import StageDone, StageStarted
 from tests.fakes.cloud import Failure
 from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import RECIPE

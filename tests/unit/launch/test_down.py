@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.core.cluster import ClusterState, Leftover
-from dlcloud.core.cost import member_usd
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import InstanceState, Market
 from dlcloud.launch.down import TERMINATION_TIMEOUT_S, gc
+from dlcloud.model.cluster import ClusterState, Leftover
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import InstanceState, Market
+from dlcloud.model.money import member_usd
 from dlcloud.store.clusters import HAND_OVER
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE, cluster, request

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlcloud.core.errors import CapacityError, CloudError, CredentialsError
-from dlcloud.core.instance import Image, Market
-from dlcloud.core.permissions import Denial
 from dlcloud.launch.dry_run import check_launch
+from dlcloud.model.denials import Denial
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError
+from dlcloud.model.instance import Image, Market
 from tests.fakes.samples import recipe
 
 ONE_TYPE = """\

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlcloud.core.cluster import ClusterState
-from dlcloud.core.errors import UnwritableError
+from dlcloud.model.cluster import ClusterState
+from dlcloud.model.errors import UnwritableError
 from tests.fakes.disk import full_disk
 from tests.fakes.samples import RECIPE
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from dlcloud.core.errors import CapacityError, CloudError, HostKeyError, RemoteCommandError
-from dlcloud.core.instance import Market
-from dlcloud.core.recipe import Setup
-from dlcloud.core.resize import decide
 from dlcloud.launch.members import CONSISTENCY_WINDOW_S, existing_capacity, wait_for_consistency
 from dlcloud.launch.setup import PREPARED, prepare_all
+from dlcloud.model.errors import CapacityError, CloudError, HostKeyError, RemoteCommandError
+from dlcloud.model.instance import Market
+from dlcloud.planning.resize import decide
+from dlcloud.recipe.workload import Setup
 from dlcloud.store.clusters import RESIZE
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.machine import FakeMachine

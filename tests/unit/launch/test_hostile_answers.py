@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.core.errors import RemoteCommandError
 from dlcloud.launch import remote_jobs
 from dlcloud.launch.peers import read_answer
 from dlcloud.launch.remote_jobs import log_tail, parse_job_state, whole_lines
+from dlcloud.model.errors import RemoteCommandError
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])

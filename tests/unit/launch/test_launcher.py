@@ -2,12 +2,12 @@
 
 import pytest
 
-from dlcloud.core.cluster import ClusterState
-from dlcloud.core.errors import HostKeyError, UnreachableError
-from dlcloud.core.events import Warned
-from dlcloud.core.instance import Market
-from dlcloud.core.result import RunState
 from dlcloud.launch.members import existing_capacity
+from dlcloud.model.cluster import ClusterState
+from dlcloud.model.errors import HostKeyError, UnreachableError
+from dlcloud.model.events import Warned
+from dlcloud.model.instance import Market
+from dlcloud.results.result import RunState
 from dlcloud.store.clusters import RESIZE
 from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import price, recipe, run

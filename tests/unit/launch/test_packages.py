@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.core.instance import Accelerator
 from dlcloud.launch.packages import CPU_INDEX, requirements_on
 from dlcloud.launch.setup import environment_key
+from dlcloud.model.instance import Accelerator
 from tests.fakes.samples import hardware
 
 TORCH = "numpy==2.4.6\ntorch==2.13.0\n"

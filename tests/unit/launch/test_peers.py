@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from dlcloud.core.errors import UnreachableError
-from dlcloud.core.events import Notice, Warned
-from dlcloud.core.recipe import Setup
-from dlcloud.core.remote import Endpoint
 from dlcloud.launch.peers import Peer
 from dlcloud.launch.setup import prepare
+from dlcloud.model.errors import UnreachableError
+from dlcloud.model.events import Notice, Warned
+from dlcloud.model.remote import Endpoint
+from dlcloud.recipe.workload import Setup
 from tests.fakes.clock import FakeClock
 from tests.fakes.machine import FakeConnection, FakeMachine
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core.errors import CloudError, CredentialsError, RemoteCommandError
-from dlcloud.core.events import Notice, StageStarted
-from dlcloud.core.recipe import Setup
-from dlcloud.core.remote import Endpoint
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.setup import commands_digest, environment_key, packages_of, prepare
+from dlcloud.model.errors import CloudError, CredentialsError, RemoteCommandError
+from dlcloud.model.events import Notice, StageStarted
+from dlcloud.model.remote import Endpoint
+from dlcloud.recipe.workload import Setup
 from dlcloud.resources.texts import template
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import Failure, FakeCloud

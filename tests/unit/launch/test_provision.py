@@ -6,12 +6,12 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.core.cluster import ClusterState
-from dlcloud.core.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
-from dlcloud.core.events import Notice, Warned
-from dlcloud.core.instance import Market
-from dlcloud.core.reservations import CapacityReservation
 from dlcloud.launch.acquire import write_user_data
+from dlcloud.model.cluster import ClusterState
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
+from dlcloud.model.events import Notice, Warned
+from dlcloud.model.instance import Market
+from dlcloud.planning.reservations import CapacityReservation
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE
 from tests.unit.launch.conftest import ONE_TYPE

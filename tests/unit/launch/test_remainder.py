@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Market, Price
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Market, Price
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE
 from tests.unit.launch.conftest import ONE_TYPE

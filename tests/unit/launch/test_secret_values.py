@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlcloud.core.errors import CloudError, RecipeError
-from dlcloud.core.recipe import read_recipe
 from dlcloud.detached.rules import relocate_recipe
 from dlcloud.launch.secret_values import LARGEST_VALUE, SecretLookup
+from dlcloud.model.errors import CloudError, RecipeError
+from dlcloud.recipe.recipe import read_recipe
 
 TEXT = """\
 name: own

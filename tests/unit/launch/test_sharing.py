@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from dlcloud.core.errors import RemoteCommandError, UnreachableError
-from dlcloud.core.remote import Endpoint
 from dlcloud.launch.peers import Peer
 from dlcloud.launch.sharing import CLIENTS, FEWEST, LEAST_BYTES, SEEDS, Sharing
+from dlcloud.model.errors import RemoteCommandError, UnreachableError
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.tree import list_entries
 from dlcloud.system.parallel import fan_out
 from tests.fakes.machine import FakeConnection, FakeMachine

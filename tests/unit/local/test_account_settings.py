@@ -8,7 +8,7 @@ import pytest
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.control_role import Role, delete_role, put_role
 from dlcloud.cloud.requests import run_instances_arguments, template_data
-from dlcloud.core.instance import Image
+from dlcloud.model.instance import Image
 from dlcloud.resources.texts import control_policy
 from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.samples import cluster

@@ -17,12 +17,12 @@ from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
 from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.prices import Prices
-from dlcloud.core.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
-from dlcloud.core.errors import CloudError, CredentialsError
-from dlcloud.core.instance import InstanceState, Market
-from dlcloud.core.protocols import FleetRequest, LaunchRequest
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.sshd import SshServer
+from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
+from dlcloud.model.errors import CloudError, CredentialsError
+from dlcloud.model.instance import InstanceState, Market
+from dlcloud.planning.protocols import FleetRequest, LaunchRequest
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import wait_for

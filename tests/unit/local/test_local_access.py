@@ -23,10 +23,10 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
 from dlcloud.cli.main import dlcloud
-from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.instance.peers import peer_uid
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SitePaths, load_access_key
+from dlcloud.model.errors import LocalCloudError
 from tests.fakes.local_ec2 import Rig
 
 DESCRIBE = b"Action=DescribeVpcs&Version=2016-11-15"

@@ -3,8 +3,8 @@
 import socket
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.core.instance import boot_timeout_s
 from dlcloud.local.instance.boots import ec2_boot_s
+from dlcloud.model.instance import boot_timeout_s
 from tests.fakes.local_ec2 import wait_for
 
 

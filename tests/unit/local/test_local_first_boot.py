@@ -8,8 +8,8 @@ import paramiko
 import pytest
 
 from dlcloud.cli.context import SystemClock
-from dlcloud.core.errors import InstanceError
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.errors import InstanceError
+from dlcloud.model.remote import Endpoint
 from dlcloud.resources.texts import template, user_data
 from dlcloud.ssh.dial import Dialer
 from dlcloud.ssh.host_keys import new_secret

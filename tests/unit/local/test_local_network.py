@@ -9,7 +9,7 @@ from dlcloud.cloud.account import Account
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.requests import run_instances_arguments, template_data
-from dlcloud.core.instance import Image
+from dlcloud.model.instance import Image
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.samples import request

@@ -17,10 +17,10 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.instance.processes import find_processes
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SiteState, write_state
+from dlcloud.model.errors import LocalCloudError
 from tests.fakes.local_ec2 import Rig, wait_for
 
 CODE = """

@@ -3,9 +3,9 @@
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.core.plan import make_plan
-from dlcloud.core.recipe import read_recipe
 from dlcloud.launch.preflight import run_preflight
+from dlcloud.planning.plan import make_plan
+from dlcloud.recipe.recipe import read_recipe
 from tests.unit.local.test_instance_roles import cloud_of, owner_clients
 
 RECIPE = "name: own\ncloud: local\ninstances:\n  types: [{}]\nworkload:\n  command: ./run\n"

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.core.errors import CredentialsError
-from dlcloud.core.profile import Login
+from dlcloud.model.errors import CredentialsError
+from dlcloud.recipe.profile import Login
 
 TRUST = {
     "Version": "2012-10-17",

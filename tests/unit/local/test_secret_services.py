@@ -6,8 +6,8 @@ import pytest
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.secret_values import SecretValues
-from dlcloud.core.errors import CloudError
-from dlcloud.core.recipe.secrets import read_source
+from dlcloud.model.errors import CloudError
+from dlcloud.recipe.secrets import read_source
 from dlcloud.resources.texts import iam_policy
 
 VALUE = "kept-by-aws-0001"

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.site import SharedSite
+from dlcloud.model.errors import LocalCloudError
 
 
 def test_a_shared_site_that_does_not_answer_is_not_started():

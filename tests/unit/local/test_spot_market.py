@@ -6,8 +6,8 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.core.errors import LocalCloudError
 from dlcloud.local.capacity.spot_market import SpotMarket, SpotTrace
+from dlcloud.model.errors import LocalCloudError
 from tests.fakes.local_ec2 import wait_for
 
 ZONE = "us-east-1a"

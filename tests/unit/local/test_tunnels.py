@@ -10,8 +10,8 @@ from dlcloud.cloud.account import Account
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.tunnel import EndpointTunnels
-from dlcloud.core.errors import CloudError, UnreachableError
-from dlcloud.core.recipe.network import Network
+from dlcloud.model.errors import CloudError, UnreachableError
+from dlcloud.recipe.network import Network
 from tests.fakes.clock import FakeClock
 
 BANNER = b"SSH-2.0-"

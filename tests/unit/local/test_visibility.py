@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.core.cluster import CLUSTER_TAG
-from dlcloud.core.errors import CloudError
-from dlcloud.core.instance import Market
+from dlcloud.model.cluster import CLUSTER_TAG
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Market
 from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.samples import cluster
 from tests.unit.local.test_instance_roles import cloud_of, fleet, owner_clients, request

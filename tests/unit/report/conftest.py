@@ -3,10 +3,12 @@
 from dataclasses import replace
 from decimal import Decimal
 
-from dlcloud.core.cost import MarketPrices, RunCost, prices_of_run
-from dlcloud.core.instance import Market
-from dlcloud.core.result import Comparison, Hardware, Metric, Result
-from dlcloud.core.result_row import MeasuredRun, rows_of_run
+from dlcloud.model.hardware import Hardware
+from dlcloud.model.instance import Market
+from dlcloud.model.money import MarketPrices
+from dlcloud.results.cost import RunCost, prices_of_run
+from dlcloud.results.result import Comparison, Metric, Result
+from dlcloud.results.result_row import MeasuredRun, rows_of_run
 from tests.fakes.samples import price, run
 
 HARDWARE = Hardware(cpu_model="Xeon 8488C", physical_cores=2)

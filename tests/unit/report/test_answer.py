@@ -5,12 +5,12 @@ from html import escape
 
 import pytest
 
-from dlcloud.core.job import read_job
-from dlcloud.core.ranking import By
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.job import duration
 from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
+from dlcloud.results.ranking import By
+from dlcloud.results.user_job import read_job
 from tests.fakes.samples import run
 from tests.unit.report.conftest import BILL, lines, metric, quote, result
 

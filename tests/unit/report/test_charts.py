@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.core.instance import Market
-from dlcloud.core.timeline import Step, Timeline, TrainingEvent
+from dlcloud.model.instance import Market
 from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import cost_report
 from dlcloud.report.encoding import PALETTE, SHAPES
 from dlcloud.report.page import page, themed
 from dlcloud.report.timeline_charts import MOST_POINTS, timeline_charts
 from dlcloud.resources.texts import template
+from dlcloud.results.timeline import Step, Timeline, TrainingEvent
 from tests.fakes.samples import THEN, run
 from tests.unit.report.conftest import comparison, lines, metric, quote, result
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.core.result import Hardware
+from dlcloud.model.hardware import Hardware
 from dlcloud.report.cells import interval
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.table import Format, render

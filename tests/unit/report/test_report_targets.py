@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 from dlcloud.report.files import report_file
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from dlcloud.core.instance import Market
+from dlcloud.model.instance import Market
 from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import cost_report
 from dlcloud.report.table import Format, render
-from tests.unit.core.test_scaling import counted
+from tests.unit.results.test_scaling import counted
 
 
 def test_the_table_has_efficiency_and_cost_by_count_and_names_the_cheapest():

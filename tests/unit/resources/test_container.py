@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core.job_environment import JobEnvironment
 from dlcloud.launch.container import RUN, send_command
+from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.resources.texts import template
 
 IMAGE = "pytorch/pytorch:2.9"

@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
 from dlcloud.resources.texts import recipe_text, template, user_data
 from dlcloud.ssh.host_keys import is_proof, new_secret
 from dlcloud.ssh.keys import create_key

@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh import host_keys, keys
 from dlcloud.ssh.dial import Dialer
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dlcloud.core.errors import RemoteCommandError, UnreachableError
+from dlcloud.model.errors import RemoteCommandError, UnreachableError
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from dlcloud.core.errors import RecipeError, RemoteCommandError, UnreachableError
+from dlcloud.model.errors import RecipeError, RemoteCommandError, UnreachableError
 from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.tree import list_entries, matches
 

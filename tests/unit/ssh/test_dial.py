@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from dlcloud.core.errors import HostKeyError, UnreachableError
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.errors import HostKeyError, UnreachableError
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh import host_keys
 from dlcloud.system.parallel import all_or_raise, fan_out
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from dlcloud.core.errors import DlcloudError, RemoteCommandError, StoreError
+from dlcloud.model.errors import DlcloudError, RemoteCommandError, StoreError
 from dlcloud.ssh import connection as connections
 from dlcloud.ssh import fetch
 

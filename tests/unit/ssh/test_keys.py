@@ -10,8 +10,8 @@ import threading
 import paramiko
 import pytest
 
-from dlcloud.core.errors import HostKeyError, StoreError
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.errors import HostKeyError, StoreError
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh import host_keys, keys
 from dlcloud.ssh.command_line import ssh_command
 from dlcloud.ssh.host_keys import KnownHosts

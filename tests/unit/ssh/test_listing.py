@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core import sent_files
-from dlcloud.core.errors import RecipeError
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe import sent_files
 from dlcloud.ssh import listing
 from dlcloud.ssh.listing import list_files
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core.errors import UnreachableError
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.errors import UnreachableError
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh import dial, host_keys, keys
 from dlcloud.system.parallel import all_or_raise, fan_out
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from dlcloud.core import sent_files
-from dlcloud.core.errors import RecipeError
-from dlcloud.core.events import Progress, StageStarted
 from dlcloud.launch.files import COPY, send_files
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.events import Progress, StageStarted
+from dlcloud.recipe import sent_files
 from tests.fakes.clock import FakeClock
 
 LONG_AGO_S = 1_000_000_000

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.command_line import config_entry, ssh_command
 
 ENDPOINT = Endpoint(instance_id="i-0001", host="198.51.100.1", port=2222, user="ubuntu")

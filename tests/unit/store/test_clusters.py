@@ -6,10 +6,10 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.core.cluster import ClusterState, Member
-from dlcloud.core.errors import StoreError
-from dlcloud.core.instance import InstanceState, Market
-from dlcloud.core.outlook import Outlook
+from dlcloud.model.cluster import ClusterState, Member
+from dlcloud.model.errors import StoreError
+from dlcloud.model.instance import InstanceState, Market
+from dlcloud.scheduling.outlook import Outlook
 from dlcloud.store.cache import PriceCache
 from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION
 from dlcloud.store.clusters import OUTLOOK as OUTLOOK_INTENT

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dlcloud.core.errors import StoreError
+from dlcloud.model.errors import StoreError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs

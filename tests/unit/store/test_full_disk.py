@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from dlcloud.core.cluster import ClusterState
-from dlcloud.core.errors import StoreError, UnwritableError
-from dlcloud.core.instance import Market
+from dlcloud.model.cluster import ClusterState
+from dlcloud.model.errors import StoreError, UnwritableError
+from dlcloud.model.instance import Market
 from dlcloud.store.cache import AnswerCache, PriceCache
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core.errors import StoreError
+from dlcloud.model.errors import StoreError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.measurements import Measurements

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.core.cluster import Member
-from dlcloud.core.instance import Market
+from dlcloud.model.cluster import Member
+from dlcloud.model.instance import Market
 from dlcloud.store.database import Database
 from dlcloud.store.measurements import BEHIND_KIND, NEWEST_OF_KIND, NEXT_KIND, Measurements
 from dlcloud.store.schema import MIGRATIONS

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from dlcloud.core.errors import StoreError
+from dlcloud.model.errors import StoreError
 from dlcloud.store.paths import Paths
 
 

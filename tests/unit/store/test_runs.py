@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.core.result import RunState, hardware_of
+from dlcloud.model.hardware import hardware_of
+from dlcloud.results.result import RunState
 from dlcloud.store.selection import Selection
 from tests.fakes.samples import THEN, run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.core.errors import StoreError
+from dlcloud.model.errors import StoreError
 from dlcloud.system.files import FileLock, replace_file, write_file
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dlcloud.core.errors import HostKeyError, InstanceError, PartialError, UnreachableError
-from dlcloud.core.remote import Endpoint
+from dlcloud.model.errors import HostKeyError, InstanceError, PartialError, UnreachableError
+from dlcloud.model.remote import Endpoint
 from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
 
 

@@ -1,0 +1,262 @@
+"""Instance types, prices and instances, in the terms of EC2."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+
+from dlcloud.model.remote import Endpoint
+
+KEY_ACTIONS = ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext")
+"""What the launch of an encrypted disk needs on a customer managed key.
+Source: AWS re:Post, "kms-iam-ec2-permission"; EBS user guide, "Requirements for Amazon EBS encryption"."""
+FEWEST_SCORED_TYPES = 3
+"""With fewer types EC2's spot placement score is always low, and says nothing.
+Source: EC2 API reference, GetSpotPlacementScores, InstanceTypes."""
+SSH_PORT = 22
+X86_64 = "x86_64"
+ARM64 = "arm64"
+_ACCELERATED = re.compile(r"p[4-6][a-z-]*\d*\.")
+
+
+class Market(StrEnum):
+    """The purchasing option of an instance."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+class InstanceState(StrEnum):
+    """The life cycle of an instance; all states but the last two may cost money.
+
+    Source: EC2 user guide, "Amazon EC2 instance state changes".
+    """
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    SHUTTING_DOWN = "shutting-down"
+    TERMINATED = "terminated"
+
+
+def spot_key_grant(region: str, key: str) -> str:
+    """Return what EC2 Spot needs to launch from disks that a customer managed key encrypts.
+
+    Source: EC2 user guide, "Service-linked role for Spot Instance requests".
+    """
+    return (
+        f"EC2 Spot needs a grant on it, once: aws kms create-grant --region {region} --key-id {key}"
+        " --grantee-principal $(aws iam get-role --role-name AWSServiceRoleForEC2Spot --query Role.Arn"
+        " --output text) --operations Decrypt Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext"
+        " CreateGrant DescribeKey ReEncryptFrom ReEncryptTo"
+    )
+
+
+def boot_timeout_s(instance_type: str) -> float:
+    """Return the seconds in which an instance must have an address and answer over SSH.
+
+    Source: published measurements of metal types, 531 to 792 s, and canonical/pycloudlib, pull request 192,
+    which saw more; the time of p4, p5 and p6 is an estimate.
+    """
+    if ".metal" in instance_type:
+        return 1200.0
+    return 600.0 if _ACCELERATED.match(instance_type) else 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """The GPUs, or other accelerators, of one instance; TFLOPS are peak and dense, of one of them."""
+
+    name: str
+    count: int
+    memory_mib: int
+    compute_capability: str = ""
+    fp32_tflops: float | None = None
+    tensor_tflops: float | None = None
+    manufacturer: str = "NVIDIA"
+    share: float = 1.0
+    """The part of a whole GPU that each of them is: 0.125 on a g6f.large."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """True for a GPU; False for Inferentia, Trainium, an FPGA or the like."""
+        return self.manufacturer in {"NVIDIA", "AMD"}
+
+    @property
+    def is_neuron(self) -> bool:
+        """True for Inferentia and Trainium, which AWS's Neuron SDK programs."""
+        return self.manufacturer == "AWS"
+
+    def describe(self) -> str:
+        """Return as of `4x A10G`, or `1/8 L4`."""
+        return f"{self.count}x {self.name}" if self.share == 1 else f"{Fraction(self.share)} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """Hardware of an instance type, with `status` current, previous-generation or retired.
+
+    `cpu_isa` is empty where the instruction sets are not known.
+    """
+
+    name: str
+    status: str
+    vcpus: int
+    physical_cores: int
+    memory_gib: float
+    cpu_model: str
+    cpu_isa: tuple[str, ...]
+    accelerator: Accelerator | None = None
+    cpu_fp32_tflops: float | None = None
+    """Cores times fused multiply-adds times the listed clock: an upper bound."""
+    architectures: tuple[str, ...] = (X86_64,)
+    network: str = ""
+    """As of `Up to 12.5 Gigabit`; empty if unknown."""
+    local_disks_gb: int = 0
+    """Size of all instance store volumes."""
+    bare_metal: bool = False
+    markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
+    efa_interfaces: int | None = None
+    """Elastic Fabric Adapters that it can have, 0 for none; None if unknown."""
+    placement_strategies: tuple[str, ...] | None = None
+    """The strategies of placement groups that take it; None if unknown."""
+    source: str = "bundled table"
+
+    @property
+    def gpu(self) -> Accelerator | None:
+        """The GPUs; None without any."""
+        return self.accelerator if self.accelerator is not None and self.accelerator.is_gpu else None
+
+    @property
+    def has_nvidia_gpu(self) -> bool:
+        return self.accelerator is not None and self.accelerator.manufacturer == "NVIDIA"
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of images that the type boots; of two, the 64-bit one."""
+        return self.architectures[-1]
+
+    @property
+    def retired(self) -> bool:
+        """True if EC2 no longer offers the type."""
+        return self.status == "retired"
+
+    @property
+    def fp32_tflops(self) -> float | None:
+        """Peak FP32 TFLOPS of all accelerators, or of the CPU if there is none."""
+        accelerator = self.accelerator
+        if accelerator is None:
+            return self.cpu_fp32_tflops
+        return None if accelerator.fp32_tflops is None else accelerator.count * accelerator.fp32_tflops
+
+    @property
+    def tensor_tflops(self) -> float | None:
+        """Peak dense FP16 TFLOPS of all accelerators; None without any."""
+        if self.accelerator is None or self.accelerator.tensor_tflops is None:
+            return None
+        return self.accelerator.count * self.accelerator.tensor_tflops
+
+    @property
+    def peak_tflops(self) -> float | None:
+        """Peak TFLOPS: of the tensor cores, else FP32."""
+        return self.tensor_tflops or self.fp32_tflops
+
+    def describe(self) -> str:
+        """Return vCPUs, memory, accelerators, architecture, local disks and network in a line."""
+        parts = [f"{self.vcpus} vCPUs", f"{self.memory_gib:g} GiB", *self.architectures]
+        if self.accelerator is not None:
+            parts.insert(2, self.accelerator.describe())
+        if self.local_disks_gb:
+            parts.append(f"{self.local_disks_gb} GB of local disks")
+        return ", ".join([*parts, *([self.network] if self.network else [])])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """The price of an hour of one instance type in one region, with its date and source.
+
+    `zone` is empty for a price that holds in all of them.
+    """
+
+    instance_type: str
+    region: str
+    market: Market
+    hourly_usd: Decimal
+    as_of: datetime
+    source: str
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A machine image, resolved."""
+
+    image_id: str
+    name: str
+    root_device: str
+    snapshot_gib: int = 0
+    """Size of the root volume's snapshot: no volume may be smaller. 0 if unknown."""
+    architecture: str = ""
+    """As of `x86_64` or `arm64`; empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One instance, as EC2 last described it. `host` and `private_host` are empty until it has an address.
+
+    The launcher reaches it at `host`, the cluster's other instances at `private_host`.
+    """
+
+    instance_id: str
+    instance_type: str
+    market: Market
+    zone: str
+    state: InstanceState
+    state_reason: str
+    launched_at: datetime
+    host: str = ""
+    ssh_port: int = SSH_PORT
+    tags: Mapping[str, str] = field(default_factory=dict)
+    ended_at: datetime | None = None
+    """Its end, if EC2 reports it; billing ends with it."""
+    private_host: str = ""
+    reservation_id: str = ""
+    """The Capacity Reservation that it runs in; empty for none."""
+
+    @property
+    def fleet_id(self) -> str:
+        """The fleet that launched it; empty for none. EC2 itself tags a fleet's instances."""
+        return self.tags.get("aws:ec2:fleet-id", "")
+
+    @property
+    def alive(self) -> bool:
+        """True if it exists and may cost money."""
+        return self.state not in {InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED}
+
+    @property
+    def interrupted(self) -> bool:
+        """True if EC2 took it back. Source: EC2 API reference, StateReason."""
+        return self.state_reason.startswith("Server.SpotInstanceTermination")
+
+    @property
+    def ended(self) -> bool:
+        """True if it is terminated."""
+        return self.state is InstanceState.TERMINATED
+
+    @property
+    def end_hint(self) -> str:
+        """What to do about the reason of its end; empty where nothing is known."""
+        if not self.state_reason.startswith(("Client.InternalError", "Client.InvalidKmsKey")):
+            return ""
+        if self.market is not Market.SPOT:
+            return f"if the default EBS key is your own, allow these credentials {' and '.join(KEY_ACTIONS)}"
+        region = self.zone.rstrip("abcdefghijklmnopqrstuvwxyz")
+        key = f"$(aws ec2 get-ebs-default-kms-key-id --region {region} --query KmsKeyId --output text)"
+        return f"if the default EBS key is your own, {spot_key_grant(region, key)}"
+
+    def endpoint(self, user: str) -> Endpoint:
+        return Endpoint(instance_id=self.instance_id, host=self.host, port=self.ssh_port, user=user)

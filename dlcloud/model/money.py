@@ -1,0 +1,157 @@
+"""Prices and costs of instances, volumes and addresses, in USD. Money is Decimal, times are aware UTC."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import ROUND_HALF_UP, Context, Decimal
+
+from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.instance import Instance, Market, Price
+from dlcloud.model.surcharges import (
+    ADDRESS_USD_PER_HOUR,
+    FREE_FIRST_S,
+    HOURS_PER_MONTH,
+    SNAPSHOT_USD_PER_GIB_MONTH,
+    gp3_usd_per_month,
+    region_of,
+)
+
+MINIMUM_BILLED_S = 60  # Source: EC2 pricing, "per-second billing, with a minimum of 60 seconds" (Linux)
+SECONDS_PER_HOUR = 3600
+SHOWN_DIGITS = 3
+
+
+def billed_seconds(launched_at: datetime, ended_at: datetime) -> int:
+    """Return the seconds EC2 bills for one instance, rounded up, at least a minute."""
+    elapsed = (ended_at - launched_at).total_seconds()
+    return max(MINIMUM_BILLED_S, -int(-elapsed // 1))
+
+
+def instance_usd(hourly_usd: Decimal, seconds: float) -> Decimal:
+    return hourly_usd * Decimal(seconds) / SECONDS_PER_HOUR
+
+
+def volume_usd(size_gib: int, seconds: float = SECONDS_PER_HOUR, *, region: str) -> Decimal:
+    """Return the cost of a gp3 volume, by default of one hour."""
+    hours = Decimal(seconds) / SECONDS_PER_HOUR
+    return gp3_usd_per_month(region) / HOURS_PER_MONTH * size_gib * hours
+
+
+def snapshot_usd(size_gib: int) -> Decimal:
+    """Return the most that an hour of a snapshot costs: that of a volume without an empty block."""
+    return SNAPSHOT_USD_PER_GIB_MONTH / HOURS_PER_MONTH * size_gib
+
+
+def address_usd(seconds: float) -> Decimal:
+    """Return the cost of a public IPv4 address."""
+    return instance_usd(ADDRESS_USD_PER_HOUR, seconds)
+
+
+def cost_of_seconds(
+    hourly_usd: Decimal, disk_gib: int, seconds: float = SECONDS_PER_HOUR, *, region: str
+) -> Decimal:
+    """Return the cost of an instance with its volume and its address, by default of one hour."""
+    beside = volume_usd(disk_gib, seconds, region=region) + address_usd(seconds)
+    return instance_usd(hourly_usd, seconds) + beside
+
+
+def member_usd(member: Member, disk_gib: int, until: datetime) -> Decimal | None:
+    """Return the cost of an instance, volume and address, until its end, or until `until` if it is up."""
+    launched_at = member.instance.launched_at
+    is_free = costs_nothing(member.interrupted, launched_at, member.ended_at)
+    hourly_usd = Decimal(0) if is_free else member.hourly_usd
+    if hourly_usd is None:
+        return None
+    seconds = billed_seconds(launched_at, member.ended_at or until)
+    return cost_of_seconds(hourly_usd, disk_gib, seconds, region=region_of(member.instance.zone))
+
+
+def costs_nothing(interrupted: bool, launched_at: datetime, ended_at: datetime | None) -> bool:  # noqa: FBT001
+    """True for an instance that EC2 took back in its first hour; its volume and address are billed."""
+    return interrupted and ended_at is not None and (ended_at - launched_at).total_seconds() < FREE_FIRST_S
+
+
+def total_usd(amounts: Iterable[Decimal | None]) -> Decimal | None:
+    """Return the sum; None if an amount is unknown."""
+    total = Decimal(0)
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
+
+
+def cluster_usd(cluster: Cluster, members: Iterable[Member], now: datetime) -> Decimal | None:
+    """Return the cost of a cluster's instances, volumes and addresses so far; None at an unknown price."""
+    return total_usd(member_usd(member, cluster.disk_gib, now) for member in members)
+
+
+def committed_usd(
+    members: Iterable[Member], *, life_minutes: Mapping[str, int], longest_minutes: int, disk_gib: int
+) -> Decimal | None:
+    """Return the cost of instances if only their own timers end them; None at an unknown price.
+
+    Args:
+        members: The instances of a cluster, those that ended included.
+        life_minutes: Minutes after which each instance ends itself, by instance id.
+        longest_minutes: The same for instances that are not in `life_minutes`.
+        disk_gib: Size of each volume.
+    """
+    amounts = []
+    for member in members:
+        minutes = life_minutes.get(member.instance.instance_id, longest_minutes)
+        amounts.append(member_usd(member, disk_gib, member.instance.launched_at + timedelta(minutes=minutes)))
+    return total_usd(amounts)
+
+
+def price_of(instance: Instance, prices: Sequence[Price]) -> Price | None:
+    """Return the price of an instance: that of its zone, else that of all zones."""
+    of_pool = [
+        price
+        for price in prices
+        if (price.instance_type, price.market) == (instance.instance_type, instance.market)
+        and price.zone in {"", instance.zone}
+    ]
+    return max(of_pool, key=lambda price: bool(price.zone), default=None)
+
+
+def money(usd: Decimal) -> str:
+    """Format an amount with three significant digits; whole dollars are never rounded away."""
+    if not usd:
+        return "0"
+    magnitude = Context(prec=SHOWN_DIGITS, rounding=ROUND_HALF_UP).plus(usd).adjusted()
+    return f"{rounded(usd, max(0, SHOWN_DIGITS - 1 - magnitude)):f}"
+
+
+def exact(hourly_usd: Decimal) -> str:
+    """Format a price as its source states it, without trailing zeros."""
+    return f"{hourly_usd.normalize():f}"
+
+
+def rounded(usd: Decimal, digits: int = 4) -> Decimal:
+    """Round an amount to `digits` decimals, halves up, as a bill does."""
+    return usd.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketPrices:
+    """The prices of one run's instance type in its zone, each with its date and source."""
+
+    on_demand: Price | None = None
+    spot: Price | None = None
+
+    def price(self, market: Market) -> Price | None:
+        return self.on_demand if market is Market.ON_DEMAND else self.spot
+
+    def hourly_usd(self, market: Market) -> Decimal | None:
+        price = self.price(market)
+        return None if price is None else price.hourly_usd
+
+    def times(self, nodes: int) -> "MarketPrices":
+        """Return the prices of several such instances together."""
+        if nodes == 1:
+            return self
+        prices = {"on_demand": self.on_demand, "spot": self.spot}
+        return MarketPrices(
+            **{name: p and replace(p, hourly_usd=p.hourly_usd * nodes) for name, p in prices.items()}
+        )

@@ -1,0 +1,122 @@
+"""Whether a recipe's network can be launched into and reached, and what its subnets lack."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dlcloud.model.errors import CloudError
+from dlcloud.planning.protocols import FoundNetwork, Subnet
+from dlcloud.recipe.network import Access, Network
+
+TUNNELS = 20
+"""Connections that an endpoint carries at once.
+Source: EC2 user guide, "Quotas for EC2 Instance Connect Endpoint"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedNetwork:
+    """The network of a plan: subnet ids by zone, the user's own groups, and the way in.
+
+    `public_ip` None leaves it to the subnet. `vpc_id` is empty for the default VPC.
+    """
+
+    vpc_id: str = ""
+    subnets: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    public_ip: bool | None = None
+    access: Access = Access.PUBLIC
+
+    def describe(self) -> str:
+        """Return a line for the plan; empty for the default network."""
+        if not self.vpc_id:
+            return ""
+        subnets = ", ".join(f"{subnet} ({zone})" for zone, subnet in sorted(self.subnets.items()))
+        groups = f", groups {', '.join(self.groups)}" if self.groups else ""
+        address = "no public addresses" if self.public_ip is False else "public addresses"
+        return f"{self.vpc_id}: {subnets}{groups}; {address}; reached by {self.access}"
+
+
+DEFAULT_NETWORK = PlannedNetwork()
+
+
+def usable_subnets(network: Network, resolved: FoundNetwork, zones: Sequence[str]) -> dict[str, Subnet]:
+    """Return the subnets that instances can be launched into and reached in, by zone.
+
+    Args:
+        network: The recipe's.
+        resolved: What it turned out to be.
+        zones: Those that the recipe names; none: all.
+
+    Raises:
+        CloudError: There is none, or nothing to reach it by.
+    """
+    asked = {zone: subnet for zone, subnet in resolved.subnets.items() if zone in zones or not zones}
+    if not asked:
+        raise CloudError(
+            f"{resolved.vpc_id} has no subnet in {', '.join(zones)}, but in {', '.join(resolved.subnets)}",
+            "change instances.zones or network.subnets in the recipe",
+        )
+    if network.access is Access.INSTANCE_CONNECT_ENDPOINT and not resolved.endpoints:
+        subnet = next(iter(asked.values()))
+        raise CloudError(
+            f"{resolved.vpc_id} has no EC2 Instance Connect Endpoint that is ready to reach instances",
+            f"aws ec2 create-instance-connect-endpoint --subnet-id {subnet.subnet_id}",
+        )
+    if network.access is not Access.PUBLIC:
+        return asked
+    reachable = {zone: subnet for zone, subnet in asked.items() if subnet.reaches_internet}
+    if not reachable:
+        names = ", ".join(subnet.subnet_id for subnet in asked.values())
+        raise CloudError(
+            f"{names}: no route to an internet gateway: instances could not be reached by a public address",
+            "set network.access in the recipe: instance-connect-endpoint, session-manager or bastion",
+        )
+    return reachable
+
+
+def plan_network(network: Network, resolved: FoundNetwork, subnets: Mapping[str, Subnet]) -> PlannedNetwork:
+    """Return the network of a plan on usable subnets; a public address is asked for where access needs it."""
+    is_assigned = all(subnet.assigns_addresses for subnet in subnets.values())
+    needs_address = network.access is Access.PUBLIC and not is_assigned
+    return PlannedNetwork(
+        vpc_id=resolved.vpc_id,
+        subnets={zone: subnet.subnet_id for zone, subnet in subnets.items()},
+        groups=resolved.groups,
+        public_ip=True if needs_address else network.public_ip,
+        access=network.access,
+    )
+
+
+def describe_network(
+    network: Network, subnets: Mapping[str, Subnet], *, count: int, profile: str
+) -> list[str]:
+    """Return what a plan warns of: no way out of a subnet, and the limits of the way in."""
+    lines = []
+    has_address = network.public_ip or (network.public_ip is None and not network.is_private)
+    closed = [
+        subnet.subnet_id
+        for subnet in subnets.values()
+        if not subnet.has_nat and not (subnet.reaches_internet and (has_address or subnet.assigns_addresses))
+    ]
+    if closed:
+        lines.append(
+            f"no route from {', '.join(closed)} to the internet: packages come from mirrors inside, or an "
+            "image that has them (dlcloud image)"
+        )
+    if network.access is Access.INSTANCE_CONNECT_ENDPOINT:
+        lines.append("connections through the endpoint last an hour at most, and are made anew then")
+        if count > TUNNELS:
+            lines.append(f"an endpoint carries {TUNNELS} connections at once; {count} instances need more")
+    if network.access is Access.SESSION_MANAGER and not profile:
+        lines.append(
+            "Session Manager needs instances.profile with AmazonSSMManagedInstanceCore, or Default Host "
+            "Management in the region"
+        )
+    return lines
+
+
+def as_reachable(subnets: Mapping[str, Subnet]) -> dict[str, Subnet]:
+    """Return subnets as those of the default VPC are that need nothing: the way in is settled."""
+    return {
+        zone: replace(subnet, assigns_addresses=True, reaches_internet=True)
+        for zone, subnet in subnets.items()
+    }

@@ -1,0 +1,371 @@
+"""The plan of a launch: made of a recipe and the facts of preflight, with its price and its reasons."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
+from dlcloud.model.instance import Market, Price
+from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
+from dlcloud.planning.account_settings import describe_account
+from dlcloud.planning.compatibility import check_types
+from dlcloud.planning.facts import NO_CAPACITY, ExistingCapacity, Pool, PreflightFacts
+from dlcloud.planning.launch_plan import SHORTEST_MINUTES, Plan
+from dlcloud.planning.networks import (
+    PlannedNetwork,
+    as_reachable,
+    describe_network,
+    plan_network,
+    usable_subnets,
+)
+from dlcloud.planning.placement import check_placement, efa_interfaces
+from dlcloud.planning.quota import quota_key
+from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
+from dlcloud.planning.reserved_plan import take_reserved
+from dlcloud.planning.subnets import best_zones, describe_unfit, needs_addresses, refuse_network, zones_to_ask
+from dlcloud.planning.successors import describe, successors
+from dlcloud.recipe.deadline import Deadline, describe_deadline
+from dlcloud.recipe.network import Access
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.workload_summary import describe_workload
+
+__all__ = ["NO_CAPACITY", "ExistingCapacity", "Plan", "Pool", "PreflightFacts", "make_plan"]
+
+MINUTES_PER_HOUR = 60
+SPOT_HEADROOM = Decimal("1.2")
+"""Under a budget in dollars, spot is given up where it costs so much more than it did at the launch."""
+
+
+def make_plan(recipe: Recipe, facts: PreflightFacts, present: ExistingCapacity = NO_CAPACITY) -> Plan:
+    """Decide which pools to try in which order, for how long at most, and what that costs.
+
+    Args:
+        recipe: All that is to run.
+        facts: What preflight found.
+        present: The part of it that runs already; quota and budget need only hold the rest.
+
+    Raises:
+        CapacityError: The region offers none of the recipe's types.
+        QuotaError: The account's limits leave no pool.
+        BudgetError: The budget does not buy enough time.
+        CloudError: The region has no default subnet, or a type does not suit the image or the workload.
+    """
+    return _Planner(recipe, facts, present).plan()
+
+
+class _Planner:
+    """Collects the reasons of one plan while it is decided."""
+
+    def __init__(self, recipe: Recipe, facts: PreflightFacts, present: ExistingCapacity) -> None:
+        self._recipe = recipe
+        self._facts = facts
+        self._present = present
+        self._reasons = list(facts.notes)
+        self._subnets = facts.subnets
+        self._disk_gib = max(recipe.instances.disk_gib, facts.image.snapshot_gib)
+        self._missing = max(0, recipe.instances.maximum - present.count)
+        self._reserved: tuple[ReservedCapacity, ...] = ()
+
+    @property
+    def _paid(self) -> int:
+        """How many instances are to be launched outside of reservations."""
+        return self._missing - sum(one.count for one in self._reserved)
+
+    @property
+    def _billed(self) -> int:
+        """How many instances of the cluster are billed by themselves: those outside of reservations."""
+        return self._recipe.instances.maximum - self._present.reserved - self._missing + self._paid
+
+    @property
+    def _min_count(self) -> int:
+        instances = self._recipe.instances
+        return instances.minimum if self._recipe.deadline is None else instances.on_demand_base
+
+    @property
+    def _is_in_one_zone(self) -> bool:
+        """True if the instances talk to each other, which costs time and money between zones."""
+        instances, workload = self._recipe.instances, self._recipe.workload
+        talks = workload.elastic is not None or workload.nodes is not None
+        may_spread = instances.spread_zones or self._recipe.deadline is not None
+        return bool(instances.placement_group) or (talks and not may_spread)
+
+    def plan(self) -> Plan:
+        recipe, facts = self._recipe, self._facts
+        network = self._choose_network()
+        pools = self._offered_pools()
+        if not pools:
+            raise CapacityError(
+                "\n".join(self._reasons), "dlcloud schema explains instances.types; change the recipe's types"
+            )
+        offered = list(dict.fromkeys(pool.instance_type for pool in pools))
+        self._reasons += check_types(recipe, offered, facts.hardware, facts.image, facts.known_types)
+        self._describe_disk()
+        self._reasons += check_placement(recipe.instances, offered, facts.hardware)
+        self._reserved, reasons = take_reserved(
+            recipe,
+            facts,
+            offered=offered,
+            zones=tuple(self._subnets or ()),
+            most=self._missing,
+            strict=not self._present.count,
+        )
+        self._reasons += reasons
+        pools = self._within_quota(pools)
+        self._describe_scores()
+        ceiling = _highest_ceiling(pools)
+        life_minutes = self._life_minutes(ceiling)
+        self._reasons += describe_account(recipe)
+        if recipe.deadline is not None:
+            self._reasons += self._describe_deadline(recipe.deadline)
+        return Plan(
+            name=recipe.name,
+            cloud=recipe.cloud,
+            region=recipe.region,
+            account=facts.identity.account,
+            pools=pools,
+            min_count=self._min_count,
+            max_count=recipe.instances.maximum,
+            image=facts.image,
+            disk_gib=self._disk_gib,
+            cidrs=facts.cidrs,
+            names_cidrs=facts.names_cidrs,
+            workload=describe_workload(recipe),
+            life_minutes=life_minutes,
+            hourly_usd=None if ceiling is None else ceiling * self._billed,
+            worst_case_usd=self._worst_case(ceiling, life_minutes),
+            reasons=tuple(self._reasons),
+            keep=recipe.keep.instances,
+            # With a deadline, its policy says when on-demand instances are launched beyond the base.
+            rounds=recipe.instances.rounds if recipe.deadline is None else (Market.SPOT,),
+            on_demand_base=recipe.instances.on_demand_base,
+            idle_minutes=recipe.budget.idle_minutes,
+            max_usd=recipe.budget.max_usd,
+            one_zone=self._is_in_one_zone,
+            reserved=self._reserved,
+            outside_reservations=recipe.instances.reservations is not None,
+            placement_group=recipe.instances.placement_group,
+            efa_interfaces=efa_interfaces(
+                recipe.instances, offered, facts.hardware, public=network.access is Access.PUBLIC
+            ),
+            instance_profile=recipe.instances.profile,
+            kms_key=recipe.instances.kms_key,
+            network=network,
+            public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, self._subnets),
+        )
+
+    def _describe_disk(self) -> None:
+        asked, image = self._recipe.instances.disk_gib, self._facts.image
+        if self._disk_gib > asked:
+            self._reasons.append(
+                f"disks have {self._disk_gib} GiB instead of {asked}: "
+                f"image {image.image_id} has a root snapshot of that size"
+            )
+
+    def _describe_scores(self) -> None:
+        placement = self._facts.scores
+        if Market.SPOT in self._recipe.instances.markets and placement:
+            scores = ", ".join(f"{zone} {score}" for zone, score in sorted(placement.items()))
+            self._reasons.append(f"spot placement score (10 is best): {scores}")
+
+    def _choose_network(self) -> PlannedNetwork:
+        """Return the recipe's network; without one, judge the subnets of the default VPC."""
+        recipe, resolved = self._recipe, self._facts.network
+        if recipe.network is None or resolved is None:
+            refuse_network(recipe.region, self._subnets, named=recipe.instances.zones)
+            self._reasons += describe_unfit(self._subnets)
+            return PlannedNetwork()
+        instances = recipe.instances
+        subnets = usable_subnets(recipe.network, resolved, instances.zones)
+        self._reasons += describe_network(
+            recipe.network, subnets, count=instances.maximum, profile=instances.profile
+        )
+        self._subnets = as_reachable(subnets)
+        return plan_network(recipe.network, resolved, subnets)
+
+    def _zones_to_ask(self, name: str) -> tuple[str, ...]:
+        """Return the zones to ask for a type: with a network, those of its subnets."""
+        zones, named = self._facts.zones[name], self._recipe.instances.zones
+        if self._facts.network is None:
+            return zones_to_ask(zones, self._subnets, named=named)
+        chosen = tuple(zone for zone in zones if zone in (self._subnets or {}))
+        if not chosen:
+            self._reasons.append(f"{name} is left out: no subnet of the network is in {', '.join(zones)}")
+        return chosen
+
+    def _offered_pools(self) -> tuple[Pool, ...]:
+        """List the pools market by market, type by type; record why a type is left out."""
+        instances = self._recipe.instances
+        offered = [name for name in instances.types if self._is_offered(name)]
+        pools = []
+        for market in instances.markets:
+            for name in offered:
+                if not self._is_sold(name, market):
+                    continue
+                if not self._prices(name, market):
+                    self._reasons.append(
+                        f"no price is known for {name} {market} in {self._recipe.region}: costs stay unknown"
+                    )
+                zones = self._zones_to_ask(name)
+                pools += [self._pool(name, market, zone) for zone in zones]
+        return tuple(pools)
+
+    def _is_offered(self, name: str) -> bool:
+        zones, hardware = self._facts.zones.get(name, ()), self._facts.hardware.get(name)
+        if not zones:
+            offer = "AWS has retired it" if hardware and hardware.retired else ""
+            offer = offer or f"{self._recipe.region} does not offer it"
+            near = ", ".join(describe(successor) for successor in successors(name, self._facts.known_types))
+            self._reasons.append(f"{name} is left out: {offer}{f'; nearest: {near}' if near else ''}")
+            return False
+        asked = set(self._recipe.instances.zones)
+        if asked and not asked & set(zones):
+            self._reasons.append(
+                f"{name} is left out: none of {', '.join(sorted(asked))} offers it ({', '.join(zones)} do)"
+            )
+            return False
+        return True
+
+    def _is_sold(self, name: str, market: Market) -> bool:
+        hardware = self._facts.hardware.get(name)
+        if hardware is None or market in hardware.markets:
+            return True
+        self._reasons.append(f"{name} {market} is left out: EC2 does not sell it so")
+        return False
+
+    def _prices(self, name: str, market: Market) -> list[Price]:
+        return [
+            price for price in self._facts.prices if (price.instance_type, price.market) == (name, market)
+        ]
+
+    def _pool(self, name: str, market: Market, zone: str) -> Pool:
+        prices = [price for price in self._prices(name, market) if zone in {"", price.zone} or not price.zone]
+        return Pool(
+            instance_type=name,
+            market=market,
+            zone=zone,
+            price=min(prices, key=lambda price: price.hourly_usd, default=None),
+            zones=(zone,) if zone else best_zones(self._facts.zones[name], self._subnets),
+            zone_prices=tuple(price for price in prices if price.zone),
+            ceiling_usd=self._ceiling(name, market, prices),
+        )
+
+    def _ceiling(self, name: str, market: Market, prices: Sequence[Price]) -> Decimal | None:
+        """Return the most that an hour can cost. A spot price moves, but never above what the request allows.
+
+        Source: EC2 user guide, "Spot Instances": the maximum price defaults to the on-demand price.
+        """
+        highest = max((price.hourly_usd for price in prices), default=None)
+        if market is Market.ON_DEMAND or highest is None:
+            return highest
+        limits = [price.hourly_usd for price in self._prices(name, Market.ON_DEMAND)]
+        if self._recipe.budget.max_usd is not None:
+            limits.append(highest * SPOT_HEADROOM)
+        return min(limits, default=highest)
+
+    def _within_quota(self, pools: Sequence[Pool]) -> tuple[Pool, ...]:
+        """Leave out the pools that the account's limits forbid; EC2 would only refuse them.
+
+        Raises:
+            QuotaError: No pool is left; the message has the limits, the hint asks AWS for more.
+        """
+        facts, hint = self._facts, ""
+        kept: list[Pool] = []
+        for pool in pools:
+            key, hardware = quota_key(pool.instance_type, pool.market), facts.hardware.get(pool.instance_type)
+            quota = facts.quotas.get(key) if key else None
+            count = self._least(pool.market)
+            if hardware is None or quota is None or hardware.vcpus * count <= quota.left:
+                kept.append(pool)
+                continue
+            new = self._recipe.instances.maximum - self._present.count
+            hint = hint or quota.increase(hardware.vcpus * new, self._recipe.region)
+            need = f"{count} of {hardware.vcpus} vCPUs are needed"
+            left_out = f"{pool.instance_type} {pool.market} is left out"
+            self._reasons.append(f"{left_out}: {need}; {quota.describe()}")
+        if not kept:
+            raise QuotaError("\n".join(dict.fromkeys(self._reasons)), hint)
+        return tuple(kept)
+
+    def _describe_deadline(self, deadline: Deadline) -> list[str]:
+        recipe = self._recipe
+        prices = [price for name in recipe.instances.types for price in self._prices(name, Market.ON_DEMAND)]
+        hourly = min((price.hourly_usd for price in prices), default=None)
+        one = None if hourly is None else cost_of_seconds(hourly, self._disk_gib, region=recipe.region)
+        return describe_deadline(deadline, hourly_usd=one, size=recipe.instances.maximum)
+
+    def _least(self, market: Market) -> int:
+        """Return how many more instances of a market there must be room for.
+
+        With a base, one part of the instances is on-demand, the rest spot: either part must fit.
+        """
+        instances, present = self._recipe.instances, self._present
+        if present.count >= instances.maximum:
+            return 0
+        base = instances.on_demand_base
+        reserved = self._missing - self._paid
+        if not base:
+            return max(0 if reserved else 1, instances.minimum - present.count - reserved)
+        if market is Market.ON_DEMAND:
+            return max(0, base - present.on_demand - reserved)
+        others = present.count - present.on_demand
+        return max(0 if reserved else 1, instances.minimum - max(base, reserved) - others)
+
+    def _life_minutes(self, ceiling: Decimal | None) -> int:
+        """Return the minutes after which each new instance ends itself, by the budget in hours and dollars.
+
+        Args:
+            ceiling: The most that an hour of one instance can cost; None if unknown.
+        """
+        budget, present, new = self._recipe.budget, self._present, self._missing
+        self._refuse_short_idle_time()
+        minutes = int(budget.max_hours * MINUTES_PER_HOUR)
+        if budget.max_usd is not None and new:
+            if (ceiling is None and self._paid) or present.committed_usd is None:
+                raise BudgetError(
+                    "budget.max_usd cannot be held: a price is unknown",
+                    "give budget.max_hours instead, or other types",
+                )
+            hourly = self._usd(ceiling, SECONDS_PER_HOUR)
+            left = max(Decimal(0), budget.max_usd - present.committed_usd)
+            affordable = int(left / hourly * MINUTES_PER_HOUR)
+            if affordable < minutes:
+                minutes = affordable
+                self._reasons.append(
+                    f"instances end themselves after {minutes} minutes: budget.max_usd is {budget.max_usd:f}"
+                    + (f", {rounded(present.committed_usd, 2)} of it taken" if present.count else "")
+                )
+        shortest = SHORTEST_MINUTES[self._recipe.cloud]
+        if minutes < shortest:
+            raise BudgetError(
+                f"the budget buys {minutes} minutes of {new} instance(s); at least {shortest} are needed",
+                "raise budget.max_usd or budget.max_hours, or choose cheaper types",
+            )
+        return minutes
+
+    def _refuse_short_idle_time(self) -> None:
+        idle, shortest = self._recipe.budget.idle_minutes, SHORTEST_MINUTES[self._recipe.cloud]
+        if idle is not None and idle < shortest:
+            raise BudgetError(
+                f"budget.idle_minutes is {idle}; at least {shortest} are needed, as downloads of "
+                "the set-up hardly use the processor",
+                f"set budget.idle_minutes to {shortest} or more",
+            )
+
+    def _worst_case(self, ceiling: Decimal | None, life_minutes: int) -> Decimal | None:
+        """Return what the instances cost if nothing but their own timers ends them."""
+        committed = self._present.committed_usd
+        if committed is None or (ceiling is None and self._paid):
+            return None
+        return committed + self._usd(ceiling, life_minutes * 60)
+
+    def _usd(self, ceiling: Decimal | None, seconds: float) -> Decimal:
+        """Return what all new instances cost for some time; in reservations, their disks and addresses."""
+        region = self._recipe.region
+        reserved = cost_of_seconds(MARGINAL_USD, self._disk_gib, seconds, region=region)
+        paid = cost_of_seconds(ceiling or Decimal(0), self._disk_gib, seconds, region=region)
+        return reserved * (self._missing - self._paid) + paid * self._paid
+
+
+def _highest_ceiling(pools: Sequence[Pool]) -> Decimal | None:
+    """Return the highest hourly price among the pools; None if any is unknown."""
+    ceilings = [pool.ceiling_usd for pool in pools if pool.ceiling_usd is not None]
+    return max(ceilings) if ceilings and len(ceilings) == len(pools) else None

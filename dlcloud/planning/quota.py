@@ -1,0 +1,94 @@
+"""Service Quotas: vCPUs that an account may have running, by family and market."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+from dlcloud.model.instance import Market
+
+STANDARD = "Standard (A, C, D, H, I, M, R, T, Z)"
+G = "G and VT"
+P = "P"
+P5 = "P5"
+INF = "Inf"
+TRN = "Trn"
+
+# Source: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas", and the console of Service
+# Quotas; the codes are from memory of it and from dlcloud.local, unverified on an account.
+CODES: Mapping[tuple[str, Market], str] = {
+    (STANDARD, Market.ON_DEMAND): "L-1216C47A",
+    (STANDARD, Market.SPOT): "L-34B43A08",
+    (G, Market.ON_DEMAND): "L-DB2E81BA",
+    (G, Market.SPOT): "L-3819A6DF",
+    (P, Market.ON_DEMAND): "L-417A185B",
+    (P, Market.SPOT): "L-7212CCBC",
+    (P5, Market.SPOT): "L-C4BD4855",  # sources differ, see FALLBACKS
+    (INF, Market.ON_DEMAND): "L-1945791B",
+    (INF, Market.SPOT): "L-B5D1601B",
+    (TRN, Market.ON_DEMAND): "L-2C3B7624",
+    (TRN, Market.SPOT): "L-6B0D517C",
+}
+FALLBACKS: Mapping[str, str] = {"L-C4BD4855": "L-7212CCBC"}
+"""The limit of types where an account has none of their own: P5 and P6 spot count with the other P."""
+_FAMILIES = {"g": G, "gr": G, "vt": G, "p": P, "inf": INF, "trn": TRN}
+_FAMILIES |= dict.fromkeys(("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), STANDARD)
+"""Families by the letters before a type's generation; dl, f, hpc, mac, u and x have limits of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """An instance that runs in the account, of dlcloud or not."""
+
+    instance_type: str
+    market: Market
+    vcpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """One limit of the account in a region; `limit` and `used` count vCPUs."""
+
+    family: str
+    market: Market
+    code: str
+    limit: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - self.used)
+
+    def describe(self) -> str:
+        return f"{self.family} {self.market}: {self.used} of {self.limit} vCPUs in use, {self.left} left"
+
+    def increase(self, vcpus: int, region: str) -> str:
+        """Return the command that asks AWS for enough to start `vcpus` more."""
+        return (
+            f"aws service-quotas request-service-quota-increase --region {region} --service-code ec2 "
+            f"--quota-code {self.code} --desired-value {self.used + vcpus}"
+        )
+
+
+def quota_key(instance_type: str, market: Market) -> tuple[str, Market] | None:
+    """Return the family and market whose limit a type counts against; None where the limit is not known."""
+    series = "".join(takewhile(str.isalpha, instance_type))
+    family = _FAMILIES.get(series)
+    if family == P and market is Market.SPOT and instance_type.startswith(("p5", "p6")):
+        family = P5
+    key = (family, market) if family else None
+    return key if key in CODES else None
+
+
+def quotas(limits: Mapping[str, int], usage: Iterable[Usage]) -> dict[tuple[str, Market], Quota]:
+    """Join the limits, by their codes, with what runs; types without a limit of their own share another."""
+    codes = {key: code if code in limits else FALLBACKS.get(code, code) for key, code in CODES.items()}
+    used: dict[str, int] = {}
+    for instance in usage:
+        key = quota_key(instance.instance_type, instance.market)
+        if key is not None:
+            used[codes[key]] = used.get(codes[key], 0) + instance.vcpus
+    return {
+        key: Quota(family=key[0], market=key[1], code=code, limit=limits[code], used=used.get(code, 0))
+        for key, code in codes.items()
+        if code in limits
+    }

@@ -1,0 +1,122 @@
+"""Data and checkpoints in S3: what instances may do there, how copies are named, what their traffic costs."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from dlcloud.recipe.data import split_uri
+from dlcloud.recipe.data_set import DataSet
+from dlcloud.recipe.recipe import Recipe
+
+DIGITS = 16
+GB = 10**9
+REGION_TRAFFIC_USD_PER_GB = Decimal("0.02")
+"""Out of most regions into another one; us-east-1 to us-east-2 is half of it, regions outside North America
+and Europe cost up to 0.147. Source: S3 pricing, "Data transfer" [from memory]."""
+DEAR_TRAFFIC_USD_PER_GB = Decimal("0.147")
+_USUAL_TRAFFIC = ("us-", "ca-", "eu-")
+
+
+def reads_buckets(recipe: Recipe) -> bool:
+    """True if the instances of a recipe need access to S3."""
+    return recipe.checkpoints is not None or any(item.is_remote for item in recipe.data)
+
+
+def copy_key(source: str, place: str = "") -> str:
+    """Return the digest that names the copy of a source on an instance.
+
+    `place` is the folder of the recipe, where the source is relative to it.
+    """
+    return hashlib.sha256(f"{place}\0{source}".encode()).hexdigest()[:DIGITS]
+
+
+def run_name(recipe: Recipe, cluster_id: str) -> str:
+    """Return the name by which the workers of a training recognise each other.
+
+    With checkpoints in S3 it is that of their place, so that another cluster goes on with the same run.
+    """
+    return cluster_id if recipe.checkpoints is None else f"s3-{copy_key(recipe.checkpoints)}"
+
+
+def storage_policy(recipe: Recipe) -> str:
+    """Return the IAM policy by which instances read the recipe's data, and keep its checkpoints.
+
+    Its ARNs are those of the partition `aws`.
+    """
+    reads = sorted({item.source for item in recipe.data if item.is_remote})
+    statements = [_list(uri) for uri in sorted({*reads, *filter(None, [recipe.checkpoints])})]
+    if reads:
+        resources = [_objects(uri) for uri in reads]
+        statements.append({"Effect": "Allow", "Action": "s3:GetObject", "Resource": resources})
+    if recipe.checkpoints is not None:
+        actions = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+        objects = _objects(f"{recipe.checkpoints}/")
+        statements.append({"Effect": "Allow", "Action": actions, "Resource": objects})
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def join_policies(policies: Iterable[str]) -> str:
+    """Return one policy with the statements of several."""
+    statements = [statement for policy in policies for statement in json.loads(policy)["Statement"]]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def pass_policy(region: str, cluster_id: str, role: str) -> str:
+    """Return the policy by which a cluster's controller gives new instances the role for its buckets."""
+    tag = {"StringEquals": {"aws:ResourceTag/dlcloud:cluster": cluster_id}}
+    statements: list[Mapping[str, Any]] = [
+        {
+            "Effect": "Allow",
+            "Action": "iam:PassRole",
+            "Resource": f"arn:@PARTITION@:iam::*:role/dlcloud/{region}/{role}",
+            "Condition": {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
+        },
+        {
+            "Effect": "Allow",
+            "Action": "ec2:AssociateIamInstanceProfile",
+            "Resource": f"arn:@PARTITION@:ec2:{region}:*:instance/*",
+            "Condition": tag,
+        },
+        {
+            "Effect": "Allow",
+            "Action": "ec2:DescribeIamInstanceProfileAssociations",
+            "Resource": "*",
+        },
+    ]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def describe_data(sets: Sequence[DataSet], region: str, instances: int) -> list[str]:
+    """Return what the plan says of data in buckets: how much, from where, and what its traffic costs."""
+    return [_describe(data, region, instances) for data in sets]
+
+
+def _describe(data: DataSet, region: str, instances: int) -> str:
+    gb = Decimal(data.size) / GB
+    size = f"{gb:.1f} GB" if gb >= 1 else f"{gb * 1000:.1f} MB"
+    text = f"data: {data.files} file(s), {size} from {data.uri}, once per instance"
+    if data.region == region:
+        return f"{text}; traffic from S3 within {region} is free"
+    is_usual = data.region.startswith(_USUAL_TRAFFIC)
+    usd = REGION_TRAFFIC_USD_PER_GB if is_usual else DEAR_TRAFFIC_USD_PER_GB
+    cost = f"{gb * usd * instances:.2f} USD for {instances} instance(s) at {usd} USD per GB"
+    return f"{text}; its bucket is in {data.region}: traffic to {region} costs about {cost}, beside the total"
+
+
+def _list(uri: str) -> dict[str, Any]:
+    bucket, prefix = split_uri(uri)
+    statement: dict[str, Any] = {
+        "Effect": "Allow",
+        "Action": "s3:ListBucket",
+        "Resource": f"arn:@PARTITION@:s3:::{bucket}",
+    }
+    if prefix:
+        statement["Condition"] = {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}}
+    return statement
+
+
+def _objects(uri: str) -> str:
+    bucket, prefix = split_uri(uri)
+    return f"arn:@PARTITION@:s3:::{bucket}/{prefix}/*" if prefix else f"arn:@PARTITION@:s3:::{bucket}/*"

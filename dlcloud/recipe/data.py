@@ -1,0 +1,71 @@
+"""`data` and `checkpoints`: what a training reads, and where its state outlives its instances."""
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from dlcloud.recipe.part import Part
+
+# Source: S3 user guide, "General purpose bucket naming rules"; keys have at most 1,024 bytes.
+_S3 = re.compile(
+    r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[^*?\[\]\x00-\x1f]{0,900}))?"
+)
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Return bucket and prefix of `s3://BUCKET/PREFIX`, the prefix without a slash at its end.
+
+    Raises:
+        ValueError: It is no such address.
+    """
+    match = _S3.fullmatch(uri)
+    if match is None:
+        raise ValueError(f"{uri!r} is not s3://BUCKET/PREFIX")
+    return match["bucket"], (match["prefix"] or "").strip("/")
+
+
+def _checked(uri: str) -> str:
+    split_uri(uri)
+    return uri.rstrip("/")
+
+
+S3Uri = Annotated[str, StringConstraints(pattern=r"^s3://"), AfterValidator(_checked)]
+
+
+class DataItem(Part):
+    """A folder that a workload reads: copied to each instance once, or mounted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, populate_by_name=True)
+
+    source: Annotated[str, StringConstraints(min_length=1)] = Field(
+        alias="from",
+        description="s3://BUCKET/PREFIX, or a folder relative to the recipe, which is uploaded once.",
+    )
+    to: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.][A-Za-z0-9_./-]*$")] = Field(
+        description="Where the command finds it, below its working folder."
+    )
+    mode: Literal["copy", "mount-point"] = Field(
+        default="copy",
+        description="copy: onto the instance's disk, an NVMe instance store where there is one; mount-point: "
+        "Mountpoint for Amazon S3 reads it as it is needed.",
+    )
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.is_remote:
+            split_uri(self.source)
+        elif "://" in self.source:
+            raise ValueError(f"{self.source}: only s3:// and folders can be read")
+        elif self.mode == "mount-point":
+            raise ValueError("mode: mount-point belongs to an s3:// source")
+        path = PurePosixPath(self.to)
+        if ".." in path.parts or path in {PurePosixPath(), PurePosixPath(".")}:
+            raise ValueError(f"to: {self.to} is not a folder below the working folder")
+        return self
+
+    @property
+    def is_remote(self) -> bool:
+        """True if it is in a bucket."""
+        return self.source.startswith("s3://")

@@ -1,0 +1,127 @@
+"""`instances`: which ones, how many, and how they are paid for."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from dlcloud.model.instance import Market
+from dlcloud.recipe.account import INSTANCE_PROFILE, KMS_KEY, KmsKey, ProfileName
+from dlcloud.recipe.part import Part, Texts, TypeNames
+from dlcloud.recipe.placement import EFA, NEW_GROUP, PLACEMENT_GROUP, PlacementGroupName
+from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
+
+
+class Count(Part):
+    """A range of instances: the run goes on with any number from `min` to `max`."""
+
+    min: int = Field(ge=1, le=1000, description="Fewer than this is a failure.")
+    max: int = Field(ge=1, le=1000, description="As many as are asked for.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is more than max ({self.max})")
+        return self
+
+
+def _count_form(value: object) -> str:
+    return "range" if isinstance(value, dict | Count) else "number"
+
+
+AnyCount = Annotated[
+    Annotated[int, Field(ge=1, le=1000), Tag("number")] | Annotated[Count, Tag("range")],
+    Discriminator(_count_form),
+]
+
+
+class Instances(Part):
+    """Which instances, and how they are paid for."""
+
+    types: TypeNames = Field(description="Instance types, tried in this order.")
+    count: AnyCount = Field(default=1, description="A number, or {min: 1, max: 4}.")
+    market: Literal["on-demand", "spot", "spot-then-on-demand"] = Field(
+        default="on-demand", description="spot-then-on-demand falls back where no spot capacity is left."
+    )
+    on_demand_base: int = Field(
+        default=0,
+        ge=0,
+        description="This many of the instances are on-demand, the others spot.",
+    )
+    zones: Texts = Field(default_factory=list, description="Availability Zones to try; all if empty.")
+    spread_zones: bool = Field(
+        default=False,
+        description="Spread the instances of one job over the zones; by default they share one as far "
+        "as it has capacity, since traffic between zones is billed.",
+    )
+    image: str = Field(
+        default="auto",
+        pattern=r"^(auto|ami-[0-9a-f]+|dlcloud-[a-z0-9-]+|/[A-Za-z0-9_./-]+)$",
+        description="auto (Ubuntu 24.04, or AWS's Deep Learning AMI where there is an NVIDIA GPU, for the "
+        "architecture of the types), ami-…, dlcloud-… (what `dlcloud image` made), or the path of an SSM "
+        "parameter that holds one.",
+    )
+    user: str = Field(
+        default="ubuntu", pattern=r"^[a-z_][a-z0-9_-]*$", description="The login user of the image."
+    )
+    disk_gib: int = Field(
+        default=50,
+        ge=8,
+        le=16384,
+        description="Least size of the encrypted gp3 root volume; a larger image takes more.",
+    )
+    profile: ProfileName = INSTANCE_PROFILE
+    kms_key: KmsKey = KMS_KEY
+    reservations: AnyReservations | None = RESERVATIONS
+    placement_group: PlacementGroupName = PLACEMENT_GROUP
+    efa: bool = EFA
+
+    @model_validator(mode="after")
+    def _base_under_spot(self) -> Self:
+        if self.on_demand_base and self.market == "on-demand":
+            raise ValueError("on_demand_base belongs to market: spot or spot-then-on-demand")
+        if self.on_demand_base > self.maximum:
+            raise ValueError(f"on_demand_base ({self.on_demand_base}) is more than count ({self.maximum})")
+        return self
+
+    @model_validator(mode="after")
+    def _near_each_other(self) -> Self:
+        if self.placement_group and self.spread_zones:
+            raise ValueError("a placement group is in one zone: leave spread_zones or placement_group out")
+        if self.placement_group == NEW_GROUP and self.uses_reservations:
+            raise ValueError(
+                "no reservation is in a new placement group: name that of the reservations; "
+                "instances of a Capacity Block are near each other without one"
+            )
+        return self
+
+    @property
+    def uses_reservations(self) -> bool:
+        """True if reserved capacity is taken first."""
+        return self.reservations is not None and self.reservations.is_used
+
+    @property
+    def own_group(self) -> str:
+        """The name of the placement group of the user's own; empty for none, and for dlcloud's."""
+        return "" if self.placement_group == NEW_GROUP else self.placement_group
+
+    @property
+    def minimum(self) -> int:
+        return self.count if isinstance(self.count, int) else self.count.min
+
+    @property
+    def maximum(self) -> int:
+        return self.count if isinstance(self.count, int) else self.count.max
+
+    @property
+    def rounds(self) -> tuple[Market, ...]:
+        """The markets in the order in which they are asked."""
+        if self.market == "spot-then-on-demand":
+            return (Market.SPOT, Market.ON_DEMAND)
+        return (Market(self.market),)
+
+    @property
+    def markets(self) -> tuple[Market, ...]:
+        """Every market that instances may come from: those of the rounds, and that of the base."""
+        if self.on_demand_base and Market.ON_DEMAND not in self.rounds:
+            return (Market.ON_DEMAND, *self.rounds)
+        return self.rounds

@@ -1,0 +1,108 @@
+"""Changes of a recipe for one `up`: the recipe that they give is read and checked like a written one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.document import Fault, read_model
+from dlcloud.recipe.recipe import Recipe
+
+OPTIONS = {
+    ("instances", "types"): "--type",
+    ("region",): "--region",
+    ("instances", "market"): "--market",
+    ("instances", "count"): "--count",
+    ("workload", "settings"): "--setting",
+    ("workload", "environment"): "--env",
+    ("workload", "secrets"): "--secret",
+}
+"""The option that changes the value at a path of a recipe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """The changes; what is empty stays as the recipe has it.
+
+    Attributes:
+        types: Instance types, in the order in which they are tried.
+        region: Of AWS.
+        market: As in a recipe.
+        count: A number, or the least and the most, `1-4`.
+        settings: Names of settings; the others are left out.
+        environment: Variables beside the recipe's, or in place of them.
+        secrets: Sources of secrets by their names, likewise.
+    """
+
+    types: tuple[str, ...] = ()
+    region: str = ""
+    market: str = ""
+    count: str = ""
+    settings: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return them as they are typed; a secret's value is not among them."""
+        options = [("--type", name) for name in self.types]
+        single = (("--region", self.region), ("--market", self.market), ("--count", self.count))
+        options += [pair for pair in single if pair[1]]
+        options += [("--setting", name) for name in self.settings]
+        options += [("--env", f"{name}={value}") for name, value in self.environment.items()]
+        options += [("--secret", f"{name}={source}") for name, source in self.secrets.items()]
+        return " ".join(f"{option} {value}" for option, value in options)
+
+    def apply(self, recipe: Recipe) -> tuple[Recipe, str]:
+        """Return the changed recipe, and its text.
+
+        Raises:
+            RecipeError: The changes, or what they make of the recipe, cannot be; names the options.
+        """
+        content = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        self._change_instances(content["instances"])
+        if self.region:
+            content["region"] = self.region
+        workload = content["workload"]
+        if self.settings:
+            workload["settings"] = self._chosen_settings(workload.get("settings", []))
+        for key in ("environment", "secrets"):
+            if changes := getattr(self, key):
+                workload[key] = {**workload.get(key, {}), **changes}
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        changed, faults = read_model(Recipe, text)
+        if changed is None:
+            raise RecipeError("\n".join(self._describe(fault) for fault in faults))
+        return changed, text
+
+    def _change_instances(self, instances: dict[str, Any]) -> None:
+        if self.types:
+            instances["types"] = list(self.types)
+        if self.market:
+            instances["market"] = self.market
+        if self.count:
+            least, dash, most = self.count.partition("-")
+            instances["count"] = {"min": least, "max": most} if dash else least
+        if self.market == "on-demand":
+            instances.pop("on_demand_base", None)
+        most = str(self.count).rpartition("-")[2]
+        if "on_demand_base" in instances and most.isdigit():
+            instances["on_demand_base"] = min(instances["on_demand_base"], int(most))
+
+    def _chosen_settings(self, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the named settings, in the recipe's order."""
+        names = [setting["name"] for setting in settings]
+        unknown = [name for name in self.settings if name not in names]
+        if unknown:
+            hint = f"settings: {', '.join(names)}" if names else "the recipe has no settings"
+            raise RecipeError(f"--setting {unknown[0]}: there is no such setting", hint)
+        return [setting for setting in settings if setting["name"] in self.settings]
+
+    def _describe(self, fault: Fault) -> str:
+        """Return a fault under the option that caused it, else under all of them."""
+        paths = [path for path in OPTIONS if fault.path[: len(path)] == path]
+        if not paths:
+            return f"{self}: {fault.message}"
+        inner = ".".join(str(part) for part in fault.path[len(paths[0]) :] if isinstance(part, str))
+        return f"{OPTIONS[paths[0]]}{f' {inner}' if inner else ''}: {fault.message}"

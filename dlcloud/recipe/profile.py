@@ -1,0 +1,195 @@
+"""Profiles of the configuration file: the account to use, and what its resources need in every recipe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, StringConstraints, model_validator
+
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.account import (
+    BOUNDARY,
+    INSTANCE_PROFILE,
+    KMS_KEY,
+    TAGS,
+    KmsKey,
+    PolicyArn,
+    ProfileName,
+    Tags,
+)
+from dlcloud.recipe.document import parse, read_model
+from dlcloud.recipe.network import Network
+from dlcloud.recipe.part import Part
+from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
+
+RoleArn = Annotated[str, StringConstraints(pattern=r"^(arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+)?$")]
+Region = Annotated[str, StringConstraints(pattern=r"^([a-z]{2}(-[a-z]+)+-\d)?$")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """How to log in to AWS: with a profile of the AWS CLI, or its default, and by a role if there is one.
+
+    Args:
+        aws_profile: A profile of `~/.aws/config`; empty for what the environment says.
+        role: The ARN of a role to assume.
+        external_id: What the role's owner asks for beside the credentials.
+        session_name: The session's name in the account's records; empty for a generated one.
+        mfa_serial: The ARN or number of the MFA device whose code the role asks for.
+        role_minutes: How long a session of the role is valid; 0 for STS's own, an hour.
+    """
+
+    aws_profile: str = ""
+    role: str = ""
+    external_id: str = ""
+    session_name: str = ""
+    mfa_serial: str = ""
+    role_minutes: int = 0
+
+
+class Profile(Part):
+    """The settings of one account, or of one place in it."""
+
+    cloud: Literal["aws", "local"] = Field(
+        default="aws", description="The recipes that the profile is for: those with this `cloud`."
+    )
+    aws_profile: str = Field(
+        default="", description="A profile of ~/.aws/config, with its keys, its SSO or its own role."
+    )
+    role: RoleArn = Field(default="", description="The ARN of a role to assume with these credentials.")
+    external_id: str = Field(default="", description="The external id that the role asks for.")
+    session_name: Annotated[str, StringConstraints(pattern=r"^([\w+=,.@-]{2,64})?$")] = Field(
+        default="", description="The name of the role's sessions."
+    )
+    mfa_serial: str = Field(
+        default="", description="The MFA device whose code the role asks for; it is asked for once a session."
+    )
+    role_minutes: int = Field(
+        default=60, ge=15, le=720, description="How long a session of the role is valid."
+    )
+    region: Region = Field(default="", description="The region of recipes that name none.")
+    network: Network | None = Field(default=None, description="As `network` of a recipe, key by key.")
+    tags: Tags = TAGS
+    instance_profile: ProfileName = INSTANCE_PROFILE
+    kms_key: KmsKey = KMS_KEY
+    permissions_boundary: PolicyArn = BOUNDARY
+    reservations: AnyReservations | None = RESERVATIONS
+
+    @model_validator(mode="after")
+    def _role_of_its_settings(self) -> "Profile":
+        alone = [name for name in ("external_id", "session_name", "mfa_serial") if getattr(self, name)]
+        if alone and not self.role:
+            raise ValueError(f"{alone[0]} belongs to role")
+        return self
+
+    @property
+    def login(self) -> Login:
+        """Return how to log in."""
+        return Login(
+            aws_profile=self.aws_profile,
+            role=self.role,
+            external_id=self.external_id,
+            session_name=self.session_name,
+            mfa_serial=self.mfa_serial,
+            role_minutes=self.role_minutes,
+        )
+
+    @property
+    def _network(self) -> dict[str, Any]:
+        """Return the network's keys that are written."""
+        return (
+            {}
+            if self.network is None
+            else _texts(self.network.model_dump(mode="json", exclude_defaults=True))
+        )
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Return what recipes have that do not say otherwise, in a recipe's form."""
+        instances = {
+            "profile": self.instance_profile,
+            "kms_key": self.kms_key,
+            "reservations": None if self.reservations is None else _texts(self.reservations.model_dump()),
+        }
+        values = {
+            "region": self.region,
+            "network": self._network,
+            "tags": dict(self.tags),
+            "permissions_boundary": self.permissions_boundary,
+            "instances": {key: value for key, value in instances.items() if value},
+        }
+        return {key: value for key, value in values.items() if value}
+
+
+class Configuration(Part):
+    """The configuration file."""
+
+    default: str = Field(default="", description="The profile of commands without --profile.")
+    profiles: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")], Profile] = Field(
+        default_factory=dict, description="Profiles by name."
+    )
+
+    @model_validator(mode="after")
+    def _has_default(self) -> "Configuration":
+        if self.default and self.default not in self.profiles:
+            raise ValueError(f"default: there is no profile {self.default}")
+        return self
+
+
+def read_configuration(text: str, file: str) -> Configuration:
+    """Return what a configuration file says.
+
+    Raises:
+        RecipeError: All faults at once, one `file:line: path: message` a line.
+    """
+    if parse(text).value is None and not parse(text).faults:
+        return Configuration()
+    configuration, faults = read_model(Configuration, text)
+    if configuration is None:
+        raise RecipeError("\n".join(fault.render(file) for fault in faults), "see docs/profiles.md")
+    return configuration
+
+
+def apply_profile(text: str, recipe: Recipe, profile: Profile | None, file: str) -> tuple[Recipe, str]:
+    """Return a recipe with what a profile adds to it, and the text of that; a recipe's own values stay.
+
+    Args:
+        text: The recipe's.
+        recipe: What it says.
+        profile: None changes nothing, and neither does one for another cloud.
+        file: The recipe's name in messages.
+
+    Raises:
+        RecipeError: The recipe and the profile together make no sense.
+    """
+    written = parse(text).value
+    if profile is None or profile.cloud != recipe.cloud or not isinstance(written, dict):
+        return recipe, text
+    merged = merge(written, profile.defaults)
+    if merged == written:
+        return recipe, text
+    merged_text = yaml.safe_dump(merged, sort_keys=False, allow_unicode=True)
+    return read_recipe(merged_text, f"{file}, with the profile"), merged_text
+
+
+def merge(written: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is written with the defaults for keys that are not, at any depth."""
+    merged: dict[str, Any] = dict(written)
+    for key, default in defaults.items():
+        value = merged.get(key)
+        if isinstance(default, Mapping) and (value is None or isinstance(value, Mapping)):
+            merged[key] = merge(value or {}, default)
+        elif value is None:
+            merged[key] = default
+    return merged
+
+
+def _texts(value: Any) -> Any:  # noqa: ANN401  a tree of JSON
+    """Return scalars as the texts that a recipe's are."""
+    if isinstance(value, dict):
+        return {key: _texts(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_texts(inner) for inner in value]
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,234 @@
+"""A recipe: the workload, its instances and its budget, as users write them in YAML."""
+
+import functools
+import hashlib
+import json
+import operator
+from decimal import Decimal
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from dlcloud.model.cluster import DEFAULT_REGION
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
+from dlcloud.recipe.data import DataItem, S3Uri
+from dlcloud.recipe.deadline import Deadline, refuse_no_choice
+from dlcloud.recipe.document import read_model
+from dlcloud.recipe.incident import Incident
+from dlcloud.recipe.instances import Count, Instances
+from dlcloud.recipe.network import Network
+from dlcloud.recipe.part import Name, Part, Texts
+from dlcloud.recipe.workload import Setup, Workload
+
+# Later keys: unset, they leave the hash as it was, by which stored clusters are found.
+LATER_KEYS = (
+    "checkpoints",
+    "data",
+    "deadline",
+    "instances.efa",
+    "instances.kms_key",
+    "instances.placement_group",
+    "instances.profile",
+    "instances.reservations",
+    "keep.all_nodes",
+    "network",
+    "permissions_boundary",
+    "setup.image",
+    "tags",
+    "workload.environment",
+    "workload.facts",
+    "workload.nodes",
+    "workload.secrets",
+)
+
+
+class Budget(Part):
+    """The most that may be spent. The instances themselves hold `max_hours`, with the launcher gone."""
+
+    max_usd: Annotated[Decimal, AfterValidator(Decimal.normalize)] | None = Field(
+        default=None, gt=0, le=1_000_000, description="Refuse a plan that could cost more."
+    )
+    max_hours: float = Field(
+        default=4.0,
+        gt=0,
+        le=24 * 30,
+        description="Each instance ends itself after so many hours; on AWS at least 0.25.",
+    )
+    idle_minutes: int | None = Field(
+        default=None,
+        ge=6,
+        description="Each instance ends itself after so many minutes in which no run, no command of dlcloud "
+        "and no busy program was there; on AWS at least 15.",
+    )
+
+
+class Keep(Part):
+    """What outlives the run."""
+
+    instances: bool = Field(default=False, description="Keep the cluster up (dlcloud down ends it).")
+    files: Texts = Field(
+        default_factory=list, description="Patterns of files, below the working folder, to bring home."
+    )
+    all_nodes: bool = Field(
+        default=False, description="Of one job over all instances, those of every node, not of rank 0 alone."
+    )
+
+
+class Recipe(Part):
+    """A whole recipe."""
+
+    name: Name
+    cloud: Literal["aws", "local"] = Field(
+        default="aws", description="local rehearses on this machine: no account, no bill, same code."
+    )
+    region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] = DEFAULT_REGION
+    instances: Instances
+    setup: Setup = Setup()
+    workload: Workload
+    budget: Budget = Budget()
+    keep: Keep = Keep()
+    rehearsal: list[Incident] = Field(
+        default_factory=list,
+        description="Events of an elastic run on the local cloud: interruptions, losses, new capacity.",
+    )
+    deadline: Deadline | None = Field(
+        default=None,
+        description="When an elastic training ends; its size and markets are chosen for the least money.",
+    )
+    network: Network | None = Field(default=None, description="A VPC of your own, and the way in.")
+    tags: Tags = TAGS
+    permissions_boundary: PolicyArn = BOUNDARY
+    data: list[DataItem] = Field(
+        default_factory=list, description="Folders and prefixes of S3 that the workload reads."
+    )
+    checkpoints: S3Uri | None = Field(
+        default=None,
+        description="s3://BUCKET/PREFIX: an elastic training's checkpoints are stored there, and the next up "
+        "goes on from the newest one.",
+    )
+
+    @field_validator("deadline", mode="after")
+    @classmethod
+    def _has_a_choice(cls, deadline: Deadline | None, info: ValidationInfo) -> Deadline | None:
+        workload, instances = info.data.get("workload"), info.data.get("instances")
+        if deadline is not None and workload is not None and instances is not None:
+            fixed = instances.count if isinstance(instances.count, int) else None
+            is_elastic = workload.elastic is not None
+            refuse_no_choice(is_elastic=is_elastic, market=instances.market, fixed_count=fixed)
+        return deadline
+
+    @model_validator(mode="after")
+    def _storage_fits(self) -> Self:
+        if self.checkpoints is not None and self.workload.elastic is None:
+            raise ValueError("checkpoints belongs to an elastic workload")
+        paths = [PurePosixPath(item.to) for item in self.data]
+        for path in paths:
+            if paths.count(path) > 1 or any(other in path.parents for other in paths):
+                raise ValueError(f"data: two items are copied to {path}")
+        if self.data and self.workload.benchmark is not None:
+            raise ValueError("data belongs to a command; a benchmark reads none")
+        return self
+
+    @model_validator(mode="after")
+    def _zones_in_region(self) -> Self:
+        for zone in self.instances.zones:
+            if not zone.startswith(self.region):
+                raise ValueError(f"zone {zone} is not in region {self.region}")
+        return self
+
+    @model_validator(mode="after")
+    def _elastic_has_an_anchor(self) -> Self:
+        if self.rehearsal and (self.cloud != "local" or self.workload.elastic is None):
+            raise ValueError("rehearsal belongs to cloud: local and an elastic workload")
+        fixed = self.instances.market == "on-demand" or self.instances.on_demand_base
+        is_one_job = self.workload.elastic is not None or self.workload.nodes
+        if self.instances.spread_zones and not is_one_job:
+            raise ValueError("spread_zones belongs to one job over instances; others always may be spread")
+        if self.deadline is not None and self.instances.uses_reservations:
+            raise ValueError(
+                "a deadline chooses between spot and on-demand: leave instances.reservations out"
+            )
+        if self.keep.all_nodes and not self.workload.nodes:
+            raise ValueError("keep.all_nodes belongs to workload.nodes: all")
+        if self.workload.elastic is not None and not fixed:
+            raise ValueError("an elastic workload needs on_demand_base: 1, for the instance that coordinates")
+        return self
+
+    def resized(self, count: int) -> Self:
+        """Return the recipe for another number of instances."""
+        instances = {
+            "count": Count(min=min(self.instances.minimum, count), max=count),
+            "on_demand_base": min(self.instances.on_demand_base, count),
+        }
+        return self.model_copy(update={"instances": self.instances.model_copy(update=instances)})
+
+    def keeping_free(self, count: int | None) -> Self:
+        """Return the recipe with another number of reserved instances that stay idle; None: its own."""
+        reservations = self.instances.reservations
+        if reservations is None or count is None:
+            return self
+        kept = reservations.model_copy(update={"keep_free": count})
+        instances = self.instances.model_copy(update={"reservations": kept})
+        return self.model_copy(update={"instances": instances})
+
+    @property
+    def hash(self) -> str:
+        """A digest of the values, whatever their spelling."""
+        values = json.dumps(self.values(), sort_keys=True)
+        return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+    def values(self) -> dict[str, Any]:
+        """Return all values, without later keys that are not set: stored digests are of these."""
+        content = self.model_dump(mode="json")
+        for path in LATER_KEYS:
+            *parts, key = path.split(".")
+            holder = functools.reduce(operator.getitem, parts, content)
+            if not holder[key]:
+                del holder[key]
+        return content
+
+
+def read_recipe(text: str, file: str) -> Recipe:
+    """Return the recipe that a YAML text contains.
+
+    Args:
+        text: The YAML text.
+        file: Its name in messages.
+
+    Raises:
+        RecipeError: All faults at once, one `file:line: path: message` a line, in the order of the lines.
+    """
+    recipe, faults = read_model(Recipe, text)
+    if recipe is None:
+        raise RecipeError(
+            "\n".join(fault.render(file) for fault in faults),
+            "dlcloud schema prints what a recipe may say",
+        )
+    return recipe
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a recipe, for editors."""
+    schema = _as_editors_read(Recipe.model_json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "dlcloud recipe"}
+
+
+def _as_editors_read(schema: Any) -> Any:  # noqa: ANN401  a tree of JSON
+    """Let free text look like a number or a truth value, which an editor takes it for: `batch: 1`."""
+    if isinstance(schema, list):
+        return [_as_editors_read(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    read = {key: _as_editors_read(inner) for key, inner in schema.items()}
+    if read.get("type") == "string" and not read.keys() & {"pattern", "enum", "const"}:
+        read["type"] = ["string", "number", "boolean"]
+    return read

@@ -1,0 +1,179 @@
+"""`setup` and `workload`: what an instance needs, and what it runs."""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from dlcloud.recipe.part import Environment, Lines, Part
+from dlcloud.recipe.secrets import RESERVED, Secrets
+from dlcloud.trainer.drain import LEAVE_S
+from dlcloud.trainer.settings import CHECKPOINT_S
+
+
+class Setup(Part):
+    """What an instance needs before the workload: commands, then pinned packages of its own environment."""
+
+    commands: str = Field(default="", description="Shell commands, run once per instance, before anything.")
+    requirements: Lines = Field(
+        default_factory=list,
+        description="Pinned Python packages (name==version) for the user's command; a list, or one a line.",
+    )
+
+    image: str = Field(
+        default="",
+        pattern=r"^([a-z0-9][A-Za-z0-9._:/@-]*)?$",
+        description="Container image in which the workload runs, by podman or docker of the instance; one of "
+        "ECR is pulled by the instance's role.",
+    )
+
+    @model_validator(mode="after")
+    def _packages_of_image(self) -> Self:
+        if self.image and self.requirements:
+            raise ValueError("image and requirements exclude each other: the image has the packages")
+        return self
+
+    @model_validator(mode="after")
+    def _pinned(self) -> Self:
+        for requirement in self.requirements:
+            if not re.match(r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[^\s]+$", requirement):
+                raise ValueError(f"{requirement!r} is not pinned; write name==version")
+        return self
+
+
+FactName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+
+
+class Setting(Part):
+    """One way to run the user's command; the first of a list is the baseline."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=40)]
+    environment: Environment = Field(default_factory=dict)
+    arguments: list[str] = Field(default_factory=list, description="Appended to the command.")
+
+
+class Elastic(Part):
+    """A command that trains with one worker per instance; workers join and leave at any step."""
+
+    checkpoint_seconds: float = Field(
+        default=CHECKPOINT_S, gt=0, le=86400, description="Seconds between checkpoints."
+    )
+    leave_seconds: float = Field(
+        default=LEAVE_S,
+        gt=0,
+        le=110,
+        description="Seconds before the end of its instance at which a worker leaves; it trains until then.",
+    )
+    exact_hash_every: int = Field(
+        default=0, ge=0, description="Steps between digests of the whole state in the records; 0: none."
+    )
+
+
+class Workload(Part):
+    """A bundled benchmark with its parameters, or the user's own command."""
+
+    benchmark: str | None = Field(default=None, description="The name of a bundled benchmark.")
+    parameters: dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="The benchmark's options, without dashes; a list has several values.",
+    )
+    command: str | None = Field(default=None, description="A shell command.")
+    files: str | None = Field(
+        default=None,
+        description="A file or folder, relative to the recipe, copied to where it runs: a command's program, "
+        "or a model that a benchmark is given.",
+    )
+    throughput: str | None = Field(
+        default=None,
+        description="A regular expression whose one group is the throughput in a line.",
+    )
+    json_field: str | None = Field(
+        default=None,
+        description="The field that holds the throughput in lines that are JSON objects; a.b for nested.",
+    )
+    reported: bool = Field(
+        default=False,
+        description="The command reports its throughput: import dlcloud_report; dlcloud_report.step(images).",
+    )
+    final: bool = Field(default=False, description="Take only the last throughput of each run.")
+    facts: dict[FactName, str] = Field(
+        default_factory=dict,
+        description="What else its output says, beside the throughput: names, each with a regular expression "
+        "whose one group is the value; the last match of a run counts.",
+    )
+    unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
+    repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
+    settings: list[Setting] = Field(default_factory=list)
+    environment: Environment = Field(
+        default_factory=dict, description="Variables of the program, in every setting and on every instance."
+    )
+    secrets: Secrets = Field(
+        default_factory=dict,
+        description="Variables whose values are never stored: names, or names with their sources, env:NAME, "
+        "file:PATH, ssm:/PATH or secretsmanager:NAME#KEY.",
+    )
+    nodes: Literal["all"] | None = Field(
+        default=None,
+        description="all: the command is one job over all instances, with a rank and the addresses of the "
+        "others; by default it runs on every instance by itself.",
+    )
+    elastic: Elastic | None = Field(
+        default=None,
+        description="The command is one training job over all instances; `{}` takes every default.",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.benchmark is None) == (self.command is None):
+            raise ValueError("name either a benchmark or a command")
+        if self.benchmark is None and self.parameters:
+            raise ValueError("parameters belong to a benchmark; a command has settings")
+        if self.command is None:
+            keys = ("throughput", "json_field", "reported", "final", "facts", "settings", "elastic")
+            own = [key for key in keys if getattr(self, key)]
+            if own:
+                raise ValueError(f"{own[0]} belongs to a command, not to a bundled benchmark")
+        self._one_reading()
+        ways = ("throughput", "json_field", "reported", "facts", "settings")
+        measured = [key for key in ways if getattr(self, key)]
+        if self.elastic and measured:
+            raise ValueError(f"{measured[0]} is for a command that is measured, elastic for one that trains")
+        if self.nodes and (self.command is None or self.elastic):
+            raise ValueError("nodes: all belongs to a command that is not elastic")
+        names = [setting.name for setting in self.settings]
+        if len(set(names)) != len(names):
+            raise ValueError("two settings have the same name")
+        return self
+
+    @model_validator(mode="after")
+    def _distinct_variables(self) -> Self:
+        """Refuse names of dlcloud's own, and a secret that would not be the program's."""
+        for name in (*self.environment, *self.secrets):
+            if name.startswith(RESERVED):
+                raise ValueError(f"{name}: names that begin with {RESERVED} are dlcloud's own")
+        for holder in (self.environment, *(setting.environment for setting in self.settings)):
+            twice = sorted(holder.keys() & self.secrets.keys())
+            if twice:
+                raise ValueError(f"{twice[0]} is named in both environment and secrets")
+        return self
+
+    def _one_reading(self) -> None:
+        """Refuse two ways of reading the throughput, and a last value of none."""
+        readings = [key for key in ("throughput", "json_field", "reported") if getattr(self, key)]
+        if len(readings) > 1:
+            raise ValueError(f"{' and '.join(readings)} exclude each other")
+        if self.final and not readings:
+            raise ValueError("final needs throughput, json_field or reported")
+        if self.throughput is not None:
+            _one_group(self.throughput, "throughput", "the number")
+        for name, pattern in self.facts.items():
+            _one_group(pattern, f"facts.{name}", "the value")
+
+
+def _one_group(pattern: str, key: str, group: str) -> None:
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{key} is not a regular expression: {error}") from error
+    if groups != 1:
+        raise ValueError(f"{key} must have one group, {group}; it has {groups}")

@@ -1,0 +1,17 @@
+"""What a recipe runs, in words."""
+
+from dlcloud.recipe.recipe import Recipe
+
+
+def describe_workload(recipe: Recipe) -> str:
+    """Return what runs, with the number of runs of a command: each is a whole one, and may be long."""
+    workload = recipe.workload
+    if workload.benchmark or workload.elastic is not None:
+        return workload.benchmark or f"the command of {recipe.name}"
+    count = workload.repeats * max(1, len(workload.settings))
+    of_settings = (
+        f", {workload.repeats} of each of {len(workload.settings)} settings"
+        if count > workload.repeats
+        else ""
+    )
+    return f"the command of {recipe.name}: {count} runs{of_settings} (workload.repeats), warm-up apart"

@@ -1,0 +1,136 @@
+"""A bench: the same jobs on several instance types, and the result of each type."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dlcloud.benchmarks.harness.benchmark import Benchmark
+from dlcloud.model.errors import CapacityError, CloudError, DlcloudError, InstanceError, PartialError
+from dlcloud.model.instance import InstanceType
+from dlcloud.planning.fit import Fit, Machine, fit, machine_of_type
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.workload import Workload
+from dlcloud.results.node_scaling import nodes_name
+from dlcloud.results.result import Run, RunState
+
+LONGEST_NAME = 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One workload for every type; `benchmark` is None for the user's own command.
+
+    `nodes`: the number of instances of one job over several; None for one that runs on each by itself.
+    """
+
+    name: str
+    workload: Workload
+    benchmark: Benchmark | None = None
+    nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkMatrix:
+    """The jobs and the instance types of a bench.
+
+    Attributes:
+        base: A recipe with everything but the instance type and the workload.
+        types: The instance types, each once.
+        jobs: Run on each type, one after the other.
+    """
+
+    base: Recipe
+    types: tuple[str, ...]
+    jobs: tuple[Job, ...]
+
+    @property
+    def digest(self) -> str:
+        """The key under which an interrupted bench of the same matrix is resumed."""
+        content: list[object] = [{"deadline": None, **self.base.values()}, self.types]
+        content += [[job.name, job.workload.model_dump(mode="json")] for job in self.jobs]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def count(self) -> int:
+        """The instances of each type: those of its largest job."""
+        return max(job.nodes or 1 for job in self.jobs)
+
+    def count_of(self, names: Collection[str]) -> int:
+        """Return the instances that some of the jobs need."""
+        return max((job.nodes or 1 for job in self.jobs if job.name in names), default=1)
+
+    def recipe_of_type(self, name: str) -> Recipe:
+        """Return the recipe of one type's cluster, named after both, with the first workload."""
+        instances = self.base.instances.model_copy(update={"types": [name], "count": self.count})
+        label = f"{self.base.name}-{name.replace('.', '-')}"[:LONGEST_NAME].rstrip("-")
+        update = {"name": label, "instances": instances, "workload": self.jobs[0].workload}
+        return self.base.model_copy(update=update)
+
+    def recipe_of_job(self, name: str, job: Job) -> Recipe:
+        """Return the recipe of one job on one type."""
+        return self.recipe_of_type(name).model_copy(update={"name": self.base.name, "workload": job.workload})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeResult:
+    """The result of one instance type.
+
+    Attributes:
+        instance_type: Its name.
+        done: The jobs that succeeded, in earlier attempts included.
+        failed: The errors of the other jobs, by job name.
+        refused: Why no instance was launched; None if one was, or if none was needed.
+    """
+
+    instance_type: str
+    done: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    refused: CloudError | None = None
+
+
+def fits(jobs: Sequence[Job], hardware: InstanceType | Machine | None) -> Fit:
+    """Return which jobs run on a type or a probed machine; on an unknown type, all."""
+    from_catalog = [job.benchmark for job in jobs if job.benchmark is not None]
+    own = tuple(job.name for job in jobs if job.benchmark is None)
+    if hardware is None:
+        return Fit(benchmarks=(*own, *(benchmark.name for benchmark in from_catalog)), left_out=(), advice=())
+    machine = hardware if isinstance(hardware, Machine) else machine_of_type(hardware)
+    parameters = {job.benchmark.name: job.workload.parameters for job in jobs if job.benchmark is not None}
+    decided = fit(from_catalog, machine, parameters)
+    return Fit(benchmarks=(*own, *decided.benchmarks), left_out=decided.left_out, advice=decided.advice)
+
+
+def done_before(runs: Iterable[Run]) -> set[tuple[str, str]]:
+    """Return the instance types and jobs of the runs that succeeded."""
+    done = [run for run in runs if run.state is RunState.DONE and run.rank == 0]
+    alone = {(run.instance_type, run.workload) for run in done}
+    return alone | {(run.instance_type, nodes_name(run.workload, run.nodes)) for run in done}
+
+
+def fault_of(results: Sequence[TypeResult]) -> DlcloudError | None:
+    """Return the error that a bench ends with; None if all that fits was measured.
+
+    A PartialError if a part was measured; else an InstanceError if a program failed, else the refusals.
+    """
+    refused = [result.refused for result in results if result.refused is not None]
+    failed = [result for result in results if result.failed]
+    if not refused and not failed:
+        return None
+    message = "\n".join(_lines(results))
+    hint = "the same command measures only what is missing"
+    if any(result.done for result in results):
+        return PartialError(message, hint)
+    if failed:
+        return InstanceError(message, "dlcloud logs prints the output of the newest run")
+    kinds = {type(error) for error in refused}
+    kind = kinds.pop() if len(kinds) == 1 else CapacityError
+    return kind(message, refused[0].hint)
+
+
+def _lines(results: Iterable[TypeResult]) -> Iterable[str]:
+    for result in results:
+        if result.refused is not None:
+            yield f"{result.instance_type} was refused: {result.refused.message}"
+        for job, message in result.failed.items():
+            yield f"{job} failed on {result.instance_type}: {message}"

@@ -1,0 +1,213 @@
+"""Prices and costs of instances, volumes and runs, in USD. Money is Decimal, times are aware UTC."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+
+from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.instance import Market, Price
+from dlcloud.model.money import (
+    SECONDS_PER_HOUR,
+    MarketPrices,
+    address_usd,
+    billed_seconds,
+    cluster_usd,
+    costs_nothing,
+    instance_usd,
+    volume_usd,
+)
+from dlcloud.results.result import Run
+
+MILLION = 1_000_000
+
+
+SLOWEST = 1e-12
+"""Items a second; slower is no throughput, and has no cost that can be stated."""
+
+
+def usd_per_million(hourly_usd: Decimal, per_second: float) -> Decimal | None:
+    """Return the cost of a million items at a throughput of `per_second` items; None at no throughput."""
+    if per_second <= SLOWEST:
+        return None
+    return hourly_usd * MILLION / (SECONDS_PER_HOUR * Decimal(repr(per_second)))
+
+
+def tflops_per_usd(peak: float | None, hourly_usd: Decimal | None) -> Decimal | None:
+    """Return the TFLOPS that a dollar an hour buys; None if either is unknown."""
+    if peak is None or not hourly_usd:
+        return None
+    return Decimal(repr(peak)) / hourly_usd
+
+
+def prices_of_run(run: Run, stored: MarketPrices | None, bundled: Price | None) -> MarketPrices:
+    """Return a run's prices: those stored with it, then the price it was planned at, then the bundled one.
+
+    They are of all its nodes together.
+
+    Args:
+        run: Its `hourly_usd` is the planned price of its own market.
+        stored: Prices that were looked up while it ran; None for a run of an older dlcloud.
+        bundled: The on-demand price of the bundled table.
+    """
+    prices = stored or MarketPrices()
+    if run.hourly_usd is not None and prices.price(run.market) is None:
+        planned = Price(
+            instance_type=run.instance_type,
+            region=run.region,
+            market=run.market,
+            hourly_usd=run.hourly_usd,
+            as_of=run.price_as_of or run.started_at,
+            source=run.price_source or "unknown source",
+            zone=run.zone if run.market is Market.SPOT else "",
+        )
+        side = "on_demand" if run.market is Market.ON_DEMAND else "spot"
+        prices = replace(prices, **{side: planned})
+    prices = prices if prices.on_demand is not None else replace(prices, on_demand=bundled)
+    return prices.times(run.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillingPeriod:
+    """An instance as it is billed, from launch to termination; `ended_at` is None while it is up.
+
+    `interrupted`: EC2 took it back.
+    """
+
+    instance_id: str
+    launched_at: datetime
+    ended_at: datetime | None
+    disk_gib: int
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """The billed seconds of a run's instance, phase by phase, and their cost.
+
+    Attributes:
+        boot_s: From the launch until the instance answered, or the idle time since the run before.
+        setup_s: Building the environment; None for a run of an older dlcloud, whose `boot_s` holds both.
+        run_s: The program itself.
+        rest_s: Fetching files and terminating the instance, the unused part of the first minute included.
+        instance_usd: None at an unknown price.
+        volume_usd: Of the EBS volume.
+        address_usd: Of the public address.
+        final: The instance has ended, so that the cost no longer grows.
+    """
+
+    boot_s: int
+    setup_s: int | None
+    run_s: int
+    rest_s: int
+    instance_usd: Decimal | None
+    volume_usd: Decimal
+    final: bool
+    address_usd: Decimal = Decimal(0)
+
+    @property
+    def seconds(self) -> int:
+        """The billed seconds of all phases."""
+        return self.boot_s + (self.setup_s or 0) + self.run_s + self.rest_s
+
+    @property
+    def usd(self) -> Decimal | None:
+        """The cost of instance, volume and address together."""
+        if self.instance_usd is None:
+            return None
+        return self.instance_usd + self.volume_usd + self.address_usd
+
+
+def cost_of_run(run: Run, on_instance: Sequence[Run], period: BillingPeriod, now: datetime) -> RunCost:
+    """Return a run's cost; the costs of all runs of an instance add up to the instance's.
+
+    The first run carries the boot, the last one the end; each carries the time since the run before it.
+
+    Args:
+        run: The run.
+        on_instance: Every run of its instance, itself included, the oldest first.
+        period: The instance.
+        now: The end of the bill so far, if the instance is up.
+    """
+    place = [other.run_id for other in on_instance].index(run.run_id)
+    total = billed_seconds(period.launched_at, period.ended_at or now)
+
+    def offset(time: datetime | None) -> int:
+        """Return whole seconds since the launch, never beyond what is billed."""
+        elapsed = ((time or now) - period.launched_at).total_seconds()
+        return min(total, max(0, round(elapsed)))
+
+    begun = offset(on_instance[place - 1].ended_at) if place else 0
+    started = max(begun, offset(run.started_at))
+    ended = max(started, offset(run.ended_at))
+    until = total if place == len(on_instance) - 1 else ended
+    setup = None if run.setup_at is None else min(started, max(begun, offset(run.setup_at)))
+    seconds = until - begun
+    is_free = costs_nothing(period.interrupted, period.launched_at, period.ended_at)
+    hourly_usd = Decimal(0) if is_free else run.hourly_usd
+    return RunCost(
+        boot_s=(started if setup is None else setup) - begun,
+        setup_s=None if setup is None else started - setup,
+        run_s=ended - started,
+        rest_s=until - ended,
+        instance_usd=None if hourly_usd is None else instance_usd(hourly_usd, seconds),
+        volume_usd=volume_usd(period.disk_gib, seconds, region=run.region),
+        address_usd=address_usd(seconds),
+        final=period.ended_at is not None,
+    )
+
+
+def cost_of_nodes(costs: Sequence[RunCost], nodes: int) -> RunCost:
+    """Return the cost of a job over several nodes, with the phases of rank 0, whose cost is the first.
+
+    `costs` may lack other nodes, as in an imported run: they are taken to cost what the others do.
+    """
+    priced = [cost.instance_usd for cost in costs if cost.instance_usd is not None]
+    share = Decimal(nodes) / len(costs)
+    return replace(
+        costs[0],
+        instance_usd=sum(priced, Decimal(0)) * share if len(priced) == len(costs) else None,
+        volume_usd=sum((cost.volume_usd for cost in costs), Decimal(0)) * share,
+        address_usd=sum((cost.address_usd for cost in costs), Decimal(0)) * share,
+        final=all(cost.final for cost in costs),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BilledCost:
+    """The amount on AWS's bill; `estimated` until AWS has closed the month."""
+
+    usd: Decimal
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciliation:
+    """A cluster's estimate, None at an unknown price, beside AWS's bill, None if there is none yet."""
+
+    cluster: Cluster
+    estimate: Decimal | None
+    billed: BilledCost | None
+
+    @property
+    def difference(self) -> Decimal | None:
+        """The bill less the estimate."""
+        return None if self.estimate is None or self.billed is None else self.billed.usd - self.estimate
+
+
+def reconcile(
+    clusters: Iterable[Cluster],
+    members: Mapping[str, Sequence[Member]],
+    billed: Mapping[str, BilledCost],
+    now: datetime,
+) -> list[Reconciliation]:
+    """Return estimate and bill of clusters by cluster id; the local EC2 bills nothing and is left out."""
+    return [
+        Reconciliation(
+            cluster=cluster,
+            estimate=cluster_usd(cluster, members.get(cluster.cluster_id, ()), now),
+            billed=billed.get(cluster.cluster_id),
+        )
+        for cluster in clusters
+        if cluster.cloud != "local"
+    ]

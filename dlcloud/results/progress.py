@@ -1,0 +1,105 @@
+"""How far a run is, by the records that it sent: steps or cases, the time left, and whether it stalls."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from dlcloud.model.untrusted import number_or_none
+
+RECENT = 50
+"""Steps from which the speed is taken."""
+STALL_S, STALL_FACTOR = 30.0, 10
+"""A step that takes longer, in seconds and in usual steps, is a stall."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """The progress of a run.
+
+    Attributes:
+        done: Steps, or cases.
+        total: None where it is not known.
+        unit: What is counted.
+        workers: Of the last step; None for a benchmark.
+        step_s: The usual time of a recent step; None for a benchmark.
+        left_s: An estimate of the time left; None where it is not known.
+        silent_s: Since the last record.
+        message: Of the program, where it sends one.
+    """
+
+    done: int
+    total: int | None
+    unit: str
+    workers: int | None = None
+    step_s: float | None = None
+    left_s: float | None = None
+    silent_s: float = 0.0
+    message: str = ""
+
+    @property
+    def is_stalled(self) -> bool:
+        """True if the next step takes far longer than usual."""
+        return self.step_s is not None and self.silent_s > max(STALL_S, STALL_FACTOR * self.step_s)
+
+
+def progress_of(records: Iterable[Mapping[str, Any]], now: datetime) -> RunProgress | None:
+    """Return the progress of a run, or of a training's runs together; None if they have sent none.
+
+    Args:
+        records: In any order; of kinds start, step and progress.
+        now: The time until which it may have been silent.
+    """
+    steps: dict[int, tuple[datetime, int]] = {}
+    total, message = None, None
+    for record in records:
+        match record.get("record"):
+            case "start":
+                settings = record.get("settings")
+                total = (_count(settings.get("steps")) if isinstance(settings, dict) else None) or total
+            case "step" if (number := _count(record.get("step"))) is not None:
+                steps[number] = (_time(record, now), _count(record.get("world_size")) or 0)
+            case "progress":
+                message = record
+    if steps:
+        return _of_steps(steps, total, now)
+    return None if message is None else _of_message(message, now)
+
+
+def _of_steps(steps: Mapping[int, tuple[datetime, int]], total: int | None, now: datetime) -> RunProgress:
+    numbers = sorted(steps)[-RECENT - 1 :]
+    last, (at, workers) = numbers[-1], steps[numbers[-1]]
+    seconds = [(steps[after][0] - steps[before][0]).total_seconds() for before, after in pairwise(numbers)]
+    usual = max(0.0, median(seconds)) if seconds else None
+    silent_s = max(0.0, (now - at).total_seconds())
+    left_s = None
+    if total is not None and usual is not None:
+        left_s = max(0, total - last) * usual
+    return RunProgress(
+        done=last, total=total, unit="steps", workers=workers, step_s=usual, left_s=left_s, silent_s=silent_s
+    )
+
+
+def _of_message(record: Mapping[str, Any], now: datetime) -> RunProgress:
+    return RunProgress(
+        done=_count(record.get("done")) or 0,
+        total=_count(record.get("total")),
+        unit="cases",
+        left_s=number_or_none(record.get("remaining_s")),
+        silent_s=max(0.0, (now - _time(record, now)).total_seconds()),
+        message=str(record.get("message", "")),
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _time(record: Mapping[str, Any], now: datetime) -> datetime:
+    try:
+        time = datetime.fromisoformat(str(record.get("time")))
+    except ValueError:
+        return now
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

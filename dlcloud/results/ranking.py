@@ -1,0 +1,204 @@
+"""Order, groups and winners of result rows, and the Pareto front of throughput and cost."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from dlcloud.model.instance import Market
+from dlcloud.results.result import UNDECIDED, Metric
+from dlcloud.results.result_row import ResultRow
+
+
+class By(StrEnum):
+    """The figure that rows are ranked by: USD per million items, items per second, or median latency."""
+
+    COST = "cost"
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+
+
+class Group(StrEnum):
+    """What the rows of one table share."""
+
+    CASE = "case"
+    BENCHMARK = "benchmark"
+    TYPE = "type"
+    CLUSTER = "cluster"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The winner of a case with the reason; `row` is None where no winner can be named.
+
+    `tied`: then the rows between which none can be, the best first.
+    """
+
+    case: str
+    row: ResultRow | None
+    reason: str
+    tied: tuple[ResultRow, ...] = ()
+
+
+def rank(rows: Iterable[ResultRow], by: By, market: Market) -> list[ResultRow]:
+    """Return the rows, the best first; those without a figure last, equal ones in their order."""
+
+    def key(row: ResultRow) -> float:
+        figure = _figure(row, by, market)
+        if figure is None:
+            return math.inf
+        return -float(figure) if by is By.THROUGHPUT else float(figure)
+
+    return sorted(rows, key=key)
+
+
+def group_rows(rows: Iterable[ResultRow], group: Group) -> list[list[ResultRow]]:
+    """Return the rows by what they share, in the order in which each group comes first.
+
+    A rehearsal and a figure of a real instance never share a table, nor do different units.
+    """
+    groups: dict[tuple[object, ...], list[ResultRow]] = {}
+    for row in rows:
+        unit = row.throughput.unit if row.throughput and group is not Group.RUN else ""
+        groups.setdefault((row.rehearsal, *_shared(row, group), unit), []).append(row)
+    return list(groups.values())
+
+
+def natural_group(rows: Iterable[ResultRow]) -> Group:
+    """Return the group that suits the rows: case if a benchmark ran on several types, else benchmark."""
+    types: dict[tuple[bool, str], set[str]] = {}
+    for row in rows:
+        types.setdefault((row.rehearsal, row.run.workload), set()).add(row.run.instance_type)
+    return Group.CASE if any(len(names) > 1 for names in types.values()) else Group.BENCHMARK
+
+
+def best_of(rows: Iterable[ResultRow], by: By, market: Market) -> list[Best]:
+    """Name the best of each case, only where its interval overlaps with no other's.
+
+    Rows of one case compete, whatever their type and setting, each by its newest run. All types rehearsed on
+    one machine have the same speed, so several rehearsed types do not compete.
+    """
+    return [best_of_case(case, by, market) for case in newest_of_cases(rows) if len(case) > 1]
+
+
+def newest_of_cases(rows: Iterable[ResultRow]) -> list[list[ResultRow]]:
+    """Return the rows of each case: of each type and setting the newest; a rehearsal is a case of its own."""
+    cases: dict[tuple[bool, str, str, str], dict[tuple[str, str], ResultRow]] = {}
+    for row in sorted(rows, key=lambda row: row.run.started_at):
+        if row.throughput is not None:
+            key = (row.rehearsal, row.run.workload, row.result.case, row.throughput.unit)
+            cases.setdefault(key, {})[row.run.instance_type, row.result.setting] = row
+    return [[*newest.values()] for newest in cases.values()]
+
+
+def pareto_front(rows: Sequence[ResultRow], market: Market) -> list[ResultRow]:
+    """Return the rows that no other beats in throughput and cost at once, the slowest first.
+
+    Rows without a price or a throughput are left out. Several rehearsed types have no front.
+    """
+    if _are_several_rehearsed(rows):
+        return []
+    figures = [
+        (row, (row.throughput.value, float(usd)))
+        for row in rows
+        if row.throughput is not None and (usd := row.usd_per_million(market)) is not None
+    ]
+    front = [(row, mine) for row, mine in figures if not any(_beats(theirs, mine) for _, theirs in figures)]
+    return [row for row, _ in sorted(front, key=lambda pair: pair[1])]
+
+
+def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """True if (throughput, cost) `one` is at least as good in both, and not the same."""
+    return one != other and one[0] >= other[0] and one[1] <= other[1]
+
+
+def _are_several_rehearsed(rows: Sequence[ResultRow]) -> bool:
+    return any(row.rehearsal for row in rows) and len({row.run.instance_type for row in rows}) > 1
+
+
+def best_of_case(rows: Sequence[ResultRow], by: By, market: Market) -> Best:
+    """Name the best row of a case, only where its interval overlaps with no other's."""
+    case = rows[0].result.case
+    if _are_several_rehearsed(rows):
+        return Best(case=case, row=None, reason="all types were rehearsed on this one machine")
+    first, *others = rank(rows, by, market)
+    if _figure(first, by, market) is None:
+        return Best(case=case, row=None, reason=f"no {by} is known")
+    ties = [(other, reason) for other in others if (reason := _tie(first, other, rows, by, market))]
+    if ties:
+        return Best(case=case, row=None, reason=ties[0][1], tied=(first, *(other for other, _ in ties)))
+    reason = "its interval overlaps with no other" if others else "nothing else was measured"
+    return Best(case=case, row=first, reason=reason)
+
+
+def _tie(first: ResultRow, other: ResultRow, rows: Sequence[ResultRow], by: By, market: Market) -> str:
+    """Return why the first of two rows cannot be called better than the other; empty if it can."""
+    ours, theirs = _interval(first, by, market), _interval(other, by, market)
+    if ours is None:
+        return f"{_name(first, rows)} has no interval"
+    if theirs is None:
+        return f"{_name(other, rows)} has no interval"
+    names = f"{_name(first, rows)} and {_name(other, rows)}"
+    if theirs[0] <= ours[1] and ours[0] <= theirs[1]:
+        return f"the intervals of {names} overlap"
+    undecided = _undecided(first, other) if by is not By.LATENCY else ""
+    return f"{undecided} between {names}" if undecided else ""
+
+
+def _undecided(first: ResultRow, other: ResultRow) -> str:
+    """Return the verdict of the paired comparison of two settings of a run; empty if it has a winner.
+
+    Samples of one run are compared in pairs, which may see no difference where the intervals do not overlap.
+    """
+    if first.run.run_id != other.run.run_id:
+        return ""
+    for candidate, baseline in ((first, other), (other, first)):
+        for comparison in (candidate.comparison, candidate.overall):
+            if comparison and comparison.baseline == baseline.result.setting and not comparison.is_decided:
+                return comparison.verdict or UNDECIDED
+    return ""
+
+
+def _name(row: ResultRow, rows: Sequence[ResultRow]) -> str:
+    """Name a row among others: by its type, too, where they differ in it."""
+    several = len({other.run.instance_type for other in rows}) > 1
+    return f"{row.run.instance_type} {row.result.setting}" if several else row.result.setting
+
+
+def _shared(row: ResultRow, group: Group) -> tuple[str, ...]:
+    match group:
+        case Group.CASE:
+            return (row.run.workload, row.result.case)
+        case Group.BENCHMARK:
+            return (row.run.workload,)
+        case Group.TYPE:
+            return (row.run.instance_type,)
+        case Group.CLUSTER:
+            return (row.run.cluster_name,)
+        case Group.RUN:
+            return (row.run.run_id,)
+
+
+def metric_of(row: ResultRow, by: By) -> Metric | None:
+    """Return the metric that a ranking rests on; that of the cost is the throughput."""
+    return row.result.metrics.get("latency_p50") if by is By.LATENCY else row.throughput
+
+
+def _figure(row: ResultRow, by: By, market: Market) -> Decimal | float | None:
+    match by:
+        case By.COST:
+            return row.usd_per_million(market)
+        case By.THROUGHPUT | By.LATENCY:
+            metric = metric_of(row, by)
+            return metric.value if metric else None
+
+
+def _interval(row: ResultRow, by: By, market: Market) -> tuple[float, float] | None:
+    """Return the interval of the ranked figure; None for a single sample, which has none."""
+    if by is By.COST:
+        usd = row.usd_interval(market)
+        return None if usd is None else (float(usd[0]), float(usd[1]))
+    metric = metric_of(row, by)
+    return None if metric is None else metric.interval

@@ -1,0 +1,184 @@
+"""Runs, and their results as programs report them: one JSON record a line.
+
+`dlcloud.benchmarks.harness.records` documents the records; here they are read, leniently: unknown keys and
+kinds are kept in the raw line and otherwise ignored, so that an older dlcloud reads a newer program.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from dlcloud.model.hardware import _count
+from dlcloud.model.instance import Market
+from dlcloud.model.untrusted import number_of, number_or_none, parse_json
+
+Facts = Mapping[str, str | int | float | bool | None]
+
+
+class RunState(StrEnum):
+    """The state of a run. LOST: its instance ended before the run did; its results until then are kept."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A median with its 95 % interval; `low` and `high` are None where one sample gives none."""
+
+    value: float
+    low: float | None
+    high: float | None
+    unit: str
+    samples: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The bounds; None where there are none, they do not differ, or the lower is the higher."""
+        if self.low is None or self.high is None or self.low >= self.high:
+            return None
+        return self.low, self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The measurement of one setting of one case."""
+
+    case: str
+    setting: str
+    baseline: bool
+    metrics: Mapping[str, Metric]
+    facts: Facts = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    stable: bool = True
+
+
+FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED = "faster", "slower", "no difference seen", "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A setting against the baseline of its case: a ratio above 1 favours the candidate."""
+
+    case: str
+    baseline: str
+    candidate: str
+    metric: str
+    ratio: float
+    low: float
+    high: float
+    verdict: str
+
+    @property
+    def is_decided(self) -> bool:
+        """True if a difference was seen: the interval of the ratio excludes 1."""
+        return self.verdict in {FASTER, SLOWER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One execution of a workload on one instance, with the instance's price."""
+
+    run_id: str
+    cluster_id: str
+    cluster_name: str
+    instance_id: str
+    workload: str
+    cloud: str
+    region: str
+    zone: str
+    instance_type: str
+    market: Market
+    image_id: str
+    hourly_usd: Decimal | None
+    price_source: str
+    price_as_of: datetime | None
+    state: RunState
+    started_at: datetime
+    ended_at: datetime | None = None
+    exit_status: int | None = None
+    setup_at: datetime | None = None
+    """Begin of the set-up, when the instance answered; None for a run of an older dlcloud."""
+    nodes: int = 1
+    """The instances on which the workload ran at once, each with a run of its own."""
+    rank: int = 0
+    """Of the instance among the nodes; the run of rank 0 holds the records."""
+    head_run_id: str = ""
+    """The run of rank 0, for that of another node."""
+
+    @property
+    def rehearsal(self) -> bool:
+        """True if the instance type was only rehearsed: its price is its own, its speed is not."""
+        return self.cloud == "local"
+
+
+def parse_record(line: str) -> dict[str, Any] | None:
+    """Return the record of a line; None for any other line (a torn write, a stray print).
+
+    Its texts are printable, and its numbers finite.
+    """
+    try:
+        record = parse_json(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
+
+
+def result_of(record: Mapping[str, Any]) -> Result:
+    """Read a `result` record.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: It is none.
+    """
+    return Result(
+        case=str(record.get("case", "")),
+        setting=str(record.get("setting", "")),
+        baseline=bool(record.get("baseline", False)),
+        metrics={name: _metric(metric) for name, metric in record.get("metrics", {}).items()},
+        facts={name: value for name, value in record.get("facts", {}).items() if _is_fact(value)},
+        warnings=tuple(str(warning) for warning in record.get("warnings", ())),
+        stable=bool(record.get("stable", True)),
+    )
+
+
+def comparison_of(record: Mapping[str, Any]) -> Comparison:
+    """Read a `comparison` or an `overall` record; raises as `result_of`."""
+    return Comparison(
+        case=str(record.get("case", "")),
+        baseline=str(record.get("baseline", "")),
+        candidate=str(record.get("candidate", "")),
+        metric=str(record.get("metric", "throughput")),
+        ratio=number_of(record["ratio"]),
+        low=number_of(record["low"]),
+        high=number_of(record["high"]),
+        verdict=str(record.get("verdict", "")),
+    )
+
+
+def _metric(values: Mapping[str, Any]) -> Metric:
+    return Metric(
+        value=number_of(values["value"]),
+        low=number_or_none(values.get("low")),
+        high=number_or_none(values.get("high")),
+        unit=str(values.get("unit", "")),
+        samples=_count(values.get("samples")) or 1,
+    )
+
+
+def _is_fact(value: object) -> bool:
+    """True for a scalar, and for a list or mapping of them, such as the environment of a setting."""
+    match value:
+        case dict():
+            return all(map(_is_scalar, value.values()))
+        case list():
+            return all(map(_is_scalar, value))
+    return _is_scalar(value)
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)

@@ -1,0 +1,121 @@
+"""One row of the cost report: the result of one setting of a run, with its prices."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from decimal import Decimal
+
+from dlcloud.model.hardware import Hardware
+from dlcloud.model.instance import Market
+from dlcloud.model.money import MarketPrices
+from dlcloud.results.cost import RunCost, tflops_per_usd, usd_per_million
+from dlcloud.results.result import Comparison, Metric, Result, Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """A run with the hardware that it ran on, the prices of both markets, and its cost.
+
+    `peak_tflops` is of the instance type; `cost` is None if the instance's billing period is unknown.
+    """
+
+    run: Run
+    hardware: Hardware = field(default_factory=Hardware)
+    prices: MarketPrices = field(default_factory=MarketPrices)
+    cost: RunCost | None = None
+    peak_tflops: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow(MeasuredRun):
+    """The result of one setting of one case of one run.
+
+    Attributes:
+        result: The measurement.
+        comparison: With the baseline of its case, if it is not the baseline itself.
+        overall: With the best baseline of its case, if there are several (fp32 of several engines).
+        best: It is the best of several baselines.
+    """
+
+    result: Result
+    comparison: Comparison | None = None
+    overall: Comparison | None = None
+    best: bool = False
+
+    @property
+    def throughput(self) -> Metric | None:
+        """Items per second; for a workload that reports none, runs per second by its wall time."""
+        duration = self.result.metrics.get("duration")
+        if "throughput" in self.result.metrics or duration is None or not duration.value:
+            return self.result.metrics.get("throughput")
+        return Metric(
+            value=1 / duration.value,
+            low=1 / duration.high if duration.high else None,
+            high=1 / duration.low if duration.low else None,
+            unit="runs/s",
+            samples=duration.samples,
+        )
+
+    @property
+    def items(self) -> str:
+        """The unit that a throughput counts: images, samples, tokens, runs."""
+        return self.throughput.unit.removesuffix("/s") if self.throughput else "items"
+
+    @property
+    def has_interval(self) -> bool:
+        """True if the throughput has an interval; a single sample has none."""
+        return self.throughput is not None and self.throughput.interval is not None
+
+    @property
+    def rehearsal(self) -> bool:
+        """True if the instance type was only rehearsed."""
+        return self.run.rehearsal
+
+    def usd_per_million(self, market: Market) -> Decimal | None:
+        """Return the cost of a million items on the run's instance type in a market."""
+        return self._usd_at(market, self.throughput.value if self.throughput else None)
+
+    def usd_interval(self, market: Market) -> tuple[Decimal, Decimal] | None:
+        """Return the interval of the cost of a million items: the price is certain, the throughput is not."""
+        if self.throughput is None or self.throughput.interval is None:
+            return None
+        low, high = self._usd_at(market, self.throughput.high), self._usd_at(market, self.throughput.low)
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def tflops_per_usd(self) -> Decimal | None:
+        """Peak TFLOPS that a dollar an hour buys on demand."""
+        return tflops_per_usd(self.peak_tflops, self.prices.hourly_usd(Market.ON_DEMAND))
+
+    def _usd_at(self, market: Market, per_second: float | None) -> Decimal | None:
+        hourly = self.prices.hourly_usd(market)
+        return None if hourly is None or per_second is None else usd_per_million(hourly, per_second)
+
+
+def rows_of_run(
+    measured: MeasuredRun,
+    results: Iterable[Result],
+    comparisons: Iterable[Comparison] = (),
+    overall: Iterable[Comparison] = (),
+) -> list[ResultRow]:
+    """Return a row for each result of a run.
+
+    Args:
+        measured: The run.
+        results: In the order in which they were measured.
+        comparisons: With the baseline of each case.
+        overall: With the best baseline of each case.
+    """
+    shared = {column.name: getattr(measured, column.name) for column in fields(MeasuredRun)}
+    compared = {(comparison.case, comparison.candidate): comparison for comparison in comparisons}
+    beside_best = {(comparison.case, comparison.candidate): comparison for comparison in overall}
+    best = {(comparison.case, comparison.baseline) for comparison in beside_best.values()}
+    return [
+        ResultRow(
+            **shared,
+            result=result,
+            comparison=compared.get((result.case, result.setting)),
+            overall=beside_best.get((result.case, result.setting)),
+            best=(result.case, result.setting) in best,
+        )
+        for result in results
+    ]

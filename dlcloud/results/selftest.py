@@ -1,0 +1,290 @@
+"""What one cheap round trip on an account proves: the facts that it collects, and the row of each risk."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from dlcloud.model.money import money
+from dlcloud.model.untrusted import parse_json, printable
+
+MAX_USD = Decimal("0.05")
+"""The most that a self-test may cost."""
+
+INSTANCE_TYPES = ("t3.micro", "t4g.micro")
+"""The cheapest types with memory for a virtual environment, x86_64 and arm64."""
+
+_RECIPE = """
+name: selftest
+cloud: {cloud}
+region: {region}
+instances:
+  types: [{instance_type}]
+  market: {market}
+  disk_gib: 8
+setup:
+  commands: |
+{commands}
+workload:
+  command: python3 --version
+  repeats: 1
+budget:
+  max_hours: 0.25
+  idle_minutes: 15
+  max_usd: {max_usd}
+"""
+_INSTALL = "sudo apt-get install -y -q --no-install-recommends hello"
+"""Proves that packages can be installed at first boot; the local EC2 shares the packages of its machine."""
+
+PROBE = """
+import glob, json, os, platform, shutil
+root = os.environ.get("DLCLOUD_ROOT", "")
+mine = (root + "/var/lib/dlcloud/watchdog.py").encode()
+running = 0
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        words = open(path, "rb").read().split(b"\\0")
+    except OSError:
+        continue
+    running += mine in words and b"python" in words[0]
+print(json.dumps({
+    "python": platform.python_version(), "machine": platform.machine(), "watchdogs": running,
+    "root_gib": round(shutil.disk_usage("/").total / 2**30, 1),
+    "nologin": os.path.exists(root + "/run/nologin"),
+}))
+"""
+"""Run by an instance's own Python; prints one JSON object."""
+
+
+def read_probe(text: str) -> dict[str, Any]:
+    """Return an instance's answer to `PROBE`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    answer = parse_json(text)
+    kinds = {"python": str, "machine": str, "watchdogs": int, "root_gib": int | float, "nologin": bool}
+    if not isinstance(answer, dict) or not all(isinstance(answer.get(k), kind) for k, kind in kinds.items()):
+        raise ValueError(f"no answer of the probe: {printable(text[:80])!r}")
+    return {name: answer[name] for name in kinds}
+
+
+class Verdict(StrEnum):
+    """What a self-test knows of one risk."""
+
+    HELD = "held"
+    FAILED = "FAILED"
+    NOT_SEEN = "not seen"
+
+
+@dataclass(slots=True, kw_only=True)
+class Observations:
+    """What a self-test has collected so far, as the documents of the commands that it ran.
+
+    Attributes:
+        checks: Verdict and detail of each check of `doctor`.
+        members: Records of `status`, of each cluster while it was up.
+        runs: Records of `up`, of both markets.
+        probes: Answers of the instances to `PROBE`.
+        resize_s: Seconds of the growth by an instance.
+        notice: A spot instance's metadata after an interruption, which only the local EC2 gives at no cost.
+        left: Records of `gc` at the end; None: it was not asked.
+        errors: Messages of the commands that failed.
+    """
+
+    checks: dict[str, tuple[str, str]] = field(default_factory=dict)
+    members: list[Mapping[str, Any]] = field(default_factory=list)
+    runs: list[Mapping[str, Any]] = field(default_factory=list)
+    probes: list[Mapping[str, Any]] = field(default_factory=list)
+    resize_s: float | None = None
+    notice: str | None = None
+    left: Sequence[Mapping[str, Any]] | None = None
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One risk of a first run, and what the self-test saw of it."""
+
+    number: str
+    claim: str
+    verdict: Verdict
+    evidence: str
+
+
+def recipe_text(*, cloud: str, region: str, instance_type: str, market: str) -> str:
+    """Return the recipe of one market."""
+    return _RECIPE.format(
+        cloud=cloud,
+        region=region,
+        instance_type=instance_type,
+        market=market,
+        commands=f"    {_INSTALL if cloud == 'aws' else 'true'}",
+        max_usd=MAX_USD,
+    )
+
+
+def judge(observations: Observations) -> list[Finding]:
+    """Return a finding for each risk; one whose facts are missing is not seen, or failed with its command."""
+    findings = []
+    for number, claim, observe in _RISKS:
+        verdict, evidence = observe(observations)
+        findings.append(Finding(number=number, claim=claim, verdict=verdict, evidence=evidence))
+    return findings
+
+
+Judged = tuple[Verdict, str]
+_UNSEEN = (Verdict.NOT_SEEN, "the run did not come so far")
+
+
+def _held(good: object, evidence: str) -> Judged:
+    return Verdict.HELD if good else Verdict.FAILED, evidence
+
+
+def _market(market: str) -> Callable[[Observations], Judged]:
+    """True if an instance of a market was up."""
+
+    def observe(observations: Observations) -> Judged:
+        ids = [member["instance_id"] for member in observations.members if member["market"] == market]
+        return (Verdict.HELD, f"launched {ids[0]}") if ids else _UNSEEN
+
+    return observe
+
+
+def _disk(observations: Observations) -> Judged:
+    if not observations.probes:
+        return _UNSEEN
+    sizes = [probe["root_gib"] for probe in observations.probes]
+    return Verdict.HELD, f"EC2 took the volume; the root file system has {min(sizes):g} GiB"
+
+
+def _boot(observations: Observations) -> Judged:
+    seconds = [run["boot_seconds"] for run in observations.runs if run.get("boot_seconds") is not None]
+    return (Verdict.HELD, f"{max(seconds)} s from launch to login at most") if seconds else _UNSEEN
+
+
+def _set_up(observations: Observations) -> Judged:
+    seconds = [run["setup_seconds"] for run in observations.runs if run.get("setup_seconds") is not None]
+    return (Verdict.HELD, f"set-up commands took {max(seconds)} s at most") if seconds else _UNSEEN
+
+
+def _address(observations: Observations) -> Judged:
+    if not observations.members:
+        return _UNSEEN
+    hosts = [member["host"] for member in observations.members]
+    return _held(all(hosts), f"reached at {', '.join(dict.fromkeys(filter(None, hosts)))}")
+
+
+def _logins(observations: Observations) -> Judged:
+    if not observations.probes:
+        return _UNSEEN
+    refused = sum(probe["nologin"] for probe in observations.probes)
+    return _held(not refused, "no /run/nologin" if not refused else f"/run/nologin on {refused} instance(s)")
+
+
+def _watchdog(observations: Observations) -> Judged:
+    if not observations.probes:
+        return _UNSEEN
+    running = sorted({probe["watchdogs"] for probe in observations.probes})
+    return _held(running == [1], f"watchdogs per instance: {', '.join(map(str, running))}")
+
+
+def _python(observations: Observations) -> Judged:
+    versions = sorted({f"Python {probe['python']} on {probe['machine']}" for probe in observations.probes})
+    return (Verdict.HELD, ", ".join(versions)) if versions else _UNSEEN
+
+
+def _check(name: str) -> Callable[[Observations], Judged]:
+    """Take a check of `doctor` as the evidence."""
+
+    def observe(observations: Observations) -> Judged:
+        verdict, detail = observations.checks.get(name, ("", ""))
+        if verdict in {"", "unknown"}:
+            return Verdict.NOT_SEEN, detail or "doctor did not ask"
+        return _held(verdict == "ok", detail)
+
+    return observe
+
+
+def _scores(observations: Observations) -> Judged:
+    if not observations.checks:
+        return _UNSEEN
+    verdict, detail = observations.checks.get("spot placement score", ("", ""))
+    return _held(verdict != "ok", detail or "left out")
+
+
+def _types(observations: Observations) -> Judged:
+    verdict, detail = observations.checks.get("types", ("", ""))
+    return _held("(EC2)" in detail, detail) if verdict else _UNSEEN
+
+
+def _bill(observations: Observations) -> Judged:
+    amounts = [Decimal(run["run_usd"]) for run in observations.runs if run.get("run_usd") is not None]
+    if not amounts:
+        return _UNSEEN
+    sources = sorted({str(run["price_source"]) for run in observations.runs})
+    return (
+        Verdict.HELD,
+        f"{money(sum(amounts, Decimal(0)))} USD by {', '.join(sources)}; compare with the bill",
+    )
+
+
+def _resize(observations: Observations) -> Judged:
+    return (
+        _UNSEEN
+        if observations.resize_s is None
+        else (Verdict.HELD, f"one more in {observations.resize_s:.0f} s")
+    )
+
+
+def _interruption(observations: Observations) -> Judged:
+    if observations.notice is None:
+        return Verdict.NOT_SEEN, "EC2 sends notices on demand for a fee only"
+    return _held("terminate" in observations.notice, observations.notice.strip())
+
+
+def _nothing_left(observations: Observations) -> Judged:
+    if observations.left is None:
+        return _UNSEEN
+    names = ", ".join(str(record["id"]) for record in observations.left)
+    return _held(not observations.left, names or "nothing is left over")
+
+
+def _no_error(observations: Observations) -> Judged:
+    if not observations.errors:
+        return Verdict.NOT_SEEN, "EC2 refused nothing"
+    return Verdict.FAILED, observations.errors[0]
+
+
+def _unseen(why: str) -> Callable[[Observations], Judged]:
+    return lambda _: (Verdict.NOT_SEEN, why)
+
+
+_RISKS: tuple[tuple[str, str, Callable[[Observations], Judged]], ...] = (
+    ("a1", "the root volume holds the image's snapshot", _disk),
+    ("a2", "these permissions allow spot instances", _market("spot")),
+    ("a3", "an instance boots in the time that it is given", _boot),
+    ("a4", "packages can be installed at first boot", _set_up),
+    ("a5", "the account has a network to launch in", _check("default network")),
+    ("a6", "logins are open until the instance's end", _logins),
+    ("1", "a refusal of EC2 is reported as what it is", _no_error),
+    ("2", "the instances of a training share a zone", _unseen("no training was run")),
+    ("3", "new resources are awaited until EC2 shows them", _market("on-demand")),
+    ("4", "a bad instance is replaced", _unseen("no instance was bad")),
+    ("5", "apt's locks at first boot are awaited", _set_up),
+    ("6", "one watchdog runs on each instance", _watchdog),
+    ("7", "each instance has an address that can be reached", _address),
+    ("8", "SSH is let in from this machine's address", _check("SSH from")),
+    ("9", "EC2 describes the type", _types),
+    ("10", "placement scores are left out below three types", _scores),
+    ("11", "the bill is what was computed", _bill),
+    ("12", "no living worker is declared dead", _unseen("no training was run")),
+    ("13", "the image's Python runs dlcloud's programs", _python),
+    ("14", "each error code of EC2 has its meaning", _no_error),
+    ("15", "the vCPU quota is known", _check("vCPU quota")),
+    ("16", "a cluster grows", _resize),
+    ("17", "nothing is left over", _nothing_left),
+    ("18", "an interruption notice reaches the instance", _interruption),
+)
+"""The risks of a first run on AWS, by the numbers that docs/aws.md explains, and how each is judged."""

@@ -1,0 +1,243 @@
+"""Summary of an elastic run: steps, world sizes, interruptions, and its cost beside on-demand instances."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from itertools import accumulate, groupby, pairwise
+from statistics import median
+
+from dlcloud.model.cluster import Member
+from dlcloud.model.instance import Market
+from dlcloud.model.money import billed_seconds, cost_of_seconds, member_usd, total_usd
+from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, region_of
+from dlcloud.results.timeline import Step, Timeline, TrainingEvent
+
+STALL_S, STALL_FACTOR = 5.0, 5
+"""A longer time between two steps, in seconds and in usual steps, is a stall."""
+REPORTED_EVENTS = (
+    "joined",
+    "healed",
+    "resumed",
+    "coordinator",
+    "notice",
+    "rebalance",
+    "drained",
+    "lost",
+    "leaving seen",
+    "retry",
+    "hold",
+    "no quorum",
+    "killed",
+    "checkpoint failed",
+    "done",
+)
+"""The events that a report shows; the others only concern single processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSizePeriod:
+    """A time in which the number of workers did not change, and no step stalled.
+
+    `at_s` is since the run began. `pause_s` is the cost of the change or the stall that began it: the time
+    from the commit before to the first one of the period, less a usual step; None for the first period.
+    """
+
+    at_s: float
+    world_size: int
+    steps: int
+    pause_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceCost:
+    """The cost of one instance; `usd` is None at an unknown price."""
+
+    member: Member
+    seconds: int
+    usd: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDemandBaseline:
+    """The same steps on a fixed number of on-demand instances: an estimate."""
+
+    instances: int
+    seconds: float
+    usd: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One elastic run.
+
+    Attributes:
+        steps: Committed.
+        samples: Of these steps.
+        seconds: From the first record to the last step.
+        mean_world_size: Weighted by time.
+        steps_redone: Steps that were rolled back, or committed and taken again from an older state.
+        periods: The world sizes over time.
+        costs: Of each instance, the oldest first.
+        baseline: None where a price or a throughput is missing.
+        traffic_gb: The most that crossed between Availability Zones, in 10^9 bytes; not in `usd`.
+    """
+
+    run: str
+    steps: int
+    samples: int
+    seconds: float
+    mean_world_size: float
+    steps_redone: int
+    last_loss: float | None
+    periods: tuple[WorldSizePeriod, ...]
+    events: tuple[TrainingEvent, ...]
+    costs: tuple[InstanceCost, ...]
+    baseline: OnDemandBaseline | None
+    traffic_gb: float = 0.0
+
+    @property
+    def traffic_usd(self) -> Decimal:
+        """The most that traffic between zones cost."""
+        return Decimal(str(round(self.traffic_gb, 9))) * ZONE_TRAFFIC_USD_PER_GB
+
+    @property
+    def usd(self) -> Decimal | None:
+        """The cost of all instances; None where a price is missing."""
+        return total_usd(cost.usd for cost in self.costs)
+
+    @property
+    def saved_fraction(self) -> Decimal | None:
+        """The saved part of the baseline's cost; below 0 where the run cost more."""
+        if self.usd is None or self.baseline is None or not self.baseline.usd:
+            return None
+        return 1 - self.usd / self.baseline.usd
+
+
+def summarize_training(
+    timeline: Timeline,
+    members: Sequence[Member],
+    *,
+    on_demand: Mapping[str, Decimal],
+    disk_gib: int,
+    now: datetime,
+) -> Training:
+    """Summarize a run.
+
+    Args:
+        timeline: Its steps and events.
+        members: Its instances, terminated ones included.
+        on_demand: On-demand price of each instance type, in USD an hour.
+        disk_gib: Of each instance's volume.
+        now: The end of the billing period of an instance that is up.
+    """
+    steps = timeline.steps
+    costs = tuple(
+        InstanceCost(
+            member=member,
+            seconds=billed_seconds(member.instance.launched_at, member.ended_at or now),
+            usd=member_usd(member, disk_gib, now),
+        )
+        for member in sorted(members, key=lambda member: member.instance.launched_at)
+    )
+    retries = {(event.worker, event.at_s) for event in timeline.events if event.event == "retry"}
+    return Training(
+        run=timeline.run,
+        steps=len(steps),
+        samples=sum(step.samples for step in steps),
+        seconds=steps[-1].at_s,
+        mean_world_size=_mean_world_size(timeline),
+        steps_redone=timeline.replaced + len(retries),
+        last_loss=steps[-1].loss,
+        periods=tuple(_find_periods(timeline)),
+        events=tuple(event for event in timeline.events if event.event in REPORTED_EVENTS),
+        costs=costs,
+        baseline=_estimate_baseline(timeline, costs, on_demand, disk_gib),
+        traffic_gb=_bound_traffic(timeline, members),
+    )
+
+
+def _bound_traffic(timeline: Timeline, members: Sequence[Member]) -> float:
+    """Return the GB that crossed zones at most: all of a ring's, in steps while instances of several were up.
+
+    Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms", 2009: each of n workers sends
+    2 (n - 1) / n times the vector.
+    """
+    spans = [
+        (member.instance.zone, member.instance.launched_at, member.ended_at)
+        for member in members
+        if member.instance.zone
+    ]
+    total = 0
+    for step in timeline.steps:
+        at = timeline.began_at + timedelta(seconds=step.at_s)
+        zones = {zone for zone, start, end in spans if start <= at and (end is None or at <= end)}
+        if len(zones) > 1:
+            total += 2 * (step.world_size - 1) * step.reduced_bytes
+    return total / 1e9
+
+
+def _mean_world_size(timeline: Timeline) -> float:
+    seconds = sum(step.seconds for step in timeline.steps)
+    if not seconds:
+        return float(timeline.steps[0].world_size)
+    return sum(step.world_size * step.seconds for step in timeline.steps) / seconds
+
+
+def _find_periods(timeline: Timeline) -> list[WorldSizePeriod]:
+    periods: list[WorldSizePeriod] = []
+    before_s = 0.0
+    for steps in split_periods(timeline):
+        usual = median(step.seconds for step in steps)
+        first = steps[0]
+        pause = max(first.seconds, first.at_s - before_s) - usual if periods else None
+        periods.append(
+            WorldSizePeriod(
+                at_s=first.at_s,
+                world_size=first.world_size,
+                steps=len(steps),
+                pause_s=None if pause is None else max(0.0, pause),
+            )
+        )
+        before_s = steps[-1].at_s
+    return periods
+
+
+def split_periods(timeline: Timeline) -> list[list[Step]]:
+    """Return the steps between changes of the world size and stalls; a stall begins a new period."""
+    numbered = zip(number_segments(timeline.steps), timeline.steps, strict=True)
+    groups = groupby(numbered, key=lambda pair: (pair[0], pair[1].world_size))
+    return [[step for _, step in group] for _, group in groups]
+
+
+def number_segments(steps: Sequence[Step]) -> list[int]:
+    """Return for each step how many stalls came before it."""
+    stall_s = max(STALL_S, STALL_FACTOR * median(step.seconds for step in steps))
+    stalls = (after.at_s - before.at_s > stall_s for before, after in pairwise(steps))
+    return [*accumulate(stalls, initial=0)]
+
+
+def _estimate_baseline(
+    timeline: Timeline, costs: Sequence[InstanceCost], on_demand: Mapping[str, Decimal], disk_gib: int
+) -> OnDemandBaseline | None:
+    """Estimate the same steps by as many workers as there were at most, at their usual speed.
+
+    Billed from launch; they boot as long as the first instances did, from their launch to the first step.
+    """
+    size = max(step.world_size for step in timeline.steps)
+    usual = [step.seconds for step in timeline.steps if step.world_size == size and step.seconds > 0]
+    prices = [on_demand.get(cost.member.instance.instance_type) for cost in costs]
+    if not usual or not prices or None in prices:
+        return None
+    first = min(cost.member.instance.launched_at for cost in costs)
+    boot_s = max(0.0, (timeline.began_at - first).total_seconds()) + timeline.steps[0].at_s
+    seconds = boot_s + median(usual) * len(timeline.steps)
+    highest = max(price for price in prices if price is not None)
+    region = region_of(costs[0].member.instance.zone)
+    usd = size * cost_of_seconds(highest, disk_gib, max(60, round(seconds)), region=region)
+    return OnDemandBaseline(instances=size, seconds=seconds, usd=usd)
+
+
+def market_usd(training: Training, market: Market) -> Decimal | None:
+    """Return the cost of the instances of a market; None where a price is missing."""
+    return total_usd(cost.usd for cost in training.costs if cost.member.instance.market is market)

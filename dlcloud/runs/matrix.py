@@ -1,0 +1,138 @@
+"""Read and check the matrix of a bench: instance types, and bundled benchmarks or a recipe's workload."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.harness.benchmark import Benchmark
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.recipe.workload import Workload
+from dlcloud.results.bench import BenchmarkMatrix, Job
+from dlcloud.results.node_scaling import nodes_name
+
+NAME = "bench"
+
+
+def sweepable_benchmarks() -> list[str]:
+    """Return the names of the benchmarks that run without parameters."""
+    return [benchmark.name for benchmark in BENCHMARKS.values() if benchmark.sweep is not None]
+
+
+def matrix_of_benchmarks(
+    types: Sequence[str], benchmarks: Sequence[str], options: Mapping[str, Any], *, tiny: bool
+) -> BenchmarkMatrix:
+    """Return the matrix of bundled benchmarks on instance types.
+
+    Args:
+        types: Instance types.
+        benchmarks: Names of benchmarks; all if there are none.
+        options: The top-level keys of a recipe beside its workload.
+        tiny: Whether to run the tiny forms.
+
+    Raises:
+        RecipeError: An unknown benchmark, or a bad option.
+    """
+    available = sweepable_benchmarks()
+    unknown = [name for name in benchmarks if name not in available]
+    if unknown:
+        raise RecipeError(
+            f"--benchmark {unknown[0]}: no such benchmark",
+            f"available: {', '.join(available)}; for your own command: --recipe FILE",
+        )
+    names = list(dict.fromkeys(benchmarks or available))
+    jobs = tuple(_job(BENCHMARKS[name], tiny=tiny) for name in names)
+    return _matrix(types, jobs, {"name": NAME, **options, "workload": jobs[0].workload.model_dump()})
+
+
+def matrix_of_recipe(
+    types: Sequence[str],
+    recipe: Recipe,
+    options: Mapping[str, Any],
+    *,
+    tiny: bool = False,
+    nodes: Sequence[int] = (),
+) -> BenchmarkMatrix:
+    """Return the matrix of a recipe's workload on instance types.
+
+    Args:
+        types: Instance types; those of the recipe if there are none.
+        recipe: The workload, with its set-up and its budget.
+        options: Keys that replace the recipe's own, at any depth.
+        tiny: Whether to run the benchmark's tiny form.
+        nodes: The numbers of instances of a job over several; the recipe's own if there are none.
+
+    Raises:
+        RecipeError: A bad option, or the workload has no tiny form, or is no job over several instances.
+    """
+    workload = recipe.workload
+    benchmark = BENCHMARKS.get(workload.benchmark) if workload.benchmark else None
+    if tiny:
+        if benchmark is None or not benchmark.tiny:
+            raise RecipeError(f"{recipe.name} has no tiny form: it runs a command of its own")
+        parameters = {**workload.parameters, **benchmark.tiny}
+        workload = workload.model_copy(update={"parameters": parameters})
+    types = types or recipe.instances.types
+    jobs: tuple[Job, ...] = (
+        Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark),
+    )
+    if workload.nodes is not None:
+        jobs = _node_jobs(jobs[0], nodes or [recipe.instances.maximum])
+    elif nodes:
+        message = f"--nodes: {recipe.name} does not run one job over several instances"
+        raise RecipeError(message, "set workload.nodes: all in the recipe")
+    document = recipe.model_copy(update={"workload": workload}).model_dump(mode="json", exclude_none=True)
+    return _matrix(types, jobs, _merge(document, options))
+
+
+def _node_jobs(job: Job, nodes: Sequence[int]) -> tuple[Job, ...]:
+    """Return a job for each number of nodes, the largest first: what it needs no more is terminated."""
+    counts = sorted(set(nodes), reverse=True)
+    return tuple(replace(job, name=nodes_name(job.name, count), nodes=count) for count in counts)
+
+
+def repeat_matrix(matrix: BenchmarkMatrix, samples: int, *, types: Sequence[str] = ()) -> BenchmarkMatrix:
+    """Return the matrix with at least so many samples of each setting; on `types` only, if there are any."""
+    jobs = tuple(replace(job, workload=_repeat(job.workload, samples)) for job in matrix.jobs)
+    return replace(matrix, jobs=jobs, types=tuple(types) or matrix.types)
+
+
+def _repeat(workload: Workload, samples: int) -> Workload:
+    if workload.command is not None:
+        return workload.model_copy(update={"repeats": samples})
+    return workload.model_copy(update={"parameters": {**workload.parameters, "rounds": str(samples)}})
+
+
+def _job(benchmark: Benchmark, *, tiny: bool) -> Job:
+    parameters = {**(benchmark.sweep or {}), **(benchmark.tiny if tiny else {})}
+    workload = Workload(benchmark=benchmark.name, parameters=parameters)
+    return Job(name=benchmark.name, workload=workload, benchmark=benchmark)
+
+
+def _matrix(types: Sequence[str], jobs: tuple[Job, ...], document: Mapping[str, Any]) -> BenchmarkMatrix:
+    names = tuple(dict.fromkeys(types))
+    count = max(job.nodes or 1 for job in jobs)
+    document = _merge(document, {"instances": {"types": list(names), "count": count}})
+    # The reader of recipes reports a bad option as it reports a bad recipe.
+    base = read_recipe(json.dumps(_without_none(document)), "the options")
+    return BenchmarkMatrix(base=base, types=names, jobs=jobs)
+
+
+def _merge(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(document)
+    for key, value in changes.items():
+        if value is None:
+            continue
+        inner = merged.get(key)
+        merged[key] = (
+            _merge(inner, value) if isinstance(inner, Mapping) and isinstance(value, dict) else value
+        )
+    return merged
+
+
+def _without_none(value: Any) -> Any:  # noqa: ANN401 - a tree of JSON
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return value

@@ -1,0 +1,182 @@
+"""One command on all instances at once: the head is measured, the workers take part in what it starts.
+
+The head is rank 0, the cluster's first instance. `dlcloud/benchmarks/nodes` runs on the instances.
+"""
+
+import secrets
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
+from dlcloud.model.events import Warned
+from dlcloud.results.result import Run, RunState
+from dlcloud.runs.run import Runner
+from dlcloud.system.parallel import all_or_raise, fan_out
+
+PORT = 29530
+"""Of the head, for the workers; the cluster's security group lets only its own instances reach it."""
+
+KEY = "nodes.key"
+"""The file in a run's folder with the secret that its nodes share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """An instance with its run."""
+
+    member: Member
+    run: Run
+
+    @property
+    def address(self) -> str:
+        """The address for the other instances."""
+        return self.member.instance.private_host or self.member.instance.host
+
+
+T = TypeVar("T", Member, Node)
+R = TypeVar("R")
+
+
+def run_workload(runner: Runner, members: Sequence[Member]) -> list[Run]:
+    """Run a recipe's workload on every instance by itself, or as one job over all of them.
+
+    Raises:
+        InstanceError: Every run failed, or the job did.
+        PartialError: Some runs failed; the results of the others are stored.
+    """
+    if runner.recipe.workload.nodes is None:
+        return runner.run_all(members)
+    return [NodesRunner(runner=runner).run(members)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesRunner:
+    """Runs the command of a recipe as one job over all instances of a cluster."""
+
+    runner: Runner
+    _jobs: RemoteJobs = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_jobs", RemoteJobs(managed=self.runner.managed))
+
+    def run(self, members: Sequence[Member]) -> Run:
+        """Run the job; one that an earlier `up` left behind is followed, not repeated.
+
+        Returns:
+            The run of rank 0.
+
+        Raises:
+            RemoteCommandError: It failed on a node, which the message names.
+            InstanceError: An instance is gone, or could not be set up.
+        """
+        nodes = self._find_unfinished(members) or self._send(members)
+        try:
+            self._start(nodes)
+            (ended,) = self._on_all([nodes[0]], lambda node: self.runner.follow(node.member, node.run))
+        except KeyboardInterrupt:
+            self._stop(nodes, RunState.FAILED)
+            raise
+        except DlcloudError:
+            self._stop(nodes[1:])
+            raise
+        self._stop(nodes[1:])
+        return ended
+
+    def _find_unfinished(self, members: Sequence[Member]) -> list[Node]:
+        """Return the nodes of a job that goes on, by rank; one that lacks a node is ended instead."""
+        workload = self.runner.workload
+        runs = [(member, self._jobs.find_unfinished(member, workload)) for member in members]
+        nodes = [Node(member=member, run=run) for member, run in runs if run is not None]
+        nodes.sort(key=lambda node: node.run.rank)
+        is_whole = bool(nodes) and len(nodes) == nodes[0].run.nodes
+        if is_whole and nodes[0].run.rank == 0:
+            return nodes
+        self._stop(nodes, RunState.FAILED)
+        return []
+
+    def _send(self, members: Sequence[Member]) -> list[Node]:
+        """Set all instances up, send each what it runs, and store the runs that are about to start."""
+        runner, setup_at = self.runner, self.runner.managed.clock.now()
+        runner.expect(len(members))
+        if len(members) > 1:
+            runner.allow_peers()
+        pythons = self._on_all(members, lambda member: runner.prepare(self._jobs.connect(member), member))
+        nodes: list[Node] = []
+        for rank, member in enumerate(members):
+            run = self._jobs.new_run(member, runner.workload, image_id=runner.image_id, setup_at=setup_at)
+            head_run_id = nodes[0].run.run_id if nodes else ""
+            run = replace(run, nodes=len(members), rank=rank, head_run_id=head_run_id)
+            nodes.append(Node(member=member, run=run))
+        secret = secrets.token_hex(32).encode()
+
+        def send(node: Node) -> None:
+            connection, folder = self._jobs.connect(node.member), folder_of(node.run)
+            runner.send_files(connection, node.run, node.member)
+            connection.send_bytes(secret, f"{folder}/{KEY}", mode=0o600)
+            command = self._command(node, nodes, pythons[node.run.rank])
+            connection.send_bytes(command.encode(), f"{folder}/command")
+
+        self._on_all(nodes, send)
+        for node in nodes:
+            runner.managed.store.runs.add(node.run)
+        return nodes
+
+    def _command(self, node: Node, nodes: Sequence[Node], python: str) -> str:
+        """Return the shell command of a node, for the folder in which the user's command runs."""
+        head = nodes[0].address
+        files = ["--secret-file", KEY, "--folder", "work"]
+        if node.run.rank:
+            words = [python, "-m", "benchmarks.nodes.worker", "--head", f"{head}:{PORT}", *files]
+            words += ["--rank", str(node.run.rank), "--address", node.address]
+            return f"mkdir -p ../work && cd .. && exec {shlex.join(words)}\n"
+        workload = self.runner.recipe.workload
+        names = sorted({name for setting in workload.settings for name in setting.environment})
+        words = [python, "-m", "benchmarks.nodes.head", "--address", head, "--port", str(PORT), *files]
+        words += ["--nodes", str(len(nodes)), *(word for name in names for word in ("--forward", name))]
+        line = f"exec {shlex.join(words)} -- {shlex.quote(workload.command or '')}"
+        program = self.runner.program.on_nodes(line, len(nodes))
+        return program.command(python, host=node.run.instance_id)
+
+    def _start(self, nodes: Sequence[Node]) -> None:
+        """Start the workers, then the head: what was started before goes on."""
+
+        def start(node: Node) -> None:
+            self._jobs.start(self._jobs.connect(node.member), node.run, self.runner.environment)
+
+        self._on_all(nodes[1:], start)
+        start(nodes[0])
+
+    def _on_all(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        """Work on all nodes at once; the failure of one is that of the job."""
+        outcomes = fan_out(work, items, width=max(1, len(items)))
+        try:
+            return all_or_raise(outcomes, name=_instance_id)
+        except PartialError as error:
+            raise InstanceError(error.message, error.hint) from error
+
+    def _stop(self, nodes: Sequence[Node], state: RunState = RunState.DONE) -> None:
+        """End what still runs on nodes, copy the logs here, and store the ends of their runs."""
+        keep = self.runner.recipe.keep
+        patterns = keep.files if keep.all_nodes else []
+
+        def stop(node: Node) -> None:
+            try:
+                self._jobs.stop(self._jobs.connect(node.member), node.run)
+                self._jobs.fetch_results(node.member, replace(node.run, state=state), patterns)
+            except DlcloudError as error:
+                self.runner.managed.emit(
+                    Warned(message=f"rank {node.run.rank}: {error.message}", instance_id=node.run.instance_id)
+                )
+                now = self.runner.managed.clock.now()
+                self.runner.managed.store.runs.end(node.run.run_id, RunState.LOST, None, now)
+
+        fan_out(stop, nodes, width=max(1, len(nodes)))
+
+
+def _instance_id(item: Member | Node) -> str:
+    member = item if isinstance(item, Member) else item.member
+    return member.instance.instance_id

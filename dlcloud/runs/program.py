@@ -1,0 +1,188 @@
+"""The program of a workload: a bundled benchmark, or the user's command under the same protocol."""
+
+import io
+import json
+import shlex
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import dlcloud.benchmarks
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.harness.benchmark import Benchmark
+from dlcloud.launch.files import check_files
+from dlcloud.launch.remote_jobs import RECORDS
+from dlcloud.launch.setup import OLDEST_PYTHON
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.sent_file import SentFile
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.workload import Workload
+from dlcloud.results.node_scaling import nodes_name
+from dlcloud.ssh.tree import list_entries
+
+EARLIER = "earlier.jsonl"
+"""Records of cases that an interrupted run had measured; they are not measured again."""
+
+COMMAND = "command"
+"""The bundled program that runs the user's command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The program that runs on each instance.
+
+    Attributes:
+        name: Name of the benchmark.
+        arguments: Arguments of its module.
+        requirements: Pinned packages, a line each.
+        package: The folder of the benchmarks, copied beside `files`.
+        files: The user's file or folder.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    requirements: str
+    package: Path
+    files: Path | None
+
+    @property
+    def is_resumable(self) -> bool:
+        """True if it can resume an interrupted run: not with files of the user's, which may change."""
+        return self.name != COMMAND and self.files is None
+
+    @property
+    def minimum_python(self) -> str:
+        """The oldest Python that it runs on; empty for the user's command, to which the image's belongs."""
+        return "" if self.name == COMMAND else OLDEST_PYTHON
+
+    def on_nodes(self, line: str, nodes: int) -> "Program":
+        """Return the program for several nodes: `line` starts the user's command on all of them."""
+        arguments = list(self.arguments)
+        arguments[arguments.index("--run") + 1] = line
+        case = arguments.index("--case") + 1
+        arguments[case] = nodes_name(arguments[case], nodes)
+        return replace(self, arguments=tuple(arguments))
+
+    def command(self, python: str, *, host: str, resume: bool = False) -> str:
+        """Return the shell command that runs it, beside the user's files if there are any.
+
+        Args:
+            python: The environment's interpreter.
+            host: Name of the instance in the records.
+            resume: Whether EARLIER lies in the run's folder.
+        """
+        beside = self.name != COMMAND and self.files is not None
+        up = "../" if beside else ""
+        words = [python, "-m", BENCHMARKS[self.name].module, "--output", f"{up}{RECORDS}", "--host", host]
+        words += [*(["--resume", f"{up}{EARLIER}"] if resume else []), *self.arguments]
+        return f"{'PYTHONPATH=.. ' if beside else 'cd .. && '}exec {shlex.join(words)}\n"
+
+
+def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
+    """Return the program of a recipe.
+
+    Raises:
+        RecipeError: An unknown benchmark, a bad parameter, a missing file, or an elastic training.
+    """
+    workload = recipe.workload
+    if workload.elastic is not None:
+        raise RecipeError(
+            f"{recipe.name} is an elastic training, which is not measured",
+            "dlcloud up RECIPE trains it; dlcloud training shows it",
+        )
+    name = workload.benchmark or COMMAND
+    if name not in BENCHMARKS or (workload.benchmark == COMMAND):
+        available = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))
+        raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"available: {available}")
+    arguments = _command_arguments(recipe.name, workload) if workload.command else _parameters(workload)
+    _check_arguments(arguments, BENCHMARKS[name])
+    files = _files(workload, recipe_folder)
+    _check_files(workload, BENCHMARKS[name], files)
+    return Program(
+        name=name,
+        arguments=tuple(arguments),
+        requirements="\n".join(
+            [BENCHMARKS[name].requirements_for(arguments).read_text(), *recipe.setup.requirements]
+        ),
+        package=Path(dlcloud.benchmarks.__file__).parent,
+        files=files,
+    )
+
+
+def _check_arguments(arguments: list[str], benchmark: Benchmark) -> None:
+    """Have the program's own parser check its arguments before anything is launched."""
+    module = import_module(f"dlcloud.{benchmark.module}.arguments")
+    output = io.StringIO()
+    try:
+        with redirect_stderr(output), redirect_stdout(output):
+            module.parse(arguments)
+    except SystemExit as error:
+        fault = output.getvalue().strip().rpartition("error: ")[2]
+        hint = f"parameters of {benchmark.name}: {', '.join(benchmark.parameters)}"
+        raise RecipeError(f"workload: {fault}", hint) from error
+
+
+def _check_files(workload: Workload, benchmark: Benchmark, files: Path | None) -> None:
+    """Check that the files which parameters name are among those sent to the instance."""
+    for parameter in (option.name for option in benchmark.options if option.file):
+        name = workload.parameters.get(parameter)
+        if name is None:
+            continue
+        if files is None:
+            raise RecipeError(
+                f"workload.parameters.{parameter}: {name} is not sent to the instance",
+                "workload.files names the file or folder to send; the parameter is relative to it",
+            )
+        folder = files if files.is_dir() else files.parent
+        if not (folder / str(name)).exists():
+            raise RecipeError(f"workload.parameters.{parameter}: there is no {name} in workload.files")
+
+
+def _parameters(workload: Workload) -> list[str]:
+    arguments: list[str] = []
+    for key, value in workload.parameters.items():
+        arguments += [f"--{key}", *([value] if isinstance(value, str) else value)]
+    return arguments
+
+
+def _command_arguments(name: str, workload: Workload) -> list[str]:
+    """Return the arguments of the bundled program that runs the user's command in the run's work folder."""
+    arguments = ["--run", f"cd work && {workload.command}", "--unit", workload.unit, "--case", name]
+    arguments += ["--repeats", str(workload.repeats)]
+    if workload.throughput:
+        arguments += ["--throughput", workload.throughput]
+    if workload.json_field:
+        arguments += ["--json-field", workload.json_field]
+    if workload.facts:
+        arguments += ["--facts", json.dumps(workload.facts)]
+    arguments += [f"--{flag}" for flag in ("reported", "final") if getattr(workload, flag)]
+    if workload.settings:
+        arguments += ["--settings", json.dumps([setting.model_dump() for setting in workload.settings])]
+    return arguments
+
+
+def _files(workload: Workload, recipe_folder: Path) -> Path | None:
+    if workload.files is None:
+        return None
+    path = recipe_folder / workload.files
+    if not path.exists():
+        raise RecipeError(
+            f"workload.files: {path} does not exist", "the path is relative to the recipe's folder"
+        )
+    check_files(path)
+    return path
+
+
+@cache
+def list_package(package: Path) -> tuple[SentFile, ...]:
+    """Return the files of a program's package that are sent."""
+    return tuple(
+        replace(entry, size=entry.path.stat().st_size) for entry in list_entries(package, only=is_sent)
+    )
+
+
+def is_sent(path: Path) -> bool:
+    """True if a file of a program is sent to the instance."""
+    return "__pycache__" not in path.parts

@@ -1,0 +1,225 @@
+"""Run a benchmark, or the user's command, on instances: set up, send, run detached, store its results."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dlcloud.launch.container import send_command
+from dlcloud.launch.files import check_files, send_files
+from dlcloud.launch.managed import ManagedCluster
+from dlcloud.launch.packages import requirements_on
+from dlcloud.launch.peers import Peer
+from dlcloud.launch.preflight import PriceLookup
+from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
+from dlcloud.launch.setup import prepare
+from dlcloud.launch.sharing import Sharing
+from dlcloud.launch.storage import Storage, peer_of
+from dlcloud.model.cluster import Member
+from dlcloud.model.events import Notice, Progress, Warned, stage
+from dlcloud.model.remote import Connection
+from dlcloud.model.untrusted import number_or_none
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.sent_files import FileSet
+from dlcloud.results.result import Run, RunState
+from dlcloud.results.resume import FinishedCase, finished_cases, resumable_runs
+from dlcloud.runs.live import LiveOutput
+from dlcloud.runs.program import EARLIER, Program, is_sent, list_package
+from dlcloud.system.parallel import all_or_raise, fan_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """Runs the program of one recipe on the instances of one cluster.
+
+    Args:
+        managed: The cluster.
+        recipe: The recipe, with the set-up and the files to fetch.
+        program: The program to run.
+        image_id: The image that the instances booted, for the record.
+        fresh: Measure everything, even if an interrupted run had measured it already.
+        environment: Of the program.
+        recipe_folder: The paths of the recipe's data are relative to it.
+        is_live: Show the last line that a command of the user's printed while it runs.
+    """
+
+    managed: ManagedCluster
+    recipe: Recipe
+    program: Program
+    image_id: str
+    fresh: bool = False
+    environment: JobEnvironment = INHERITED
+    recipe_folder: Path = Path()
+    is_live: bool = False
+    _prices: PriceLookup = field(init=False)
+    _jobs: RemoteJobs = field(init=False)
+    _storage: Storage = field(init=False)
+    _sharing: Sharing = field(init=False)
+    _files: list[FileSet] = field(default_factory=list, init=False)
+    _files_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _earlier: dict[str, list[FinishedCase]] = field(default_factory=dict, init=False)
+    _earlier_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud))
+        object.__setattr__(self, "_jobs", RemoteJobs(managed=self.managed))
+        object.__setattr__(self, "_sharing", Sharing(allow=self.allow_peers))
+        storage = Storage(managed=self.managed, recipe=self.recipe, recipe_folder=self.recipe_folder)
+        object.__setattr__(self, "_storage", storage)
+
+    @property
+    def workload(self) -> str:
+        return self.recipe.workload.benchmark or self.recipe.name
+
+    def run_all(self, members: Sequence[Member]) -> list[Run]:
+        """Run on all instances in parallel; a run that an earlier `up` left behind is followed, not repeated.
+
+        Raises:
+            InstanceError: Every run failed.
+            PartialError: Some runs failed; the results of the others are stored.
+        """
+        if len(members) > 1 and any(not item.is_remote for item in self.recipe.data):
+            self.allow_peers()
+        self.expect(len(members))
+        outcomes = fan_out(self._run, members, width=max(1, len(members)))
+        return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
+
+    def expect(self, count: int) -> None:
+        """State how many instances will run the program."""
+        self._sharing.expect(count)
+
+    def allow_peers(self) -> None:
+        """Let the instances reach each other."""
+        cloud, cluster = self.managed.cloud, self.managed.cluster
+        cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
+
+    def _run(self, member: Member) -> Run:
+        jobs = self._jobs
+        connection = jobs.connect(member)
+        run = jobs.find_unfinished(member, self.workload) or self._send(connection, member)
+        jobs.start(connection, run, self.environment)
+        return self.follow(member, run)
+
+    def follow(self, member: Member, run: Run) -> Run:
+        """Follow a run that was started to its end, and copy its results here.
+
+        Raises:
+            RemoteCommandError: It failed.
+            InstanceError: Its instance is gone.
+        """
+        jobs = self._jobs
+        # The program runs meanwhile: nothing waits for prices.
+        self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
+        emit, clock = self.managed.emit, self.managed.clock
+        display = LiveOutput(emit=emit, instance_id=run.instance_id)
+        running = f"running {self.program.name}"
+        with stage(emit, clock, running, instance_id=run.instance_id), closing(display):
+            if self.is_live and self.recipe.workload.command is not None:
+                display.follow(partial(jobs.stream_log, member, run))
+            ended = jobs.follow(member, run, lambda records: self._emit_records(run, records, display))
+        ended = jobs.fetch_results(member, ended, self.recipe.keep.files)
+        if ended.state is RunState.FAILED:
+            raise jobs.error_of(ended, self.program.name)
+        return ended
+
+    def _send(self, connection: Connection, member: Member) -> Run:
+        """Set an instance up, send it the program, and store the run that is about to start."""
+        setup_at = self.managed.clock.now()
+        python = self.prepare(connection, member)
+        run = self._jobs.new_run(member, self.workload, image_id=self.image_id, setup_at=setup_at)
+        self._send_program(connection, run, member, python)
+        self.managed.store.runs.add(run)
+        return run
+
+    def prepare(self, connection: Connection, member: Member) -> str:
+        """Set an instance up and bring it the data; return the interpreter of the program's environment."""
+        python = prepare(
+            connection,
+            self.recipe.setup,
+            requirements_on(self.managed, member.instance.instance_type, self.program.requirements),
+            clock=self.managed.clock,
+            emit=self.managed.emit,
+            minimum_python=self.program.minimum_python,
+        )
+        self._storage.bring(connection, member, self._peer(member))
+        return python
+
+    def send_files(self, connection: Connection, run: Run, member: Member) -> None:
+        """Send the benchmarks and the user's files to a run's folder."""
+        folder = folder_of(run)
+        peer = peer_of(member, partial(self._jobs.connect, member))
+        send = partial(self._sharing.send, connection, peer)
+        if self._sharing.is_used:
+            send(list_package(self.program.package), f"{folder}/benchmarks")
+        else:
+            connection.send_tree(self.program.package, f"{folder}/benchmarks", only=is_sent)
+        if self.program.files is not None:
+            clock, emit, source = self.managed.clock, self.managed.emit, self.program.files
+            files = self._list_files(source)
+            send_files(connection, source, f"{folder}/work", clock=clock, emit=emit, files=files, send=send)
+        self._storage.link(connection, f"{folder}/work")
+
+    def _list_files(self, source: Path) -> FileSet:
+        """Return the user's files, listed once for all instances."""
+        with self._files_lock:
+            if not self._files:
+                self._files.append(check_files(source))
+            return self._files[0]
+
+    def _send_program(self, connection: Connection, run: Run, member: Member, python: str) -> None:
+        folder = folder_of(run)
+        self.send_files(connection, run, member)
+        earlier = self._earlier_records(run)
+        if earlier:
+            connection.send_bytes(earlier, f"{folder}/{EARLIER}")
+        command = self.program.command(python, host=run.instance_id, resume=bool(earlier))
+        image, environment = self.recipe.setup.image, self.environment
+        send_command(connection, folder, command, image=image, environment=environment)
+
+    def _peer(self, member: Member) -> Peer | None:
+        """Describe an instance to the others, where they copy a folder of this machine from it."""
+        if all(item.is_remote for item in self.recipe.data):
+            return None
+        return peer_of(member, partial(self._jobs.connect, member))
+
+    def _earlier_records(self, run: Run) -> bytes:
+        """Return the records of interrupted runs; the program checks which cases are still valid."""
+        if self.fresh or not self.program.is_resumable or self.environment.variables:
+            return b""
+        with self._earlier_lock:
+            if run.instance_type not in self._earlier:
+                self._earlier[run.instance_type] = self._find_finished_cases(run)
+            cases = self._earlier[run.instance_type]
+        if cases:
+            message = f"{len(cases)} case(s) were measured before an interruption and are not repeated"
+            self.managed.emit(
+                Notice(message=f"{message}; --fresh measures all again", instance_id=run.instance_id)
+            )
+        return "".join(f"{line}\n" for case in cases for line in (case.start, *case.lines)).encode()
+
+    def _find_finished_cases(self, like: Run) -> list[FinishedCase]:
+        """Read the finished cases of interrupted runs: once for all instances of a type."""
+        runs = self.managed.store.runs
+        interrupted = resumable_runs(runs.all(), like)
+        return finished_cases(line for other in interrupted for line in runs.all_lines(other.run_id))
+
+    def _emit_records(self, run: Run, records: Sequence[dict[str, Any]], display: LiveOutput) -> None:
+        for record in records:
+            if record["record"] == "progress":
+                display.show(
+                    Progress(
+                        message=str(record.get("message", "")),
+                        instance_id=run.instance_id,
+                        done=number_or_none(record.get("done")),
+                        total=number_or_none(record.get("total")),
+                        remaining_s=number_or_none(record.get("remaining_s")),
+                    )
+                )
+            elif record["record"] in {"failure", "skip"}:
+                where = " ".join(str(record[key]) for key in ("case", "setting") if record.get(key))
+                message = f"{where}: {record.get('message') or record.get('reason')}"
+                self.managed.emit(Warned(message=message, instance_id=run.instance_id))

@@ -1,0 +1,202 @@
+"""The decisions of an elastic run: which workers to replace, when to request instances, which let leave."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from dlcloud.model.cluster import Member
+from dlcloud.model.instance import Instance, Market
+from dlcloud.model.surcharges import FREE_FIRST_S
+from dlcloud.planning.resize import coordinator
+from dlcloud.planning.resize import decide as decide_size
+
+FIRST_WAIT = timedelta(seconds=5)
+LONGEST_WAIT = timedelta(minutes=5)
+"""After a refusal the next request waits, twice as long each time: capacity comes back in minutes, and a
+request that is refused costs only its call."""
+
+
+NOTICE = timedelta(minutes=2)
+EC2_ENDS_WITHIN = timedelta(minutes=5)
+"""After so long an interrupted instance is terminated by us: EC2 ends it two minutes after its notice.
+
+Source: EC2 user guide, "Spot Instance interruption notices".
+"""
+
+
+class WorkerState(StrEnum):
+    """The state of a worker, in the order in which it changes.
+
+    ARRIVING is being set up; TRAINING takes part in steps; AT_RISK does so after a rebalance recommendation;
+    LEAVING drains, or has an interruption notice; GONE takes part no more.
+    """
+
+    ARRIVING = "arriving"
+    TRAINING = "training"
+    AT_RISK = "at risk"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """The worker on an instance."""
+
+    member: Member
+    state: WorkerState
+
+    @property
+    def instance_id(self) -> str:
+        return self.member.instance.instance_id
+
+    @property
+    def stays(self) -> bool:
+        """True if the worker trains, or will, and nothing asks it to leave."""
+        return self.state in {WorkerState.ARRIVING, WorkerState.TRAINING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRefusals:
+    """The last `times` requests in a row were refused, the last one at `at`.
+
+    `final_for`: the target for which no more are made, because the last one was refused as denied or invalid.
+    """
+
+    times: int
+    at: datetime
+    final_for: int | None = None
+
+    @property
+    def retry_at(self) -> datetime:
+        doubled = FIRST_WAIT * (1 << min(self.times - 1, 10))
+        return self.at + min(doubled, LONGEST_WAIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingDecision:
+    """What the controller does next.
+
+    Attributes:
+        launch: Instances to request.
+        drain: Ids of the instances whose workers are asked to leave.
+        retry_at: When refused instances are requested again; None if none are missing, or never.
+        reasons: For people.
+        market: The only market that is asked; None: those of the recipe, in their order.
+        pools: With a market: the names of its pools that are asked.
+        reserved_only: Reservations alone are asked.
+        on_demand_only: On-demand pools alone are asked: another coordinator is needed.
+        causes: Why workers leave, by instance id, if not for the target.
+    """
+
+    launch: int
+    drain: tuple[str, ...]
+    retry_at: datetime | None
+    reasons: tuple[str, ...]
+    market: Market | None = None
+    pools: tuple[str, ...] = ()
+    reserved_only: bool = False
+    on_demand_only: bool = False
+    causes: Mapping[str, str] = field(default_factory=dict)
+
+
+def decide(
+    workers: Sequence[Worker],
+    *,
+    target: int,
+    now: datetime,
+    base: int = 0,
+    rounds: Sequence[Market] = (Market.ON_DEMAND,),
+    is_launching: bool = False,
+    refusals: LaunchRefusals | None = None,
+) -> ScalingDecision:
+    """Decide which instances to request and which workers to let leave.
+
+    An interrupted instance is replaced at once, not when it is gone. Without an on-demand instance one more
+    is requested, whatever the target: a run needs a coordinator. A worker at risk is replaced first and
+    leaves when the new one trains. Surplus workers leave in the order of `dlcloud resize`.
+
+    Args:
+        workers: All that the run has had.
+        target: Requested workers.
+        now: The time.
+        base: Workers that are on-demand, whatever the market.
+        rounds: The markets of the others.
+        is_launching: True while a request for instances is under way.
+        refusals: Since the last request that gave an instance; None without any.
+    """
+    staying = [worker for worker in workers if worker.stays]
+    at_risk = [worker for worker in workers if worker.state is WorkerState.AT_RISK]
+    drain, reasons = _choose_leaving(staying, at_risk, target, base=base, rounds=rounds)
+    is_coordinated = choose_coordinator(workers) is not None
+    missing = max(target - len(staying), int(not is_coordinated))
+    if missing <= 0 or is_launching:
+        return ScalingDecision(launch=0, drain=drain, retry_at=None, reasons=reasons)
+    if refusals is not None and refusals.final_for == target and is_coordinated:
+        return ScalingDecision(launch=0, drain=drain, retry_at=None, reasons=reasons)
+    if refusals is not None and refusals.retry_at > now:
+        return ScalingDecision(launch=0, drain=drain, retry_at=refusals.retry_at, reasons=reasons)
+    reason = f"{len(staying)} of {target} workers stay: requesting {missing} more"
+    return ScalingDecision(launch=missing, drain=drain, retry_at=None, reasons=(*reasons, reason))
+
+
+def minimum_workers(minimum: int, target: int, *, current: int | None = None, training: int = 0) -> int:
+    """Return how many workers every step needs: the recipe's minimum, but no more than are requested.
+
+    Args:
+        minimum: The recipe's.
+        target: Requested workers.
+        current: The number in force. It is raised only once so many workers train, so that a larger target
+            does not stop a training that is under way.
+        training: Workers that train.
+    """
+    allowed = min(minimum, max(1, target))
+    if current is None or allowed <= current or training >= allowed:
+        return allowed
+    return current
+
+
+def is_free_if_ec2_ends_it(instance: Instance, now: datetime) -> bool:
+    """True for an interrupted spot instance that costs nothing unless we terminate it ourselves.
+
+    Source: EC2 user guide, "Billing for interrupted Spot Instances": the first hour is free if EC2 ends it.
+    """
+    ends_by = now - instance.launched_at + NOTICE
+    return instance.market is Market.SPOT and ends_by < timedelta(seconds=FREE_FIRST_S)
+
+
+def choose_coordinator(workers: Sequence[Worker]) -> Member | None:
+    """Return the oldest on-demand instance whose worker stays; None without one."""
+    return coordinator([worker.member for worker in workers if worker.stays])
+
+
+def _choose_leaving(
+    staying: Sequence[Worker],
+    at_risk: Sequence[Worker],
+    target: int,
+    *,
+    base: int,
+    rounds: Sequence[Market],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    training = {worker.instance_id for worker in staying if worker.state is WorkerState.TRAINING}
+    replaced = [worker.instance_id for worker in at_risk] if len(training) >= target else []
+    reasons = [f"{name} is replaced and leaves: it was at risk" for name in replaced]
+    members = [worker.member for worker in staying]
+    ending = decide_size(members, target, base=base, rounds=rounds).end if len(members) > target else ()
+    surplus = [member.instance.instance_id for member in ending]
+    surplus = _keep_until_replaced(surplus, staying, target)
+    if training <= set(surplus):
+        # The staying workers still arrive: until they train, only these hold the state.
+        surplus = [name for name in surplus if name not in training]
+    reasons += [f"{name} leaves: {target} workers are requested" for name in surplus]
+    return (*replaced, *surplus), tuple(reasons)
+
+
+def _keep_until_replaced(surplus: Sequence[str], staying: Sequence[Worker], target: int) -> list[str]:
+    """Keep as many training workers as are requested while reserved instances that replace some arrive."""
+    arriving = {worker.instance_id for worker in staying if worker.state is WorkerState.ARRIVING}
+    if not any(worker.member.instance.reservation_id for worker in staying if worker.instance_id in arriving):
+        return list(surplus)
+    training = [name for name in surplus if name not in arriving]
+    spare = max(0, len(staying) - len(arriving) - target)
+    return [name for name in surplus if name in arriving or name in training[:spare]]

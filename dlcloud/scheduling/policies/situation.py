@@ -1,0 +1,161 @@
+"""The input and the output of a policy."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dlcloud.model.instance import Market
+
+HOUR_S = 3600.0
+REFUSAL_S = HOUR_S
+"""So long a request for on-demand instances may be refused without the deadline being lost.
+
+Source: the issue's own adversary ("on-demand is refused for an hour"); EC2 states no bound.
+"""
+
+PoolKey = tuple[Market, str]
+"""A market and the name of a pool in it: an Availability Zone, a zone and a type, or a reservation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Availability:
+    """What a pool's recent past says, over all the time that it was watched.
+
+    Attributes:
+        observed_s: How long the pool was watched.
+        available_s: How much of that it had at least one instance to give.
+        spells: How often it began to have some.
+        unchanged_s: How long it has been as it is now: having some, or none.
+    """
+
+    observed_s: float = 0.0
+    available_s: float = 0.0
+    spells: int = 0
+    unchanged_s: float = 0.0
+
+
+UNKNOWN = Availability()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Where instances of one market can run, and how many do.
+
+    Attributes:
+        market: Spot or on-demand; a reservation is on-demand at a price of 0.
+        name: Unique in its market.
+        hourly_usd: Price of one instance-hour, and of its share of traffic between zones; 0 for capacity that
+            is paid for anyway. A float: it is compared, never billed.
+        obtainable: Instances that could run here now, with those that do; for a pool that was not asked,
+            what the caller believes.
+        running: Instances whose workers take part in steps.
+        starting: Instances that are billed and boot.
+        keep: Fewer than this never run here, such as the instance that coordinates.
+        availability: Its recent past.
+    """
+
+    market: Market
+    name: str
+    hourly_usd: float
+    obtainable: int
+    running: int = 0
+    starting: int = 0
+    keep: int = 0
+    availability: Availability = UNKNOWN
+
+    @property
+    def key(self) -> PoolKey:
+        return (self.market, self.name)
+
+    @property
+    def present(self) -> int:
+        """Instances that are billed here."""
+        return self.running + self.starting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """How fast a number of workers is, in units of one worker alone.
+
+    Attributes:
+        loss: The share of its speed that each further worker costs all: n workers are n / (1 + loss (n - 1))
+            times as fast as one. 0 is linear. Source: Amdahl's law, with `loss` as the serial part.
+    """
+
+    loss: float = 0.0
+
+    def speed(self, workers: int) -> float:
+        return workers / (1.0 + self.loss * (workers - 1)) if workers > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that a policy may use.
+
+    Work is counted in instance-seconds: what one worker alone does in a second.
+
+    Attributes:
+        work_s: All the work, as instance-seconds.
+        work_left_s: What is left of it.
+        allowed_s: Seconds from the beginning to the deadline.
+        time_left_s: Seconds from now to the deadline.
+        pools: All pools, on-demand ones included; at least one of them on-demand.
+        minimum: With fewer workers no step is made.
+        maximum: More workers are of no use.
+        changeover_s: Seconds without progress after a worker joined or left; measured.
+        boot_s: Seconds from a request until the instance's worker joins; billed, the others train on.
+        refusal_s: Seconds for which on-demand instances may be refused without the deadline being lost.
+        scaling: Speed against workers.
+        changing_s: Seconds until those that run make progress again, after the last change.
+    """
+
+    work_s: float
+    work_left_s: float
+    allowed_s: float
+    time_left_s: float
+    pools: tuple[Pool, ...]
+    minimum: int = 1
+    maximum: int = 1
+    changeover_s: float = 0.0
+    boot_s: float = 0.0
+    refusal_s: float = REFUSAL_S
+    scaling: Scaling = field(default_factory=Scaling)
+    changing_s: float = 0.0
+
+    @property
+    def restart_s(self) -> float:
+        """Seconds from the loss of the only worker until another makes progress."""
+        return self.changeover_s + self.boot_s
+
+    @property
+    def least_time_s(self) -> float:
+        """Seconds that the work left takes with as many workers as are allowed."""
+        return self.work_left_s / self.scaling.speed(self.maximum)
+
+    @property
+    def slack_s(self) -> float:
+        """Seconds that can still be spent without progress at full size."""
+        return self.time_left_s - self.changing_s - self.least_time_s
+
+    def present(self, market: Market) -> int:
+        return sum(pool.present for pool in self.pools if pool.market is market)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """How many instances of each pool, and why.
+
+    Attributes:
+        targets: Instances by pool; 0 for a pool that is not named.
+        reason: One clause for people.
+        ask_again_s: Seconds after which the policy must be asked even if nothing happens.
+    """
+
+    targets: Mapping[PoolKey, int]
+    reason: str
+    ask_again_s: float = float("inf")
+
+    def count(self, market: Market) -> int:
+        return sum(count for (its_market, _), count in self.targets.items() if its_market is market)
+
+
+Policy = Callable[[Situation], Decision]

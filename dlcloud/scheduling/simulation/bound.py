@@ -1,0 +1,120 @@
+"""The least that a job could have cost in a window, had the future been known: a proven lower bound.
+
+With the future known, a plan is a choice, for every run of the trace, of which pool works. For a price `w`
+of an hour of work, the cheapest plan that pays for what it runs and is paid `w` for what it does is found
+exactly, by dynamic programming over the runs of the trace. By weak duality (Lagrange), what that plan loses
+plus `w` times the work is no more than the cost of any plan that does the work in time. The largest of these
+over `w` is the bound.
+Source: Bertsimas and Tsitsiklis, "Introduction to Linear Optimization", section 11.4.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dlcloud.scheduling.policies.situation import HOUR_S
+from dlcloud.scheduling.simulation.replay import Job
+from dlcloud.scheduling.simulation.trace import Window
+
+ROUNDS = 40
+"""Halvings of the range of the price of work: more than the digits of a price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """A part of the window in which nothing changes: hours, and (count, price) of each pool."""
+
+    hours: float
+    pools: tuple[tuple[int, float], ...]
+
+
+def least_cost_usd(job: Job, window: Window) -> float:
+    """Return a lower bound of the cost of doing the job's work in time in this window, in USD."""
+    spans = _spans(job, window)
+    plan = _one_worker if job.maximum == 1 else _workers
+    work_h = job.work_s / HOUR_S
+    low, high = 0.0, 4.0 * job.on_demand_usd
+    best = 0.0
+    for _ in range(ROUNDS):
+        price = (low + high) / 2
+        paid_usd, done_h = plan(job, spans, price)
+        best = max(best, paid_usd - price * (done_h - work_h))
+        if done_h >= work_h:
+            high = price
+        else:
+            low = price
+    return best
+
+
+def _spans(job: Job, window: Window) -> list[_Span]:
+    cuts = {0.0, job.allowed_s}
+    for pool in window.pools:
+        cuts.update(at_s for at_s in (*pool.starts_s, pool.end_s) if at_s < job.allowed_s)
+    ordered = sorted(cuts)
+    places = [0] * len(window.pools)
+    spans = []
+    for begin_s, end_s in pairwise(ordered):
+        values = []
+        for which, pool in enumerate(window.pools):
+            while places[which] + 1 < len(pool.starts_s) and pool.starts_s[places[which] + 1] <= begin_s:
+                places[which] += 1
+            count = pool.counts[places[which]] if begin_s < pool.end_s else 0
+            price = pool.prices[places[which]] if pool.prices is not None else job.spot_usd
+            values.append((count, price))
+        spans.append(_Span(hours=(end_s - begin_s) / HOUR_S, pools=tuple(values)))
+    return spans
+
+
+def _one_worker(job: Job, spans: Sequence[_Span], price: float) -> tuple[float, float]:
+    """Return cost in USD and hours done of the best plan of one worker, changeovers included.
+
+    States: idle, one per pool, on-demand. A changeover bills the new instance for `changeover_s + boot_s`
+    without progress; both may fall into any span, so that it is charged as hours at the price of the span in
+    which it begins, which is what it costs at least.
+    """
+    lost_h = (job.changeover_s + job.boot_s) / HOUR_S
+    pools = len(spans[0].pools)
+    unreachable = (float("inf"), 0.0, 0.0)
+    # Of each state: value (cost less what the work is paid), cost, hours done.
+    states: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] + [unreachable] * (pools + 1)
+    for span in spans:
+        best = min(states)
+        following = [(best[0], best[1], best[2])]
+        for which in range(pools + 1):
+            count, hourly_usd = span.pools[which] if which < pools else (1, job.on_demand_usd)
+            if count < 1:
+                following.append(unreachable)
+                continue
+            stayed = states[which + 1]
+            value, cost, done = min(stayed, (best[0] + lost_h * price, best[1], best[2] - lost_h))
+            gain = span.hours * (hourly_usd - price)
+            following.append((value + gain, cost + span.hours * hourly_usd, done + span.hours))
+        states = following
+    _, cost, done = min(states)
+    return cost, done
+
+
+def _workers(job: Job, spans: Sequence[_Span], price: float) -> tuple[float, float]:
+    """Return cost and hours done of the best sizes of a group of workers, changeovers left out.
+
+    Without changeovers the spans are independent, and a plan costs no more than with them.
+    """
+    cost = done = 0.0
+    for span in spans:
+        offers = sorted((hourly_usd, count) for count, hourly_usd in span.pools if count > 0)
+        usd, speed = _best_size(job, [*offers, (job.on_demand_usd, job.maximum)], price)
+        cost += usd * span.hours
+        done += speed * span.hours
+    return cost, done
+
+
+def _best_size(job: Job, offers: Sequence[tuple[float, int]], price: float) -> tuple[float, float]:
+    best, workers, hourly_usd = (0.0, 0.0, 0.0), 0, 0.0
+    speed_of: Callable[[int], float] = job.scaling.speed
+    for usd, count in offers:
+        for _ in range(min(count, job.maximum - workers)):
+            workers, hourly_usd = workers + 1, hourly_usd + usd
+            if workers >= job.minimum:
+                speed = speed_of(workers)
+                best = min(best, (hourly_usd - price * speed, hourly_usd, speed))
+    return best[1], best[2]

@@ -1,0 +1,233 @@
+"""Read availability traces: JSON windows, Bamboo's CSV, Parcae's CSV and JSON lines.
+
+- `.json`, Can't Be Late: `{"metadata": {"gap_seconds": s}, "data": [n, …], "prices": [usd, …]}`, without
+  prices, too
+- `.csv`, Bamboo: `ms,add,node` and `ms,remove,node`
+- `.csv`, Parcae: `ms,n`
+- `.txt` or `.jsonl`, Parcae: `[ms, "add", {"nodes": […], "duration": ms}]`; `remove`, `no-op`, `migration`
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from dlcloud.model.errors import RecipeError
+from dlcloud.scheduling.simulation.trace import PoolTrace, from_changes, from_ticks
+
+MS = 1000.0
+LAST_RUN_S = 60.0
+"""So long the last line of a CSV holds, which says nothing of its end: the tick of these traces."""
+HINT = "docs/deadlines.md lists the formats"
+NO_CHANGE = frozenset({"no-op", "migration"})
+_MOST_INSTANCES = 1_000_000
+_MOST_DIGITS = 100
+_MOST_USD = 1e6
+_LEAST_S, _MOST_S = 1e-3, 1e10
+"""The gap of two ticks and the time of an event; 1e10 s are 317 years."""
+_LARGEST = 1e18
+
+
+class _FaultError(ValueError):
+    """A fault of a line; the line's number is added where it is known."""
+
+
+def read_trace(text: str, file: str, *, pool: str) -> PoolTrace:
+    """Return the trace in a file's text.
+
+    Args:
+        text: The content.
+        file: The name, whose ending chooses the format; it is in messages.
+        pool: The name of the pool.
+
+    Raises:
+        RecipeError: With the file and the line.
+    """
+    ending = file.rpartition(".")[2].lower()
+    reader = READERS.get(ending)
+    if reader is None:
+        raise RecipeError(f"{file}: not a trace: the name ends in none of {', '.join(READERS)}", HINT)
+    return reader(text, file, pool)
+
+
+def _read_json(text: str, file: str, pool: str) -> PoolTrace:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecipeError(f"{file}:{error.lineno}: not JSON: {error.msg}", HINT) from error
+    except ValueError as error:  # Python converts 4,300 digits at most
+        raise RecipeError(f"{file}:1: not a trace: a number has too many digits", HINT) from error
+    except RecursionError as error:
+        raise RecipeError(f"{file}:1: not a trace: too deeply nested", HINT) from error
+    try:
+        return _window(values, pool)
+    except _FaultError as error:
+        raise RecipeError(f"{file}:1: {error}", HINT) from error
+
+
+def _window(values: object, pool: str) -> PoolTrace:
+    if not isinstance(values, dict):
+        raise _FaultError("expected an object with metadata and data")
+    metadata = values.get("metadata")
+    tick_s: Any = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
+    if not _is_number(tick_s) or tick_s <= 0:
+        raise _FaultError("metadata.gap_seconds must be a number above 0")
+    if not _LEAST_S <= tick_s <= _MOST_S:
+        raise _FaultError(f"metadata.gap_seconds is {tick_s!r}, not within {_LEAST_S:g} and {_MOST_S:g}")
+    counts, prices = values.get("data"), values.get("prices")
+    if not isinstance(counts, list) or not counts:
+        raise _FaultError("data must be a list of at least one number")
+    for place, count in enumerate(counts):
+        if not _is_count(count):
+            raise _FaultError(f"data[{place}] is {_short(count)}, not a number of instances")
+    if prices is not None:
+        _check_prices(prices, len(counts))
+    return from_ticks(pool, float(tick_s), counts, prices)
+
+
+def _check_prices(prices: object, ticks: int) -> None:
+    if not isinstance(prices, list) or len(prices) != ticks:
+        raise _FaultError(f"prices must be a list as long as data, {ticks}")
+    for place, price in enumerate(prices):
+        if not _is_number(price) or not 0 <= price <= _MOST_USD:
+            raise _FaultError(f"prices[{place}] is {_short(price)}, not a price")
+
+
+def _read_csv(text: str, file: str, pool: str) -> PoolTrace:
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise RecipeError(f"{file}:1: the file is empty", HINT)
+    of_events = lines[0][1].count(",") == 2  # noqa: PLR2004  time, event, node
+    changes = _each_line(file, lines, _csv_events() if of_events else _csv_counts())
+    return from_changes(pool, changes, changes[-1][0] + LAST_RUN_S)
+
+
+Reader = Callable[[str], Iterable[tuple[float, int]]]
+
+
+def _csv_events() -> Reader:
+    """Return a reader of `ms,add,node` lines, which remembers the nodes that are there."""
+    nodes: set[str] = set()
+
+    def read(line: str) -> Iterator[tuple[float, int]]:
+        fields = line.split(",")
+        if len(fields) != 3:  # noqa: PLR2004
+            raise _FaultError(f"expected ms,add,node or ms,remove,node: {_short(line)}")
+        yield _milliseconds(fields[0]), _change(fields[1], [fields[2]], nodes)
+
+    return read
+
+
+def _csv_counts() -> Reader:
+    """Return a reader of `ms,n` lines."""
+    last = 0
+
+    def read(line: str) -> Iterator[tuple[float, int]]:
+        nonlocal last
+        fields = line.split(",")
+        digits = fields[-1].strip()
+        if len(fields) != 2 or not digits.isdecimal():  # noqa: PLR2004
+            raise _FaultError(f"expected ms,number or ms,add,node: {_short(line)}")
+        if len(digits) > _MOST_DIGITS or int(digits) > _MOST_INSTANCES:
+            raise _FaultError(f"{_short(digits)} instances are more than any pool has")
+        count, before = int(digits), last
+        last = count
+        yield _milliseconds(fields[0]), count - before
+
+    return read
+
+
+def _read_json_lines(text: str, file: str, pool: str) -> PoolTrace:
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise RecipeError(f"{file}:1: the file is empty", HINT)
+    nodes: set[str] = set()
+    end_s = 0.0
+
+    def read(line: str) -> Iterator[tuple[float, int]]:
+        nonlocal end_s
+        at_s, event, details = _json_event(line)
+        duration = details.get("duration", LAST_RUN_S * MS)
+        if not _is_number(duration) or not 0 <= duration <= _MOST_S * MS:
+            raise _FaultError("duration must be a number of milliseconds")
+        end_s = max(end_s, at_s + duration / MS)
+        if event not in NO_CHANGE:
+            yield at_s, _change(event, details.get("nodes"), nodes)
+
+    changes = _each_line(file, lines, read)
+    if end_s <= 0:
+        raise RecipeError(f"{file}:1: the trace lasts no time", HINT)
+    return from_changes(pool, changes, end_s)
+
+
+def _json_event(line: str) -> tuple[float, str, Mapping[str, Any]]:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _FaultError("not JSON") from error
+    is_event = isinstance(values, list) and len(values) == 3  # noqa: PLR2004  time, event, details
+    if not is_event or not isinstance(values[1], str) or not isinstance(values[2], dict):
+        raise _FaultError('expected [ms, "add" or "remove" or "no-op", {"nodes": […]}]')
+    return _milliseconds(values[0]), values[1], values[2]
+
+
+def _each_line(file: str, lines: Iterable[tuple[int, str]], read: Reader) -> list[tuple[float, int]]:
+    changes: list[tuple[float, int]] = []
+    for number, line in lines:
+        try:
+            of_line = list(read(line))
+        except _FaultError as error:
+            raise RecipeError(f"{file}:{number}: {error}", HINT) from error
+        if changes and of_line and of_line[0][0] < changes[-1][0]:
+            raise RecipeError(f"{file}:{number}: the time is before that of an earlier line", HINT)
+        changes += of_line
+    return changes
+
+
+def _change(event: str, names: object, nodes: set[str]) -> int:
+    """Return by how many an event changes the number of `nodes`, which it updates."""
+    if event not in {"add", "remove"}:
+        raise _FaultError(f"{_short(event)} is not an event; expected add or remove")
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise _FaultError("nodes must be a list of names")
+    before = len(nodes)
+    if event == "add":
+        nodes.update(names)
+    elif not nodes.issuperset(names):
+        raise _FaultError(f"{min(set(names) - nodes)[:60]} is removed but was not there")
+    else:
+        nodes.difference_update(names)
+    return len(nodes) - before
+
+
+def _milliseconds(value: object) -> float:
+    """Return seconds of a number, or of its text, in milliseconds."""
+    try:
+        milliseconds = float(value) if isinstance(value, str | int | float) else math.nan
+    except (ValueError, OverflowError):
+        milliseconds = math.nan
+    if not 0 <= milliseconds <= _MOST_S * MS:
+        raise _FaultError(f"{_short(value)} is not a time in milliseconds")
+    return milliseconds / MS
+
+
+def _short(value: object) -> str:
+    """Return a value as Python writes it, shortened for a message."""
+    return f"{value!r:.60}"
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401  a value of JSON
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -_LARGEST <= value <= _LARGEST
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_INSTANCES
+
+
+READERS: Mapping[str, Callable[[str, str, str], PoolTrace]] = {
+    "json": _read_json,
+    "csv": _read_csv,
+    "txt": _read_json_lines,
+    "jsonl": _read_json_lines,
+}

@@ -1,0 +1,193 @@
+"""The plan: pools in order, what is left out and why, and what it can cost, in numbers computed by hand."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.model.errors import BudgetError, CapacityError
+from dlcloud.model.instance import Market
+from dlcloud.model.money import rounded
+from dlcloud.planning.plan import make_plan
+from tests.fakes.samples import RECIPE, hardware, observed, price, recipe
+
+BOTH = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot-then-on-demand\n")
+SPOT = Market.SPOT
+
+
+def with_lines(lines, text=RECIPE):
+    return recipe(text + lines)
+
+
+def where(pools):
+    return [(pool.instance_type, str(pool.market), pool.zone) for pool in pools]
+
+
+def test_pools_go_market_by_market_and_within_it_type_by_type():
+    plan = make_plan(
+        recipe(BOTH),
+        observed(price(), price("c6i.xlarge"), price(market=SPOT), price("c6i.xlarge", market=SPOT)),
+    )
+    assert where(plan.pools) == [
+        ("c7i.xlarge", "spot", ""),
+        ("c6i.xlarge", "spot", ""),
+        ("c7i.xlarge", "on-demand", ""),
+        ("c6i.xlarge", "on-demand", ""),
+    ]
+    assert plan.reasons == ()
+
+
+def test_zones_of_the_recipe_make_a_pool_each_where_the_type_is_offered():
+    text = RECIPE.replace("  count: 2\n", "  zones: [us-east-1b, us-east-1c]\n")
+    offered = {"c7i.xlarge": ("us-east-1a", "us-east-1b"), "c6i.xlarge": ("us-east-1b", "us-east-1c")}
+    plan = make_plan(recipe(text), observed(offered=offered))
+    assert where(plan.pools) == [
+        ("c7i.xlarge", "on-demand", "us-east-1b"),
+        ("c6i.xlarge", "on-demand", "us-east-1b"),
+        ("c6i.xlarge", "on-demand", "us-east-1c"),
+    ]
+
+
+def test_a_type_not_offered_in_the_zones_is_left_out_with_those_that_do():
+    text = RECIPE.replace("  count: 2\n", "  zones: [us-east-1c]\n")
+    offered = {"c7i.xlarge": ("us-east-1a",), "c6i.xlarge": ("us-east-1c",)}
+    plan = make_plan(recipe(text), observed(offered=offered))
+    assert where(plan.pools) == [("c6i.xlarge", "on-demand", "us-east-1c")]
+    assert plan.reasons == ("c7i.xlarge is left out: none of us-east-1c offers it (us-east-1a do)",)
+
+
+def test_a_type_that_is_not_offered_is_left_out_of_the_plan():
+    plan = make_plan(recipe(), observed(offered={"c6i.xlarge": ("us-east-1a",)}))
+    assert where(plan.pools) == [("c6i.xlarge", "on-demand", "")]
+    assert plan.reasons == ("c7i.xlarge is left out: us-east-1 does not offer it",)
+
+
+def test_a_retired_type_is_refused_as_retired_before_launch():
+    retired = hardware("p3.2xlarge", "retired")
+    text = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[p3.2xlarge]")
+    with pytest.raises(CapacityError) as caught:
+        make_plan(recipe(text), observed(offered={}, known=[retired]))
+    assert caught.value.message == "p3.2xlarge is left out: AWS has retired it"
+    assert caught.value.hint
+
+
+def test_a_retired_type_that_is_offered_is_planned_for_a_rehearsal():
+    text = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[p3.2xlarge]").replace(
+        "name: sample", "name: sample\ncloud: local"
+    )
+    plan = make_plan(
+        recipe(text),
+        observed(
+            price("p3.2xlarge", "3.06"),
+            offered={"p3.2xlarge": ("us-east-1a",)},
+            known=[hardware("p3.2xlarge", "retired")],
+        ),
+    )
+    assert plan.rehearsal
+    assert plan.hourly_usd == Decimal("6.12")
+
+
+def test_worst_case_is_the_dearest_pool_for_the_whole_life_with_disks():
+    plan = make_plan(with_lines("budget: {max_hours: 1.5}\n"), observed())
+    # 2 x 0.1785 (the dearer of two types) = 0.357 USD/h; 90 minutes of it: 0.5355 USD.
+    # Disks: 2 x 50 GiB x 0.08 USD / 730 h x 1.5 h = 0.01643836 USD; addresses: 2 x 0.005 x 1.5 = 0.015 USD.
+    assert plan.hourly_usd == Decimal("0.357")
+    assert plan.life_minutes == 90
+    assert rounded(plan.worst_case_usd, 8) == Decimal("0.56693836")
+
+
+def test_an_unknown_price_makes_the_cost_unknown_and_is_reported():
+    plan = make_plan(recipe(), observed(price()))
+    assert [pool.price is None for pool in plan.pools] == [False, True]
+    assert plan.hourly_usd is None
+    assert plan.worst_case_usd is None
+    assert plan.reasons == ("no price is known for c6i.xlarge on-demand in us-east-1: costs stay unknown",)
+
+
+def test_a_spot_price_is_not_taken_for_an_on_demand_one():
+    plan = make_plan(recipe(), observed(price(market=SPOT), price("c6i.xlarge", market=SPOT)))
+    assert all(pool.price is None for pool in plan.pools)
+
+
+def test_dollars_shorten_the_life():
+    plan = make_plan(with_lines("budget: {max_usd: 0.1}\n"), observed())
+    # (0.357 + 2 x 50 x 0.08 / 730 + 2 x 0.005) USD/h = 0.37795890; 0.1 USD buys 15.9 minutes.
+    assert plan.life_minutes == 15
+    assert plan.worst_case_usd <= Decimal("0.1")
+    assert plan.reasons == ("instances end themselves after 15 minutes: budget.max_usd is 0.1",)
+
+
+def test_hours_shorten_the_life_where_the_dollars_would_buy_more():
+    plan = make_plan(with_lines("budget: {max_usd: 100, max_hours: 0.5}\n"), observed())
+    assert plan.life_minutes == 30
+    assert plan.reasons == ()
+
+
+@pytest.mark.parametrize("budget", ["max_usd: 0.03", "max_hours: 0.08"])
+def test_a_budget_that_buys_no_five_minutes_is_refused(budget):
+    with pytest.raises(BudgetError) as caught:
+        make_plan(with_lines(f"budget: {{{budget}}}\n"), observed())
+    assert "4 minutes of 2 instance(s); at least 15 are needed" in caught.value.message
+
+
+def test_dollars_cannot_be_held_with_an_unknown_price():
+    with pytest.raises(BudgetError, match="a price is unknown"):
+        make_plan(with_lines("budget: {max_usd: 5}\n"), observed(price()))
+
+
+def test_the_plan_says_what_was_observed():
+    plan = make_plan(recipe(RECIPE.replace("count: 2", "count: {min: 2, max: 3}")), observed())
+    assert (plan.min_count, plan.max_count) == (2, 3)
+    assert (plan.account, plan.cidrs, plan.image.image_id) == (
+        "123456789012",
+        ("203.0.113.7/32",),
+        "ami-0123",
+    )
+    assert plan.hourly_usd == Decimal("0.5355")
+    assert not plan.rehearsal
+
+
+def test_a_command_is_named_by_its_recipe():
+    text = RECIPE.replace("benchmark: quantization", "command: ./run")
+    assert (
+        make_plan(recipe(text), observed()).workload
+        == "the command of sample: 6 runs (workload.repeats), warm-up apart"
+    )
+    settings = text + "  repeats: 2\n  settings: [{name: a}, {name: b}]\n"
+    assert "4 runs, 2 of each of 2 settings" in make_plan(recipe(settings), observed()).workload
+
+
+def test_disks_are_no_smaller_than_the_snapshot_of_the_image():
+    facts = observed()
+    large = make_plan(recipe(), replace(facts, image=replace(facts.image, snapshot_gib=75)))
+    small = make_plan(recipe(), replace(facts, image=replace(facts.image, snapshot_gib=8)))
+    assert (large.disk_gib, small.disk_gib) == (75, 50)
+    assert large.worst_case_usd > small.worst_case_usd
+    reason = "disks have 75 GiB instead of 50: image ami-0123 has a root snapshot of that size"
+    assert set(large.reasons) - set(small.reasons) == {reason}
+
+
+def test_on_aws_instances_live_longer_than_boot_and_set_up_take():
+    budget = "budget: {max_hours: 0.2, idle_minutes: 6}\n"
+    with pytest.raises(BudgetError, match=r"12 minutes of 2 instance\(s\); at least 15 are needed"):
+        make_plan(with_lines("budget: {max_hours: 0.2}\n"), observed())
+    with pytest.raises(BudgetError, match=r"budget\.idle_minutes is 14; at least 15 are needed") as caught:
+        make_plan(with_lines("budget: {idle_minutes: 14}\n"), observed())
+    assert caught.value.hint == "set budget.idle_minutes to 15 or more"
+    make_plan(with_lines("budget: {max_hours: 0.25, idle_minutes: 15}\n"), observed())
+    local = make_plan(with_lines(f"cloud: local\n{budget}"), observed())
+    assert (local.life_minutes, local.idle_minutes) == (12, 6)
+
+
+def test_a_deadline_states_what_all_on_demand_would_cost():
+    text = RECIPE.replace(
+        "count: 2", "count: {min: 1, max: 4}\n  market: spot-then-on-demand\n  on_demand_base: 1"
+    )
+    text = text.replace("benchmark: quantization", "command: ./train\n  elastic: {}")
+    text += "deadline:\n  finish: 52h\n  work: {steps: 1000, per_hour: 100}\n"
+    reasons = "\n".join(make_plan(recipe(text), observed()).reasons)
+    assert "deadline 52h: 1000 steps on up to 4 instances" in reasons
+    # 10 h of one instance at 0.17 USD, with its disk and address.
+    assert "all on-demand from the start would cost about 1.80 USD and take 2.5 h" in reasons
+    unknown = make_plan(recipe(text.replace(", per_hour: 100", "")), observed()).reasons
+    assert "once the speed is measured" in unknown[-1]

@@ -1,0 +1,87 @@
+"""Options of `up` that change a recipe: the change is checked like a recipe, faults name the option."""
+
+import pytest
+
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.overrides import Overrides
+from dlcloud.recipe.recipe import read_recipe
+
+TEXT = """\
+name: own
+region: us-east-1
+instances:
+  types: [c7i.xlarge, c6i.xlarge]
+  count: {min: 1, max: 4}
+  market: spot
+  on_demand_base: 2
+workload:
+  command: 'echo "ü 😀" # no comment'
+  environment: {A: '1', B: 'yes'}
+  settings: [{name: one}, {name: two}, {name: three}]
+"""
+
+
+@pytest.fixture
+def recipe():
+    return read_recipe(TEXT, "r.yaml")
+
+
+def test_every_option_changes_its_key_and_the_hash_follows(recipe):
+    overrides = Overrides(
+        types=("g6.xlarge",),
+        region="eu-west-1",
+        market="spot-then-on-demand",
+        count="3",
+        settings=("three", "one"),
+        environment={"B": "2", "C": "a b"},
+        secrets={"TOKEN": "env:MINE"},
+    )
+    changed, text = overrides.apply(recipe)
+    assert read_recipe(text, "again") == changed
+    assert changed.hash != recipe.hash
+    assert (changed.instances.types, changed.region, changed.instances.count) == (
+        ["g6.xlarge"],
+        "eu-west-1",
+        3,
+    )
+    assert changed.instances.market == "spot-then-on-demand"
+    assert [setting.name for setting in changed.workload.settings] == ["one", "three"]
+    assert changed.workload.environment == {"A": "1", "B": "2", "C": "a b"}
+    assert changed.workload.secrets == {"TOKEN": "env:MINE"}
+    assert changed.workload.command == recipe.workload.command
+    assert str(overrides).startswith(
+        "--type g6.xlarge --region eu-west-1 --market spot-then-on-demand --count 3"
+    )
+
+
+def test_no_option_changes_nothing(recipe):
+    assert not str(Overrides())
+    changed, _ = Overrides().apply(recipe)
+    assert changed == recipe
+
+
+@pytest.mark.parametrize(("count", "base"), [("1", 1), ("1-8", 2), ("2", 2)])
+def test_fewer_instances_have_a_smaller_base(recipe, count, base):
+    changed, _ = Overrides(count=count).apply(recipe)
+    assert changed.instances.on_demand_base == base
+    assert Overrides(market="on-demand").apply(recipe)[0].instances.on_demand_base == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"types": ("big",)}, "--type: string should match"),
+        ({"region": "Mars"}, "--region: string should match"),
+        ({"count": "none"}, "--count: "),
+        ({"count": "4-2"}, "--count: min (4) is more than max (2)"),
+        ({"settings": ("four",)}, "--setting four: there is no such setting"),
+        ({"environment": {"DLCLOUD_HOME": "x"}}, "--env DLCLOUD_HOME=x: DLCLOUD_HOME: names that begin"),
+        ({"secrets": {"TOKEN": "hf_0123"}}, "--secret TOKEN: this is no source of a secret"),
+        ({"secrets": {"A": "env:A"}}, "--secret A=env:A: A is named in both environment and secrets"),
+    ],
+)
+def test_a_fault_names_its_option(recipe, changes, message):
+    with pytest.raises(RecipeError) as refused:
+        Overrides(**changes).apply(recipe)
+    assert message in refused.value.message
+    assert "hf_0123" not in refused.value.message

@@ -1,0 +1,141 @@
+"""What a recipe that is right means, and the schema that editors hold it against."""
+
+import json
+from decimal import Decimal
+
+import jsonschema
+import pytest
+import yaml
+
+from dlcloud.model.instance import Market
+from dlcloud.recipe.recipe import read_recipe, recipe_schema
+from dlcloud.resources.texts import recipe_names, recipe_text, template
+
+FULL = """\
+name: full
+region: eu-west-1
+instances:
+  types: [c7i.xlarge, g5.xlarge]
+  count: {min: 1, max: 4}
+  market: spot-then-on-demand
+  zones: [eu-west-1a]
+  image: /aws/service/some/ami-id
+  user: ec2-user
+  disk_gib: 100
+setup:
+  commands: |
+    echo hello
+  requirements: [torch==2.4.1, "numpy[x]==1.26"]
+workload:
+  command: python3 train.py
+  files: .
+  throughput: 'images/s: ([0-9.]+)'
+  settings:
+    - name: no
+    - name: 3.10
+      environment: {OMP_NUM_THREADS: 010, PYTHON: 3.10, DEBUG: no, EMPTY: ""}
+      arguments: [0x10, yes, 1e3, 2026-09-01]
+budget: {max_usd: 2.50, max_hours: 1.5}
+keep: {instances: no, files: ["*.pt"]}
+"""
+
+
+def read(text):
+    return read_recipe(text, "r.yaml")
+
+
+def test_scalars_stay_what_was_written():
+    first, second = read(FULL).workload.settings
+    assert first.name == "no"
+    assert second.name == "3.10"
+    assert second.environment == {"OMP_NUM_THREADS": "010", "PYTHON": "3.10", "DEBUG": "no", "EMPTY": ""}
+    assert second.arguments == ["0x10", "yes", "1e3", "2026-09-01"]
+
+
+def test_declared_types_convert_them():
+    recipe = read(FULL)
+    assert recipe.budget.max_usd == Decimal("2.50")
+    assert recipe.budget.max_hours == 1.5
+    assert recipe.keep.instances is False
+    assert (recipe.instances.minimum, recipe.instances.maximum) == (1, 4)
+    assert recipe.instances.disk_gib == 100
+    assert recipe.setup.commands == "echo hello\n"
+
+
+@pytest.mark.parametrize(
+    "written", ["[torch==2.4.1]", "torch==2.4.1", "|\n    # of the network\n    torch==2.4.1  # CPU\n"]
+)
+def test_requirements_are_a_list_or_one_a_line(written):
+    text = FULL.replace('[torch==2.4.1, "numpy[x]==1.26"]', written)
+    assert read(text).setup.requirements == ["torch==2.4.1"]
+    jsonschema.validate(
+        yaml.safe_load(text)["setup"], {"$defs": recipe_schema()["$defs"], "$ref": "#/$defs/Setup"}
+    )
+
+
+def test_one_number_is_both_bounds():
+    recipe = read(FULL.replace("{min: 1, max: 4}", "3"))
+    assert (recipe.instances.minimum, recipe.instances.maximum) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("market", "markets"),
+    [
+        ("spot", (Market.SPOT,)),
+        ("on-demand", (Market.ON_DEMAND,)),
+        ("spot-then-on-demand", (Market.SPOT, Market.ON_DEMAND)),
+    ],
+)
+def test_markets_come_in_the_order_in_which_they_are_tried(market, markets):
+    assert read(FULL.replace("spot-then-on-demand", market)).instances.markets == markets
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("{min: 1, max: 4}", "\n    max: 4\n    min: 1"),
+        ("name: full", '# a comment\n"name": "full"'),
+        ("max_usd: 2.50", "max_usd: 2.5"),
+        ("max_hours: 1.5", "max_hours: 1.50"),
+        ('DEBUG: no, EMPTY: ""', "EMPTY: '', DEBUG: no"),
+        ("keep: {instances: no", "keep: {instances: false"),
+        ("region: eu-west-1\n", "cloud: aws\nregion: eu-west-1\n"),
+    ],
+)
+def test_the_hash_is_of_what_is_said_and_not_of_its_spelling(old, new):
+    assert old in FULL
+    assert read(FULL.replace(old, new)).hash == read(FULL).hash
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("max_usd: 2.50", "max_usd: 2.51"),
+        ("PYTHON: 3.10", "PYTHON: 3.1"),
+        ("[c7i.xlarge, g5.xlarge]", "[g5.xlarge, c7i.xlarge]"),
+        ("name: full", "name: fuller"),
+        ("echo hello", "echo  hello"),
+    ],
+)
+def test_another_meaning_has_another_hash(old, new):
+    assert read(FULL.replace(old, new)).hash != read(FULL).hash
+
+
+def bundled():
+    return [(name, recipe_text(name)[0]) for name in recipe_names()] + [("template", template("recipe.yaml"))]
+
+
+@pytest.mark.parametrize(("name", "text"), bundled())
+def test_every_bundled_recipe_is_read_and_fits_the_schema(name, text):
+    assert read_recipe(text, name).name
+    jsonschema.validate(yaml.safe_load(text), recipe_schema())
+
+
+def test_the_schema_is_a_schema_and_refuses_what_the_reader_refuses():
+    schema = recipe_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert json.loads(json.dumps(schema)) == schema
+    good = yaml.safe_load(recipe_text("quickstart")[0])
+    for key, value in (("cloud", "azure"), ("surprise", 1), ("instances", {"types": []})):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**good, key: value}, schema)

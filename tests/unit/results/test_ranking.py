@@ -1,0 +1,147 @@
+"""Order, groups and winners: a winner only where no interval overlaps."""
+
+import itertools
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcloud.model.hardware import Hardware
+from dlcloud.model.instance import Market
+from dlcloud.model.money import MarketPrices
+from dlcloud.results.ranking import By, Group, best_of, group_rows, natural_group, rank
+from dlcloud.results.result import Comparison, Metric, Result
+from dlcloud.results.result_row import ResultRow
+from tests.fakes.samples import THEN, price, run
+
+
+def line(low, value, high, setting="fp32", *, usd="1", kind="c5.large", spot=None, latency=None, **other):
+    case = other.pop("case", "vgg16")
+    stable = other.pop("stable", True)
+    metrics = {"throughput": Metric(value=value, low=low, high=high, unit="images/s", samples=9)}
+    if latency:
+        metrics["latency_p50"] = Metric(value=latency, low=latency, high=latency + 1, unit="ms", samples=9)
+    quote = MarketPrices(
+        on_demand=price(kind, usd) if usd else None,
+        spot=price(kind, spot, Market.SPOT) if spot else None,
+    )
+    of = run(other.pop("run_id", f"{kind}-{setting}"), instance_type=kind, **other)
+    result = Result(case=case, setting=setting, baseline=False, metrics=metrics, stable=stable)
+    return ResultRow(run=of, hardware=Hardware(), result=result, comparison=None, prices=quote)
+
+
+def settings(lines):
+    return [row.result.setting for row in lines]
+
+
+SLOW_CHEAP = line(9, 10, 11, "a", usd="1", spot="0.9", latency=5)
+FAST_DEAR = line(19, 20, 21, "b", usd="4", spot="0.8", kind="g4dn.xlarge", latency=9)
+UNPRICED = line(29, 30, 31, "c", usd=None, kind="p3.2xlarge")
+
+
+@pytest.mark.parametrize(
+    ("by", "market", "order"),
+    [
+        (By.COST, Market.ON_DEMAND, "abc"),
+        (By.COST, Market.SPOT, "bac"),
+        (By.THROUGHPUT, Market.ON_DEMAND, "cba"),
+        (By.LATENCY, Market.ON_DEMAND, "abc"),
+    ],
+)
+def test_the_best_comes_first_and_what_has_no_figure_last(by, market, order):
+    for lines in itertools.permutations((SLOW_CHEAP, FAST_DEAR, UNPRICED)):
+        assert "".join(settings(rank(lines, by, market))) == order
+
+
+def test_a_winner_is_named_where_no_interval_overlaps():
+    (best,) = best_of([FAST_DEAR, SLOW_CHEAP], By.COST, Market.ON_DEMAND)
+    assert best.row is SLOW_CHEAP
+    (best,) = best_of([FAST_DEAR, SLOW_CHEAP], By.THROUGHPUT, Market.ON_DEMAND)
+    assert best.row is FAST_DEAR
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (line(10.9, 12, 13, "b"), "the intervals of b and a overlap"),
+        (line(11, 12, 13, "b"), "the intervals of b and a overlap"),
+        (line(None, 12, None, "b"), "b has no interval"),
+        (line(5, 5, 5, "b"), "b has no interval"),
+    ],
+)
+def test_no_winner_is_named_where_that_cannot_be_decided(other, reason):
+    (best,) = best_of([line(9, 10, 11, "a"), other], By.COST, Market.ON_DEMAND)
+    assert (best.row, best.reason) == (None, reason)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        ("no difference seen", "no difference seen between b and a"),
+        ("undecided", "undecided between b and a"),
+        ("", "undecided between b and a"),
+    ],
+)
+def test_no_winner_is_named_where_the_paired_comparison_sees_none(verdict, reason):
+    baseline, candidate = line(9, 10, 11, "a", run_id="one"), line(12, 13, 14, "b", run_id="one")
+    values = {"case": "vgg16", "baseline": "a", "candidate": "b", "metric": "throughput"}
+    compared = Comparison(**values, ratio=1.15, low=0.81, high=1.22, verdict=verdict)
+    for column in ("comparison", "overall"):
+        lines = [baseline, replace(candidate, **{column: compared})]
+        (best,) = best_of(lines, By.COST, Market.ON_DEMAND)
+        assert (best.row, best.reason) == (None, reason)
+    faster = replace(candidate, comparison=replace(compared, verdict="faster"))
+    (best,) = best_of([baseline, faster], By.COST, Market.ON_DEMAND)
+    assert best.row is faster
+    (best,) = best_of([replace(baseline, run=run("other")), lines[1]], By.COST, Market.ON_DEMAND)
+    assert best.row is lines[1]
+
+
+def test_types_that_were_only_rehearsed_do_not_compete():
+    rehearsed = [line(9, 10, 11, cloud="local"), line(1, 2, 3, kind="c7i.large", cloud="local")]
+    (best,) = best_of(rehearsed, By.COST, Market.ON_DEMAND)
+    assert best.row is None
+    assert "rehearsed" in best.reason
+    (best,) = best_of([*rehearsed[:1], line(1, 2, 3, "b", cloud="local")], By.THROUGHPUT, Market.ON_DEMAND)
+    assert best.row is rehearsed[0]
+
+
+def test_what_is_rehearsed_never_competes_with_what_is_real():
+    assert best_of([line(9, 10, 11), line(1, 2, 3, cloud="local")], By.COST, Market.ON_DEMAND) == []
+
+
+def test_of_several_runs_of_a_setting_the_newest_competes():
+    old = line(1, 100, 200, "a")
+    new = line(9, 10, 11, "a", started_at=THEN + timedelta(days=1))
+    (best,) = best_of([new, old, line(1, 2, 3, "b")], By.COST, Market.ON_DEMAND)
+    assert best.row is new
+
+
+def test_a_single_line_needs_no_winner():
+    assert best_of([SLOW_CHEAP], By.COST, Market.ON_DEMAND) == []
+
+
+def test_lines_are_grouped_by_what_they_share_and_rehearsals_apart():
+    lines = [line(1, 2, 3, "a"), line(1, 2, 3, "b", case="resnet"), line(1, 2, 3, "c", cloud="local")]
+    assert [settings(row) for row in group_rows(lines, Group.CASE)] == [["a"], ["b"], ["c"]]
+    assert [settings(row) for row in group_rows(lines, Group.BENCHMARK)] == [["a", "b"], ["c"]]
+    assert [settings(row) for row in group_rows(lines, Group.RUN)] == [["a"], ["b"], ["c"]]
+
+
+def test_types_stand_side_by_side_where_there_are_several():
+    assert natural_group([SLOW_CHEAP, FAST_DEAR]) is Group.CASE
+    assert natural_group([SLOW_CHEAP]) is Group.BENCHMARK
+
+
+figures = st.tuples(st.floats(1, 100), st.floats(1, 100), st.floats(1, 100)).map(sorted)
+
+
+@given(st.lists(figures, min_size=2, max_size=6), st.sampled_from([By.COST, By.THROUGHPUT]))
+def test_a_named_winner_beats_every_other_at_either_end_of_its_interval(drawn, by):
+    lines = [line(*bounds, str(number)) for number, bounds in enumerate(drawn)]
+    (best,) = best_of(lines, by, Market.ON_DEMAND)
+    if best.row is not None:
+        worst = best.row.throughput.low
+        assert all(worst > row.throughput.high for row in lines if row is not best.row)

@@ -1,0 +1,100 @@
+"""What runs cost: phases that add up to the bill of their instance, to the second."""
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcloud.model.cluster import Member
+from dlcloud.model.instance import Market
+from dlcloud.model.money import billed_seconds, cost_of_seconds, member_usd
+from dlcloud.results.cost import BillingPeriod, cost_of_run
+from tests.fakes.samples import THEN, instance, run
+
+
+def at(seconds):
+    return THEN + timedelta(seconds=seconds)
+
+
+def period(ended=None, disk_gib=50):
+    ended_at = None if ended is None else at(ended)
+    return BillingPeriod(instance_id="i-0001", launched_at=THEN, ended_at=ended_at, disk_gib=disk_gib)
+
+
+def one(name, setup, started, ended):
+    return run(
+        name,
+        setup_at=None if setup is None else at(setup),
+        started_at=at(started),
+        ended_at=None if ended is None else at(ended),
+    )
+
+
+def test_boot_set_up_run_and_rest_are_distinguished():
+    mine = one("a", 20, 50, 170)
+    bill = cost_of_run(mine, [mine], period(ended=180.2), at(999))
+    assert (bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) == (20, 30, 120, 11)
+    assert bill.seconds == 181
+    assert bill.final
+    # 181 s of 0.1785 USD/h, of 50 GiB of gp3 at 0.08 USD a month of 730 h and an address at 0.005 USD/h.
+    assert bill.instance_usd == Decimal("0.1785") * 181 / 3600
+    hourly = Decimal("0.1785") + Decimal(4) / 730 + Decimal("0.005")
+    assert round(bill.usd, 6) == round(hourly * 181 / 3600, 6)
+
+
+@pytest.mark.parametrize(("ended", "is_free"), [(3599, True), (3600, False), (None, False)])
+def test_an_instance_that_ec2_takes_back_in_its_first_hour_is_free(ended, is_free):
+    mine = one("a", 20, 50, 170)
+    bill = cost_of_run(mine, [mine], replace(period(ended), interrupted=True), at(999))
+    assert (bill.instance_usd == 0) is is_free
+    assert bill.volume_usd > 0
+    assert bill.usd > 0
+    spot = instance(launched_at=THEN, market=Market.SPOT)
+    member = Member(instance=spot, hourly_usd=None, ended_at=ended and at(ended), interrupted=True)
+    assert (member_usd(member, 50, at(999)) is not None) is is_free, "whatever its price was"
+
+
+def test_less_than_a_minute_is_billed_as_a_minute():
+    mine = one("a", 5, 10, 20)
+    bill = cost_of_run(mine, [mine], period(ended=22), at(22))
+    assert (bill.seconds, bill.rest_s) == (60, 40)
+
+
+def test_an_instance_that_is_up_has_cost_what_it_has_until_now():
+    mine = one("a", 20, 50, None)
+    bill = cost_of_run(mine, [mine], period(), at(100))
+    assert (bill.run_s, bill.rest_s, bill.final) == (50, 0, False)
+
+
+def test_a_run_of_an_older_dlcloud_has_its_set_up_in_its_boot():
+    mine = one("a", None, 50, 60)
+    bill = cost_of_run(mine, [mine], period(ended=70), at(70))
+    assert (bill.boot_s, bill.setup_s) == (50, None)
+
+
+def test_an_unknown_price_gives_no_amount():
+    mine = run(hourly_usd=None, started_at=at(1))
+    assert cost_of_run(mine, [mine], period(), at(100)).usd is None
+
+
+@given(
+    steps=st.lists(st.tuples(*[st.floats(0, 500)] * 3), min_size=1, max_size=5),
+    tail=st.floats(0, 100),
+    up=st.booleans(),
+)
+def test_the_bills_of_all_runs_of_an_instance_are_the_bill_of_the_instance(steps, tail, up):
+    time, runs = 0.0, []
+    for number, (idle, setup, length) in enumerate(steps):
+        runs.append(one(str(number), time + idle, time + idle + setup, time + idle + setup + length))
+        time += idle + setup + length
+    there = period(ended=None if up else time + tail)
+    now = at(time + tail)
+    bills = [cost_of_run(one_run, runs, there, now) for one_run in runs]
+    seconds = billed_seconds(THEN, at(time + tail))
+    assert sum(bill.seconds for bill in bills) == seconds
+    whole = cost_of_seconds(Decimal("0.1785"), 50, seconds, region="us-east-1")
+    assert abs(sum(bill.usd for bill in bills) - whole) < Decimal("1e-20")
+    assert min(min(bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) for bill in bills) >= 0

@@ -1,0 +1,76 @@
+import json
+
+import pytest
+
+from dlcloud.recipe.recipe import read_recipe
+from dlcloud.results.selftest import Observations, Verdict, judge, read_probe, recipe_text
+
+
+def verdicts(seen):
+    return {finding.number: finding.verdict for finding in judge(seen)}
+
+
+def probe(**changes):
+    return {
+        "python": "3.12.3",
+        "machine": "x86_64",
+        "watchdogs": 1,
+        "root_gib": 7.6,
+        "nologin": False,
+    } | changes
+
+
+@pytest.mark.parametrize("cloud", ["aws", "local"])
+@pytest.mark.parametrize("market", ["on-demand", "spot"])
+def test_its_recipe_is_valid_and_cheap(cloud, market):
+    text = recipe_text(cloud=cloud, region="eu-west-1", instance_type="t4g.micro", market=market)
+    recipe = read_recipe(text, "selftest")
+    assert (recipe.cloud, recipe.region, recipe.instances.market) == (cloud, "eu-west-1", market)
+    assert recipe.budget.max_hours == 0.25
+    assert ("apt-get install" in recipe.setup.commands) == (cloud == "aws")
+
+
+def test_nothing_is_claimed_where_nothing_was_seen():
+    assert set(verdicts(Observations()).values()) == {Verdict.NOT_SEEN}
+
+
+def test_each_market_and_each_instance_count():
+    member = {"instance_id": "i-1", "market": "spot", "host": "192.0.2.1"}
+    seen = Observations(members=[member], probes=[probe()], left=[])
+    held = {number for number, verdict in verdicts(seen).items() if verdict is Verdict.HELD}
+    assert held == {"a1", "a2", "a6", "6", "7", "13", "17"}
+
+
+def test_what_is_wrong_has_failed():
+    seen = Observations(
+        members=[{"instance_id": "i-1", "market": "spot", "host": ""}],
+        probes=[probe(), probe(watchdogs=2, nologin=True)],
+        left=[{"id": "sg-1"}],
+        checks={"default network": ("REFUSED", "no default subnet")},
+        errors=["dlcloud up: refused"],
+    )
+    failed = {number for number, verdict in verdicts(seen).items() if verdict is Verdict.FAILED}
+    assert failed == {"a5", "a6", "1", "6", "7", "14", "17"}
+
+
+def test_an_answer_to_the_probe_is_read_without_what_it_adds():
+    assert read_probe(json.dumps(probe(more="x"))) == probe()
+    assert read_probe(json.dumps(probe(python="3.12\x1b[2J")))["python"] == "3.12\ufffd[2J"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        "Traceback",
+        json.dumps(probe(watchdogs="1")),
+        json.dumps(probe(root_gib=float("nan"))),
+        json.dumps(probe(python=None)),
+    ],
+)
+def test_any_other_answer_to_the_probe_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        read_probe(text)

@@ -1,0 +1,93 @@
+"""The Pareto front, and timelines out of trainers' records."""
+
+import random
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlcloud.model.instance import Market
+from dlcloud.results.ranking import pareto_front
+from dlcloud.results.timeline import build_timelines
+from tests.fakes.samples import THEN
+from tests.unit.results.test_ranking import line
+
+figures = st.tuples(st.floats(1, 100), st.floats(0.1, 10))
+
+
+@given(st.lists(figures, min_size=1, max_size=12))
+def test_nothing_on_the_front_is_beaten_and_all_else_is(drawn):
+    lines = [
+        line(speed, speed, speed, str(number), usd=repr(usd)) for number, (speed, usd) in enumerate(drawn)
+    ]
+    front = {row.result.setting for row in pareto_front(lines, Market.ON_DEMAND)}
+    points = {
+        row.result.setting: (row.throughput.value, float(row.usd_per_million(Market.ON_DEMAND)))
+        for row in lines
+    }
+    for name, (speed, usd) in points.items():
+        beaten = any(
+            other != (speed, usd) and other[0] >= speed and other[1] <= usd for other in points.values()
+        )
+        assert (name in front) != beaten
+
+
+def test_several_rehearsed_types_have_no_front():
+    rehearsed = [line(1, 2, 3, cloud="local"), line(4, 5, 6, kind="c7i.large", cloud="local")]
+    assert pareto_front(rehearsed, Market.ON_DEMAND) == []
+    assert len(pareto_front(rehearsed[:1], Market.ON_DEMAND)) == 1
+
+
+def record(kind, at, worker="w0", **values):
+    time = (THEN + timedelta(seconds=at)).isoformat()
+    return {"record": kind, "time": time, "run": "digits", "worker": worker, **values}
+
+
+def step(number, at, world_size=1, worker="w0", **other):
+    values = {"step": number, "world_size": world_size, "samples": 64, "loss": 2.0, "seconds": 0.5, **other}
+    return record("step", at, worker, **values)
+
+
+RECORDS = [
+    record("event", 0, event="worker_started", cause="asked for"),
+    step(1, 1),
+    step(2, 2, 2),
+    step(2, 2.1, 2, "w1"),
+    record("event", 2.5, "w1", event="drain", cause="notice"),
+    step(3, 3, seconds=0, loss=None),
+]
+
+
+def test_a_timeline_has_each_step_once_and_its_events_with_their_causes():
+    (timeline,) = build_timelines(random.Random(1).sample(RECORDS, len(RECORDS)))
+    assert [(step.step, step.at_s, step.world_size) for step in timeline.steps] == [
+        (1, 1, 1),
+        (2, 2, 2),
+        (3, 3, 1),
+    ]
+    assert [step.throughput for step in timeline.steps] == [128, 128, None]
+    assert [(event.at_s, event.event, event.cause, event.worker) for event in timeline.events] == [
+        (0, "worker started", "asked for", "w0"),
+        (2.5, "drain", "notice", "w1"),
+    ]
+    assert (timeline.run, timeline.began_at) == ("digits", THEN)
+
+
+def test_records_that_cannot_be_read_are_left_out():
+    broken = [step("x", 1), step(2, 1, None), {"record": "step"}, record("step", 1), {"record": "end"}, {}]
+    assert build_timelines(broken) == []
+    assert len(build_timelines([*broken, step(1, 1)])[0].steps) == 1
+    assert build_timelines([record("event", 1, event="drain", cause="x")]) == []
+
+
+def test_of_a_step_that_was_committed_twice_the_later_commit_counts():
+    """A coordinator committed step 3 alone and was lost; the others took it again."""
+    records = [
+        step(2, 1, 3, lineage=5),
+        step(3, 2, 3, lineage=6, loss=1.0),
+        step(3, 9, 2, "w1", lineage=7, loss=3.0),
+        step(3, 9.1, 2, "w2", lineage=7, loss=3.0),
+    ]
+    (timeline,) = build_timelines(records)
+    assert [(step.step, step.loss, step.at_s) for step in timeline.steps] == [(2, 2.0, 0), (3, 3.0, 8)]
+    assert timeline.replaced == 1

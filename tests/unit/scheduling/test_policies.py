@@ -1,0 +1,82 @@
+from dataclasses import replace
+
+from dlcloud.model.instance import Market
+from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.situation import HOUR_S, Pool, Situation
+
+SPOT = Pool(market=Market.SPOT, name="a", hourly_usd=0.97, obtainable=0)
+DEMAND = Pool(market=Market.ON_DEMAND, name="a", hourly_usd=3.06, obtainable=16)
+
+
+def situation(*, slack_h=4.0, spot=SPOT, demand=DEMAND, more=(), **changes):
+    known = {"work_left_s": 40 * HOUR_S, "changeover_s": 60.0, "maximum": 1} | changes
+    time_left_s = known["work_left_s"] / known["maximum"] + slack_h * HOUR_S
+    return Situation(
+        work_s=48 * HOUR_S * known["maximum"],
+        allowed_s=52 * HOUR_S,
+        time_left_s=time_left_s,
+        pools=(spot, demand, *more),
+        **known,
+    )
+
+
+def counts(name, now):
+    decision = POLICIES[name](now)
+    assert decision.reason
+    return decision.count(Market.SPOT), decision.count(Market.ON_DEMAND)
+
+
+def test_on_demand_always_runs_the_full_number():
+    assert counts("on-demand", situation(maximum=3)) == (0, 3)
+
+
+def test_spot_policies_wait_while_there_is_time_and_no_spot():
+    for name in ("greedy", "gang", "uniform-progress", "elastic"):
+        assert counts(name, situation(slack_h=12)) == (0, 0), name
+
+
+def test_spot_policies_take_spot_where_there_is_some():
+    for name in ("greedy", "gang", "uniform-progress", "elastic"):
+        assert counts(name, situation(spot=replace(SPOT, obtainable=1))) == (1, 0), name
+
+
+def test_every_policy_ends_on_demand_when_time_runs_out():
+    for name in POLICIES:
+        assert counts(name, situation(slack_h=0.01)) == (0, 1), name
+
+
+def test_a_gang_waits_for_all_but_others_take_any_size():
+    now = situation(slack_h=12, spot=replace(SPOT, obtainable=3), maximum=4)
+    assert counts("gang", now) == (0, 0)
+    assert counts("elastic", now) == (3, 0)
+
+
+def test_uniform_progress_stays_on_demand_until_two_changeovers_ahead():
+    spot, demand = replace(SPOT, obtainable=1), replace(DEMAND, running=1)
+    line = 40 * HOUR_S  # of 52 h, 8/48 have passed where 40 of 48 h of work are left on the line
+    published = situation(spot=spot, demand=demand, refusal_s=0.0)
+    behind = replace(published, time_left_s=52 / 48 * line - 60)
+    ahead = replace(behind, time_left_s=52 / 48 * line + 180)
+    assert counts("uniform-progress", behind) == (0, 1)
+    assert counts("uniform-progress", ahead) == (1, 0)
+
+
+def test_capacity_that_is_paid_for_comes_first():
+    reserved = replace(DEMAND, name="cr-1", hourly_usd=0.0, obtainable=2)
+    now = situation(spot=replace(SPOT, obtainable=8), more=(reserved,), slack_h=12, maximum=3)
+    assert POLICIES["elastic"](now).targets == {(Market.ON_DEMAND, "cr-1"): 2, (Market.SPOT, "a"): 1}
+
+
+def test_the_cheapest_pool_with_instances_is_taken_first():
+    cheap = replace(SPOT, name="b", hourly_usd=0.5, obtainable=1)
+    now = situation(spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3)
+    assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b"): 1, (Market.SPOT, "a"): 2}
+
+
+def test_elastic_fills_with_on_demand_only_what_spot_lacks():
+    now = situation(slack_h=0.5, spot=replace(SPOT, obtainable=3, running=3), maximum=4)
+    assert counts("elastic", now) == (3, 1)
+
+
+def test_elastic_keeps_time_for_a_refusal_of_on_demand():
+    assert counts("elastic", situation(slack_h=0.9)) == (0, 1)

@@ -1,0 +1,238 @@
+import random
+from statistics import fmean
+
+import pytest
+
+from dlcloud.model.errors import RecipeError
+from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.situation import HOUR_S, Scaling
+from dlcloud.scheduling.simulation.bound import least_cost_usd
+from dlcloud.scheduling.simulation.formats import read_trace
+from dlcloud.scheduling.simulation.generate import adversarial_windows, generate_window
+from dlcloud.scheduling.simulation.replay import Job, replay
+from dlcloud.scheduling.simulation.summary import BOUND, bound_row, policy_row
+from dlcloud.scheduling.simulation.trace import PoolTrace, Window, from_ticks
+
+
+def job(**changes):
+    known = {
+        "work_s": 6 * HOUR_S,
+        "allowed_s": 9 * HOUR_S,
+        "on_demand_usd": 3.0,
+        "spot_usd": 1.0,
+        "changeover_s": 60.0,
+    }
+    return Job(**known | changes)
+
+
+def window(*counts, tick_s=HOUR_S):
+    return Window(name="w", pools=(from_ticks("a", tick_s, counts),))
+
+
+def run(policy, job, window):
+    return replay(job, window, POLICIES[policy])
+
+
+def test_on_demand_costs_the_work_and_one_changeover():
+    outcome = run("on-demand", job(), window(*[1] * 12))
+    assert outcome.usd == pytest.approx((6 + 1 / 60) * 3)
+    assert outcome.finished_s == pytest.approx(6 * HOUR_S + 60)
+    assert not outcome.late_s
+
+
+def test_spot_that_is_always_there_is_all_that_is_used():
+    outcome = run("elastic", job(), window(*[1] * 12))
+    assert outcome.usd == pytest.approx((6 + 1 / 60) * 1)
+    assert outcome.on_demand_s == 0
+
+
+def test_every_change_costs_a_changeover_and_a_loss_is_counted():
+    outcome = run("greedy", job(work_s=2 * HOUR_S, changeover_s=360), window(1, 0, 1, 1, 1))
+    assert outcome.interruptions == 1
+    assert outcome.finished_s == pytest.approx((3 + 0.1 + 0.1) * HOUR_S)
+
+
+def test_prices_of_a_trace_are_what_is_billed():
+    priced = Window(name="w", pools=(from_ticks("a", HOUR_S, [1, 1, 1], [1.0, 2.0, 0.5]),))
+    outcome = run("greedy", job(work_s=3 * HOUR_S, changeover_s=0), priced)
+    assert outcome.usd == pytest.approx(3.5)
+
+
+def test_several_workers_go_on_when_one_is_lost():
+    outcome = run("elastic", job(work_s=8 * HOUR_S, maximum=4, changeover_s=0), window(4, 2, 1, 1))
+    assert outcome.finished_s == pytest.approx(4 * HOUR_S)
+    assert outcome.interruptions == 3
+
+
+def test_workers_scale_by_the_stated_loss():
+    scaling = Scaling(loss=1.0)
+    outcome = run("on-demand", job(maximum=4, changeover_s=0, scaling=scaling), window(0))
+    assert outcome.finished_s == pytest.approx(6 / scaling.speed(4) * HOUR_S)
+    assert scaling.speed(4) == 1.0
+
+
+def test_workers_outside_the_largest_zone_pay_for_traffic():
+    zones = Window(name="w", pools=(from_ticks("a", HOUR_S, [3] * 9), from_ticks("b", HOUR_S, [1] * 9)))
+    settings = {"work_s": 8 * HOUR_S, "maximum": 4, "changeover_s": 0}
+    assert run("elastic", job(**settings, traffic_usd=0.5), zones).usd == pytest.approx(8 + 2 * 0.5)
+
+
+def test_a_booting_instance_is_billed_and_its_predecessor_stays():
+    booting = job(changeover_s=0, boot_s=600, refusal_s=0, work_s=3 * HOUR_S, allowed_s=3.5 * HOUR_S)
+    outcome = run("elastic", booting, window(0, 1, 1, 1, tick_s=HOUR_S))
+    assert not outcome.late_s
+    assert outcome.spot_s + outcome.on_demand_s >= 3 * HOUR_S + 600
+
+
+def brute_force(job, counts, tick_h):
+    """The least cost over all plans that choose idle, spot or on-demand tick by tick."""
+    lost_h, best = job.changeover_s / HOUR_S, float("inf")
+    plans = [(0, 0.0, 0.0)]  # what runs, USD, hours done
+    for count in counts:
+        following = []
+        for now, usd, done in plans:
+            following.append((0, usd, done))
+            for kind, price in ((1, job.spot_usd), (2, job.on_demand_usd)):
+                if kind == 2 or count:
+                    gain = tick_h - (lost_h if now != kind else 0.0)
+                    following.append((kind, usd + price * tick_h, done + gain))
+        best = min(best, *(usd for _, usd, done in following if done >= job.work_s / HOUR_S - 1e-9), best)
+        plans = following
+    return best
+
+
+def test_the_bound_is_below_every_plan_and_close_to_the_best():
+    gaps = []
+    for seed in range(12):
+        source = random.Random(seed)
+        counts = [source.randint(0, 1) for _ in range(8)]
+        small = job(work_s=5.5 * HOUR_S, allowed_s=8 * HOUR_S, changeover_s=360)
+        best, bound = brute_force(small, counts, 1.0), least_cost_usd(small, window(*counts))
+        assert bound <= best + 1e-6
+        gaps.append(best / bound)
+    assert fmean(gaps) < 1.1
+
+
+def test_no_policy_that_is_in_time_costs_less_than_the_bound():
+    for seed in range(8):
+        generated = generate_window(seed, hours=12, pools=1 + seed % 2)
+        for changeover_s in (1.8, 720.0):
+            small = job(changeover_s=changeover_s, maximum=1 + seed % 3)
+            bound = least_cost_usd(small, generated)
+            for name in POLICIES:
+                assert run(name, small, generated).usd >= bound - 1e-6, (seed, name)
+
+
+def flapping(seed):
+    source = random.Random(seed)
+    pools = []
+    for name in "ab"[: 1 + seed % 2]:
+        counts = [source.choice((0, 0, 1, 2, 4)) for _ in range(30)]
+        pools.append(from_ticks(name, source.choice((60.0, 600.0, 1800.0)), counts))
+    return Window(name=f"flapping-{seed}", pools=tuple(pools))
+
+
+def in_time(name, job, windows):
+    return [outcome.late_s for outcome in (run(name, job, window) for window in windows)]
+
+
+@pytest.mark.parametrize("boot_s", [0.0, 120.0])
+@pytest.mark.parametrize("maximum", [1, 4])
+@pytest.mark.parametrize("changeover_s", [1.8, 72.0, 720.0])
+def test_elastic_is_never_late_whatever_spot_does(changeover_s, maximum, boot_s):
+    windows = [*adversarial_windows(hours=8, count=maximum), *map(flapping, range(6))]
+    for slack_h in (0.05, 1.2, 3.0):
+        work_s = 5 * HOUR_S
+        allowed_s = work_s + changeover_s + boot_s + slack_h * HOUR_S
+        hard = job(
+            work_s=work_s * maximum,
+            allowed_s=allowed_s,
+            changeover_s=changeover_s,
+            boot_s=boot_s,
+            maximum=maximum,
+        )
+        assert not any(in_time("elastic", hard, windows))
+
+
+@pytest.mark.parametrize("maximum", [1, 4])
+@pytest.mark.parametrize("changeover_s", [1.8, 720.0])
+def test_an_hour_without_on_demand_makes_elastic_not_late(changeover_s, maximum):
+    windows = [*adversarial_windows(hours=9, count=maximum), *map(flapping, range(4))]
+    hard = job(work_s=5 * HOUR_S * maximum, maximum=maximum, changeover_s=changeover_s)
+    at_once = job(work_s=hard.work_s, maximum=maximum, changeover_s=changeover_s, refuse_first_s=HOUR_S)
+    assert not any(in_time("elastic", at_once, windows))
+    for begin_h in range(1, 8, 2):
+        refusals = ((begin_h * HOUR_S, (begin_h + 1) * HOUR_S),)
+        later = job(work_s=hard.work_s, maximum=maximum, changeover_s=changeover_s, refusals=refusals)
+        assert not any(in_time("elastic", later, windows))
+
+
+def test_a_generated_window_depends_on_its_seed_only():
+    assert generate_window(3, hours=50, pools=2) == generate_window(3, hours=50, pools=2)
+    assert generate_window(3, hours=50) != generate_window(4, hours=50)
+
+
+def test_a_row_has_the_mean_its_interval_and_what_was_missed():
+    windows = [window(1, 1, 1, 1, 1, 1, 1), window(0, 0, 0, 0, 0, 0, 0)]
+    bounds = [least_cost_usd(job(), one) for one in windows]
+    outcomes = [run("elastic", job(), one) for one in windows]
+    row = policy_row("elastic", job(), outcomes, bounds)
+    assert row.low < row.cost < row.high
+    assert row.missed == 0
+    assert row.over_bound >= 1
+    assert bound_row(job(), bounds).policy == BOUND
+
+
+def test_a_window_is_read_with_its_prices():
+    trace = read_trace(
+        '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0], "prices": [1.0, 2.0, 2.0]}', "w.json", pool="a"
+    )
+    assert trace == PoolTrace(
+        name="a", starts_s=(0.0, 60.0, 120.0), counts=(1, 1, 0), prices=(1.0, 2.0, 2.0), end_s=180.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("bamboo.csv", "0,add,n1\n0,add,n2\n60000,remove,n1\n120000,add,n3\n"),
+        ("parcae.csv", "0,1\n0,2\n60000,1\n120000,2\n"),
+        (
+            "parcae.txt",
+            """[0, "add", {"nodes": ["n1", "n2"], "duration": 60000}]
+            [60000, "remove", {"nodes": ["n1"]}]
+            [90000, "no-op", {"nodes": []}]
+            [120000, "add", {"nodes": ["n3"], "duration": 60000}]
+            """,
+        ),
+    ],
+)
+def test_traces_of_events_become_counts_over_time(file, text):
+    trace = read_trace(text, file, pool="a")
+    assert (trace.starts_s, trace.counts, trace.end_s) == ((0.0, 60.0, 120.0), (2, 1, 2), 180.0)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("w.json", '{"data": [1],\n x}', "w.json:2: not JSON"),
+        ("w.json", "[1]", "w.json:1: expected an object"),
+        ("w.json", '{"metadata": {"gap_seconds": 0}, "data": [1]}', "gap_seconds must be a number above 0"),
+        ("w.json", '{"metadata": {"gap_seconds": 60}, "data": [1, -1]}', "data[1] is -1"),
+        ("w.json", '{"metadata": {"gap_seconds": 60}, "data": []}', "data must be a list"),
+        ("w.json", '{"metadata": {"gap_seconds": 60}, "data": [1], "prices": []}', "prices must be a list"),
+        ("w.csv", "", "w.csv:1: the file is empty"),
+        ("w.csv", "0,add,n1\n60000,explode,n1", "w.csv:2: 'explode' is not an event"),
+        ("w.csv", "0,add,n1\n60000,remove,n2", "w.csv:2: n2 is removed but was not there"),
+        ("w.csv", "0,add,n1\nsoon,add,n2", "w.csv:2: 'soon' is not a time"),
+        ("w.csv", "60000,add,n1\n0,add,n2", "w.csv:2: the time is before"),
+        ("w.csv", "0,1\n1,many", "w.csv:2: expected ms,number"),
+        ("w.txt", '[0, "add", {"nodes": ["a"]}]\n{', "w.txt:2: not JSON"),
+        ("w.txt", '[0, "add", {"nodes": "a"}]', "w.txt:1: nodes must be a list"),
+        ("w.xml", "<a/>", "w.xml: not a trace"),
+    ],
+)
+def test_a_fault_in_a_trace_is_named_with_file_and_line(file, text, message):
+    with pytest.raises(RecipeError) as error:
+        read_trace(text, file, pool="a")
+    assert message in error.value.message

@@ -1,0 +1,125 @@
+"""Which instance takes control: never two, never one that was replaced, and every former one is ended."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from dlcloud.model.cluster import CONTROLLER_TAG, Member
+from dlcloud.model.instance import InstanceState, Market
+from dlcloud.planning.control_claim import ControlClaim
+from dlcloud.planning.resize import coordinator
+from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.succession import TAKEOVER, Turn, choose_standbys, decide_succession
+from tests.fakes.samples import THEN, instance
+
+SOON, LATER = timedelta(minutes=1), TAKEOVER + timedelta(seconds=1)
+
+
+def listed(name, *, controls=False, state=InstanceState.RUNNING):
+    return instance(name, tags={CONTROLLER_TAG: "ubuntu"} if controls else {}, state=state)
+
+
+def claim(term, name, at=THEN):
+    return ControlClaim(term=term, instance_id=name, at=at)
+
+
+THREE = [listed("i-0", controls=True), listed("i-1"), listed("i-2")]
+
+
+def decide(own, claims=(), *, instances=THREE, after=SOON):
+    return decide_succession(own, instances, list(claims), THEN + after)
+
+
+def test_the_first_to_ask_claims_and_ends_the_coordinator_before():
+    decision = decide("i-1")
+    assert (decision.turn, decision.term, decision.fence) == (Turn.CLAIM, 1, ("i-0",))
+
+
+def test_a_coordinator_that_is_gone_needs_no_end():
+    gone = [listed("i-0", controls=True, state=InstanceState.SHUTTING_DOWN), *THREE[1:]]
+    assert decide("i-1", instances=gone).fence == ()
+
+
+def test_a_claim_of_another_instance_is_waited_for():
+    assert decide("i-2", [claim(1, "i-1")]).turn is Turn.WAIT
+
+
+@pytest.mark.parametrize(
+    ("instances", "after"),
+    [(THREE, LATER), ([THREE[0], listed("i-1", state=InstanceState.TERMINATED), THREE[2]], SOON)],
+)
+def test_a_claim_that_leads_to_nothing_is_followed_by_the_next_term(instances, after):
+    decision = decide("i-2", [claim(1, "i-1")], instances=instances, after=after)
+    assert (decision.turn, decision.term) == (Turn.CLAIM, 2)
+    living = {one.instance_id for one in instances if one.alive}
+    assert set(decision.fence) == {"i-0", "i-1"} & living, "both may still believe that they coordinate"
+
+
+def test_an_interrupted_take_over_is_continued():
+    decision = decide("i-1", [claim(1, "i-1")], after=LATER)
+    assert (decision.turn, decision.term, decision.fence) == (Turn.CONTINUE, 1, ("i-0",))
+
+
+def test_a_controller_that_was_only_cut_off_is_refused():
+    assert decide("i-1", [claim(1, "i-1"), claim(2, "i-2")]).turn is Turn.REFUSED
+    assert decide("i-0", [claim(1, "i-1")]).turn in {Turn.REFUSED, Turn.WAIT}
+
+
+def test_the_first_controller_that_was_killed_is_started_again():
+    decision = decide("i-0")
+    assert (decision.turn, decision.term, decision.fence) == (Turn.CONTINUE, 0, ())
+
+
+@given(
+    claims=some.lists(some.sampled_from(["i-0", "i-1", "i-2", "i-9"]), max_size=4),
+    dead=some.sets(some.sampled_from(["i-0", "i-1", "i-2"]), max_size=2),
+    minutes=some.integers(0, 12),
+)
+def test_of_all_that_ask_at_most_one_controls_after_the_claims(claims, dead, minutes):
+    states = {
+        name: InstanceState.TERMINATED if name in dead else InstanceState.RUNNING
+        for name in ("i-0", "i-1", "i-2")
+    }
+    instances = [listed(name, controls=name == "i-0", state=state) for name, state in states.items()]
+    made = [claim(term, name) for term, name in enumerate(claims, 1)]
+    decisions = {
+        name: decide(name, made, instances=instances, after=timedelta(minutes=minutes)) for name in states
+    }
+    winners = {}
+    for name, decision in decisions.items():
+        if decision.turn is Turn.CLAIM:
+            winners.setdefault(decision.term, name)  # EC2 accepts one claim of a term
+        if decision.turn is Turn.CONTINUE:
+            winners[decision.term] = name
+    assert not set(winners.values()) & dead
+    if winners:
+        newest = winners[max(winners)]
+        fenced = set(decisions[newest].fence)
+        others = {name for term, name in winners.items() if name != newest}
+        assert others <= fenced, "a later term ends the holder of an earlier one"
+
+
+def worker(number, *, state=WorkerState.TRAINING, market=Market.SPOT):
+    made = instance(f"i-{number}", market=market, launched_at=THEN + timedelta(minutes=number))
+    return Worker(member=Member(instance=made), state=state)
+
+
+def test_on_demand_instances_stand_by_first_then_the_oldest():
+    workers = [worker(0, market=Market.ON_DEMAND), worker(1), worker(2), worker(3, market=Market.ON_DEMAND)]
+    assert choose_standbys(workers, "i-0") == ("i-3", "i-1")
+
+
+def test_standbys_stay_while_they_train_and_only_those_that_train_stand_by():
+    workers = [worker(1), worker(2), worker(3, state=WorkerState.ARRIVING), worker(4)]
+    assert choose_standbys(workers, "i-0", ("i-4",)) == ("i-4", "i-1")
+    leaving = [*workers[:3], worker(4, state=WorkerState.LEAVING)]
+    assert choose_standbys(leaving, "i-0", ("i-4",)) == ("i-1", "i-2")
+
+
+def test_the_instance_that_controls_coordinates_even_if_it_is_spot():
+    on_demand = Member(instance=instance("i-0", market=Market.ON_DEMAND))
+    controlling = Member(instance=instance("i-1", market=Market.SPOT, tags={CONTROLLER_TAG: "ubuntu"}))
+    assert coordinator([on_demand, controlling]) is controlling
+    assert coordinator([on_demand]) is on_demand
