@@ -1,4 +1,5 @@
-"""The commands, one module each, and the console; `context` is the one place that builds collaborators.
+"""The command line: options, help and completion, and how an error becomes a message and an exit code.
 
-A command module imports only click at its top, so that `--help` stays fast.
+In: the words of the user. Out: a call of a use case in `dlcloud/app`, by its name (`invoke.py`), so that
+--help imports neither boto3 nor pydantic. It never does anything itself.
 """

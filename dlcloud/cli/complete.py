@@ -21,7 +21,7 @@ def complete_clusters(_: click.Context, __: click.Parameter, incomplete: str) ->
     """Complete the names of clusters that are up; a store that cannot be read has none."""
     names: list[str] = []
     with suppress(Exception):
-        from dlcloud.cli.context import Context
+        from dlcloud.app.context import Context
 
         with Context("completion", verbose=False) as context:
             names = [cluster.name for cluster in context.clusters.active()]
@@ -32,7 +32,7 @@ def complete_runs(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     """Complete the names of clusters and runs, the newest first."""
     names: list[str] = []
     with suppress(Exception):
-        from dlcloud.cli.context import Context
+        from dlcloud.app.context import Context
 
         with Context("completion", verbose=False) as context:
             runs = context.runs.own()[::-1]

@@ -51,7 +51,7 @@ def _bug(error: Exception) -> DlcloudError:
 
 
 def _log_path() -> Path:
-    from dlcloud.cli.context import home
+    from dlcloud.app.context import home
 
     return home() / "logs" / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bug-{os.getpid()}.log"
 

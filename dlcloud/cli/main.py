@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 
-from dlcloud.cli.interrupts import interrupts
+from dlcloud.app.interrupts import interrupts
 
 COMMANDS = {
     "up": "Launch, run, bring results home, terminate.",
@@ -41,7 +41,7 @@ COMMANDS = {
 }
 """The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""
 
-HIDDEN = {"take-over"}
+HIDDEN = {"control", "take-over"}
 """Commands that only instances run."""
 
 MODULES = {"import": "import_"}

@@ -87,7 +87,7 @@ def _post(url: str, content: dict[str, str]) -> None:
 
 
 def _stored() -> str:
-    from dlcloud.cli.context import home
+    from dlcloud.app.context import home
 
     try:
         return (home() / FILE).read_text("utf-8").strip().partition("\n")[0]

@@ -10,9 +10,11 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from dlcloud.app.variables import PROFILE_VARIABLE
+from dlcloud.cli.invoke import resolve
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-PROFILE_VARIABLE = "DLCLOUD_PROFILE"
 FORMATS = ("table", "json", "csv", "markdown")
 
 
@@ -99,34 +101,26 @@ def verbose_option(command: Command) -> Command:
 
 
 def collect_options(
-    parameter: str, build: Callable[..., object], names: Collection[str]
+    parameter: str, target: str, names: Collection[str] | None = None
 ) -> Callable[[Command], Command]:
     """Pass several options to the command as one object.
 
     Args:
         parameter: The command's parameter that takes the object.
-        build: Makes the object of the options' values, as keyword arguments.
-        names: The options' parameter names.
+        target: `module:name` of what makes the object of the options' values, its keyword arguments.
+        names: The options' parameter names; None for all but `verbose`.
     """
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def collected(**values: object) -> object:
-            fields = {name: values.pop(name) for name in names}
-            return command(**values, **{parameter: build(**fields)})
+            chosen = values.keys() - {"verbose"} if names is None else names
+            fields = {name: values.pop(name) for name in chosen}
+            return command(**values, **{parameter: resolve(target)(**fields)})
 
         return cast("Command", collected)
 
     return decorate
-
-
-def _user_job(*, job: str, epoch: str) -> object:
-    from dlcloud.model.errors import RecipeError
-    from dlcloud.results.user_job import read_job
-
-    if epoch and not job:
-        raise RecipeError("--epoch belongs to a --job in epochs", '--job "90 epochs" --epoch "1.28M images"')
-    return read_job(job, epoch) if job else None
 
 
 def job_options(command: Command) -> Command:
@@ -141,16 +135,10 @@ def job_options(command: Command) -> Command:
         click.option("--epoch", default="", metavar="ITEMS", help='Of an epoch of --job: "1.28M images".'),
         click.option("--summary", is_flag=True, help="The answer alone, a line for each case."),
     )
-    command = collect_options("job", _user_job, ("job", "epoch"))(command)
+    command = collect_options("job", "dlcloud.results.user_job:job_of_options", ("job", "epoch"))(command)
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def _selection(**fields: object) -> object:
-    from dlcloud.store.selection import Selection
-
-    return Selection(**fields)  # type: ignore[arg-type]
 
 
 def selection_options(command: Command) -> Command:
@@ -175,7 +163,7 @@ def selection_options(command: Command) -> Command:
         click.option("--until", type=DAY, help="Started before this day (UTC)."),
     )
     fields = ("types", "benchmarks", "cases", "settings", "clusters", "clouds", "since", "until", "names")
-    command = collect_options("selection", _selection, fields)(command)
+    command = collect_options("selection", "dlcloud.store.selection:Selection", fields)(command)
     for option in reversed(options):
         command = option(command)
     return command

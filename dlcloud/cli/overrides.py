@@ -1,14 +1,14 @@
 """Options that change a recipe for one command."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dlcloud.cli.options import Command, collect_options
 
 if TYPE_CHECKING:
-    from dlcloud.recipe.overrides import Overrides
+    pass
 
 
 class Assignment(click.ParamType[tuple[str, str]]):
@@ -34,13 +34,6 @@ class Assignment(click.ParamType[tuple[str, str]]):
         if self._default is None:
             self.fail(f"{name} has no value; write {name}=VALUE", param, ctx)
         return name, self._default(name)
-
-
-def _overrides(**fields: Any) -> "Overrides":  # noqa: ANN401  what click read
-    from dlcloud.recipe.overrides import Overrides
-
-    environment, secrets = dict(fields.pop("variables")), dict(fields.pop("secrets"))
-    return Overrides(**fields, environment=environment, secrets=secrets)
 
 
 def override_options(command: Command) -> Command:
@@ -70,7 +63,7 @@ def override_options(command: Command) -> Command:
         ),
     )
     fields = ("types", "region", "market", "count", "settings", "variables", "secrets")
-    command = collect_options("overrides", _overrides, fields)(command)
+    command = collect_options("overrides", "dlcloud.recipe.overrides:overrides_of_options", fields)(command)
     for option in reversed(options):
         command = option(command)
     return command

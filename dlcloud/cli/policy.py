@@ -2,8 +2,8 @@
 
 import click
 
+from dlcloud.cli.invoke import invoke
 from dlcloud.model.cluster import DEFAULT_REGION
-from dlcloud.model.errors import RecipeError
 
 
 @click.command("policy")
@@ -21,14 +21,12 @@ def command(*, detach: bool, secrets: bool, storage: bool, private: bool, region
     dlcloud policy > dlcloud.json
     aws iam create-policy --policy-name dlcloud --policy-document file://dlcloud.json
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
-    from dlcloud.cloud.partitions import partition_of
-    from dlcloud.resources.texts import iam_policy
-
-    parts = {"detach": detach, "secrets": secrets, "storage": storage, "private": private}
-    chosen = [name for name, is_chosen in parts.items() if is_chosen]
-    if len(chosen) > 1:
-        named = " and ".join(f"--{name}" for name in chosen)
-        raise RecipeError(f"{named} are separate policies", "print and create one after the other")
-    name = f"iam_policy_{chosen[0]}.json" if chosen else "iam_policy.json"
-    partition = partition_of(region)
-    click.echo(iam_policy(name, partition=partition.name, dns_suffix=partition.dns_suffix), nl=False)
+    invoke(
+        "dlcloud.app.policy:run",
+        None,
+        detach=detach,
+        secrets=secrets,
+        storage=storage,
+        private=private,
+        region=region,
+    )

@@ -1,8 +1,8 @@
 """`dlcloud schema`: the JSON Schema of recipes, and of exported results."""
 
-import json
-
 import click
+
+from dlcloud.cli.invoke import invoke
 
 
 @click.command("schema")
@@ -10,9 +10,6 @@ import click
 @click.option(
     "-o", "--output", type=click.Choice(("text", "json")), default="text", help="It is JSON either way."
 )
-def command(*, document: str, output: str) -> None:  # noqa: ARG001  every command takes -o
+def command(*, document: str, output: str) -> None:  # noqa: ARG001  it is JSON either way
     """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
-    from dlcloud.recipe.recipe import recipe_schema
-    from dlcloud.results.transfer import results_schema
-
-    click.echo(json.dumps(recipe_schema() if document == "recipe" else results_schema(), indent=2))
+    invoke("dlcloud.app.schema:run", None, document=document)

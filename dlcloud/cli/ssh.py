@@ -5,17 +5,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.complete import complete_clusters
+from dlcloud.cli.invoke import invoke
 from dlcloud.cli.options import collect_options, verbose_option
-from dlcloud.model.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dlcloud.cli.ssh_session import Session
-
-
-def _session(words: tuple[str, ...], forwards: tuple[str, ...], instance: str) -> "Session":
-    from dlcloud.cli.ssh_session import Session
-
-    return Session(words=words, forwards=forwards, instance=instance)
+    from dlcloud.app.ssh_session import Session
 
 
 @click.command("ssh", context_settings={"ignore_unknown_options": True})
@@ -35,7 +29,7 @@ def _session(words: tuple[str, ...], forwards: tuple[str, ...], instance: str) -
     help="json: print the command only.",
 )
 @verbose_option
-@collect_options("session", _session, ("words", "forwards", "instance"))
+@collect_options("session", "dlcloud.app.ssh_session:Session", ("words", "forwards", "instance"))
 def command(
     *, cluster: str, session: "Session", config: bool, include: bool, output: str, verbose: bool
 ) -> int | None:
@@ -49,19 +43,13 @@ def command(
     dlcloud ssh x -L 8888:localhost:8888
     dlcloud ssh --config --include
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
-    from dlcloud.cli.context import Context
-    from dlcloud.cli.ssh_session import open_session, write_config
-
-    if include and not config:
-        raise RecipeError("--include belongs to --config", "dlcloud ssh --config --include")
-    with Context("ssh", verbose=verbose) as context:
-        if config:
-            write_config(context, cluster, include=include, output=output)
-            return None
-        if output == "json":
-            status = context.forward_command(cluster)
-        else:
-            status = session.open_detached(context, cluster)
-        if status is None:
-            open_session(context, cluster, session, print_only=output == "json")
-    return status
+    return invoke(
+        "dlcloud.app.ssh:run",
+        "ssh",
+        verbose=verbose,
+        cluster=cluster,
+        session=session,
+        config=config,
+        include=include,
+        output=output,
+    )

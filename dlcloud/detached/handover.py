@@ -213,7 +213,7 @@ class HandOver:
 
     def _command(self, folder: str, cidrs: Sequence[str]) -> str:
         name = self.managed.cluster.name
-        words = ["up", f"{folder}/recipe/recipe.yaml", "--name", name, "--yes"]
+        words = ["control", f"{folder}/recipe/recipe.yaml", "--name", name]
         words += [word for cidr in cidrs for word in ("--cidr", cidr)]
         return f"exec {shlex.quote(f'{folder}/dlcloud')} {shlex.join(words)}\n"
 

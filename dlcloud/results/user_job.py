@@ -76,6 +76,13 @@ def read_job(text: str, epoch: str = "") -> UserJob:
     return _job(items * per_epoch, unit, text)
 
 
+def job_of_options(*, job: str, epoch: str) -> UserJob | None:
+    """Return the job that --job and --epoch describe; None without one."""
+    if epoch and not job:
+        raise RecipeError("--epoch belongs to a --job in epochs", '--job "90 epochs" --epoch "1.28M images"')
+    return read_job(job, epoch) if job else None
+
+
 def estimate_job(rows: Iterable[ResultRow], job: UserJob) -> list[JobEstimate]:
     """Return the estimates of a job, one for each case and type by its fastest setting, by newest results.
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.cli.context import SystemClock
+from dlcloud.app.context import SystemClock
 from dlcloud.launch import members
 from dlcloud.launch.launcher import Launcher
 from dlcloud.local.site import LocalSite

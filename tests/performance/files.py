@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pairs import compare, heading
 
-from dlcloud.cli.context import Context
+from dlcloud.app.context import Context
 from dlcloud.launch.files import COPY, send_files
 from dlcloud.local.site import LocalSite
 from dlcloud.model.cluster import Cluster
@@ -86,10 +86,10 @@ def sender(folder: Path) -> Callable[[], float]:
     def send() -> float:
         with Context("files") as context:
             cluster: Cluster = context.find_cluster("files")
-            launcher = context.launcher(cluster)
+            launcher = context.machines.launcher(cluster)
             (member,) = launcher.members()
             started = time.perf_counter()
-            connection = context.dialer(cluster).dial(member.instance.endpoint(cluster.user))
+            connection = context.machines.dialer(cluster).dial(member.instance.endpoint(cluster.user))
             work = "dlcloud/runs/files/work"
             send_files(connection, folder, work, clock=context.clock, emit=lambda _: None)
             return time.perf_counter() - started

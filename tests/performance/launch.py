@@ -19,7 +19,7 @@ from pathlib import Path
 import paramiko
 from pairs import compare, heading
 
-from dlcloud.cli.context import SystemClock
+from dlcloud.app.context import SystemClock
 from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalSite
 from dlcloud.model.remote import Endpoint

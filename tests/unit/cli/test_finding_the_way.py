@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.cli.context import Context
-from dlcloud.cli.members import find_members
+from dlcloud.app.context import Context
+from dlcloud.app.members import find_members
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import InstanceState, Market
@@ -88,6 +88,10 @@ class Contact:
     def __init__(self, members, listed):
         self.clusters = SimpleNamespace(members=lambda _: members)
         self.listed = listed
+
+    @property
+    def clouds(self):
+        return self
 
     def cloud_of(self, _):
         return self

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from dlcloud.cli import main as cli
-from dlcloud.cli.bench_options import NodeCounts
+from dlcloud.cli.node_counts import NodeCounts
 from dlcloud.cli.options import Number
 
 

@@ -102,7 +102,7 @@ def test_the_instance_gets_role_dlcloud_recipe_and_only_this_cluster(handing):
     assert b"DLCLOUD_CONTROLLER=" + handing.name.encode() in script
     assert b"A='b c'" in script
     command = files["dlcloud/runs/control/command"][0]
-    assert b"up /home/ubuntu/dlcloud/control/recipe/recipe.yaml --name sample-1a2b --yes" in command
+    assert b"control /home/ubuntu/dlcloud/control/recipe/recipe.yaml --name sample-1a2b" in command
     assert b"files: files" in files["dlcloud/control/recipe/recipe.yaml"][0]
     (sent,) = handing.sent
     assert (sent.state, sent.recipe_path) == (

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlcloud.app.account_clients import AccountClients
 from dlcloud.cli import main as cli
-from dlcloud.cli.account_clients import AccountClients
 from dlcloud.local.site import LocalSite
 from dlcloud.model.errors import CredentialsError, LocalCloudError
 

@@ -7,7 +7,7 @@ import socket
 import paramiko
 import pytest
 
-from dlcloud.cli.context import SystemClock
+from dlcloud.app.context import SystemClock
 from dlcloud.model.errors import InstanceError
 from dlcloud.model.remote import Endpoint
 from dlcloud.resources.texts import template, user_data

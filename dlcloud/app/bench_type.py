@@ -1,0 +1,193 @@
+"""One instance type of a bench: launch an instance, run on it all that fits, destroy it."""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from dlcloud.app.context import Context
+from dlcloud.app.lifecycle import acquire_for_command, destroy_at_end
+from dlcloud.app.recipe_files import profile_of
+from dlcloud.launch.acquire import RecipeFile
+from dlcloud.launch.launcher import LaunchedMembers, Launcher
+from dlcloud.launch.storage import prepare_access
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import CloudError, DlcloudError, InstanceError
+from dlcloud.model.events import Emit, Event, Notice, Warned
+from dlcloud.model.remote import Dial
+from dlcloud.planning.plan import Plan
+from dlcloud.planning.protocols import Cloud
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.report.bench import TypePlan
+from dlcloud.results.bench import BenchmarkMatrix, Job, TypeResult, fits
+from dlcloud.runs.nodes import run_workload
+from dlcloud.runs.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
+from dlcloud.runs.probe import probe_machine
+from dlcloud.runs.program import Program
+from dlcloud.runs.run import Runner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all types of a bench have in common.
+
+    Args:
+        bench_id: The key of the bench in the store.
+        matrix: The types and the jobs.
+        programs: By the names of the jobs.
+        environment: Of the programs.
+        cloud: EC2 in the region of the bench.
+        fresh: Measure again what an interrupted run had measured.
+        stop: Set when all are to stop.
+        slot: Held while a program measures.
+        dials: The connections of all types; closed when all are to stop.
+    """
+
+    bench_id: str
+    matrix: BenchmarkMatrix
+    programs: Mapping[str, Program]
+    environment: JobEnvironment
+    cloud: Cloud
+    fresh: bool
+    stop: threading.Event
+    slot: ExclusiveSlot
+    dials: list[Dial] = field(default_factory=list)
+
+    def hang_up(self) -> None:
+        """Close every connection, so that no thread waits for an instance's output."""
+        for dial in list(self.dials):
+            dial.close()
+
+
+def recipe_file(matrix: BenchmarkMatrix, name: str) -> RecipeFile:
+    """Return the recipe of one type's cluster, as the store remembers it."""
+    recipe = matrix.recipe_of_type(name)
+    content = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    text = json.dumps(content, indent=1)
+    return RecipeFile(recipe=recipe, text=text, path="", profile=profile_of(recipe))
+
+
+@dataclass(kw_only=True)
+class TypeRun:
+    """One type of a bench.
+
+    Args:
+        shared: With the other types.
+        context: Emits every event under the type's name.
+        planned: The jobs to be run.
+        plan: Of the instance.
+        done: The jobs that are done; grows.
+        failed: The messages of those that failed, by name; grows.
+    """
+
+    shared: Shared
+    context: Context
+    planned: TypePlan
+    plan: Plan
+    done: list[str]
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.planned.instance_type
+
+    @cached_property
+    def emit(self) -> Emit:
+        """The sink of its events, which raises once all are stopped."""
+        return stop_emitting(self.context.emit, self.shared.stop)
+
+    @cached_property
+    def clock(self) -> StoppableClock:
+        return StoppableClock(self.context.clock, self.shared.stop)
+
+    def outcome(self) -> TypeResult:
+        """Launch the instance, run all that fits, destroy it, and return the result of the type."""
+        refused: CloudError | None = None
+        try:
+            self._measure()
+        except CloudError as error:
+            refused = error
+        except DlcloudError as error:
+            left = [name for name in self.planned.waiting if name not in {*self.done, *self.failed}]
+            self.failed |= dict.fromkeys(left or ["the end"], error.message)
+        if self.shared.stop.is_set():
+            raise StoppedError
+        return TypeResult(instance_type=self.name, done=tuple(self.done), failed=self.failed, refused=refused)
+
+    def _measure(self) -> None:
+        if self.shared.stop.is_set():
+            return
+        context = self.context
+        with acquire_for_command(context, recipe_file(self.shared.matrix, self.name)) as acquired:
+            launcher = context.machines.launcher(acquired.cluster)
+            context.benches.add_cluster(self.shared.bench_id, launcher.cluster_id)
+            self.shared.dials.append(launcher.dialer)
+            with destroy_at_end(launcher, acquired, keep=False):
+                # The end itself is neither stopped nor silenced.
+                self._run_all(replace(launcher, clock=self.clock, emit=self.emit))
+
+    def _run_all(self, launcher: Launcher) -> None:
+        prepare_access(launcher, self.shared.matrix.recipe_of_type(self.name))
+        launched = launcher.launch(self.plan)
+        members = launched.members
+        for job in self._fitting(launched):
+            if job.nodes is not None:
+                members = self._keep(job.nodes, launcher, members)
+            if len(members) < (job.nodes or 1):
+                self.failed[job.name] = f"{len(members)} instance(s) are left of {job.nodes}"
+                continue
+            if self.shared.slot.is_taken:
+                self.emit(Notice(message=f"{job.name} waits: on one machine only one is measured at a time"))
+            with self.shared.slot:
+                self._run(job, launcher, members)
+
+    def _keep(self, nodes: int, launcher: Launcher, members: Sequence[Member]) -> list[Member]:
+        """Terminate the instances that a job needs no more; return the others."""
+        if self.failed:
+            living = {member.instance.instance_id for member in launcher.reconcile()}
+            members = [member for member in members if member.instance.instance_id in living]
+        surplus = members[nodes:]
+        if surplus:
+            self.emit(Notice(message=f"terminating {len(surplus)} instance(s): {nodes} are needed from here"))
+            launcher.shrink(surplus)
+        return list(members[:nodes])
+
+    def _fitting(self, launched: LaunchedMembers) -> list[Job]:
+        """Return the jobs that fit the instance's real hardware; store and emit why others do not."""
+        waiting = [job for job in self.shared.matrix.jobs if job.name in self.planned.waiting]
+        connection = next(iter(launched.connections.values()))
+        program = next(iter(self.shared.programs.values()))
+        decided = fits(waiting, probe_machine(connection, program, instance_type=self.name))
+        lacking = [left for left in decided.left_out if not left.setting]
+        self.context.benches.put_left_out(self.shared.bench_id, self.name, lacking)
+        for left in lacking:
+            self.emit(Warned(message=f"{left.benchmark} is left out: {left.reason}"))
+        return [job for job in waiting if job.name in decided.benchmarks]
+
+    def _run(self, job: Job, launcher: Launcher, members: Sequence[Member]) -> None:
+        """Run one program; its failure keeps no other from running."""
+        runner = Runner(
+            managed=launcher,
+            recipe=self.shared.matrix.recipe_of_job(self.name, job),
+            program=self.shared.programs[job.name],
+            image_id=self.plan.image.image_id,
+            fresh=self.shared.fresh,
+            environment=self.shared.environment,
+        )
+        try:
+            run_workload(runner, members)
+        except InstanceError as error:
+            self.failed[job.name] = error.message
+            self.emit(Warned(message=f"{job.name} failed: {error.message}"))
+        else:
+            self.done.append(job.name)
+
+
+def label_events(emit: Emit, name: str) -> Emit:
+    """Return an `emit` that labels every event with one name: a bench has one instance of a type."""
+
+    def emit_labelled(event: Event) -> None:
+        emit(replace(event, instance_id=name))
+
+    return emit_labelled

@@ -1,0 +1,108 @@
+"""Clouds and accounts as use cases call them: the real EC2 and the local one, each with its clients."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from dlcloud.app.account_clients import AccountClients
+from dlcloud.app.console import Console
+from dlcloud.cloud.account import Account
+from dlcloud.cloud.billing import Billing, billing_region
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.cloud.images import Images
+from dlcloud.cloud.instance_types import InstanceTypes
+from dlcloud.cloud.network import own_cidr
+from dlcloud.cloud.prices import Prices
+from dlcloud.cloud.secret_values import SecretValues
+from dlcloud.local.site import LocalSite, SharedSite
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Cluster
+from dlcloud.resources.texts import control_policy
+from dlcloud.store.cache import AnswerCache, PriceCache
+from dlcloud.store.database import Database
+
+LOCAL_CIDR = "127.0.0.1/32"
+
+
+@dataclass(kw_only=True)
+class Clouds:
+    """Makes what calls a cloud; the clients of a region and a profile are made once.
+
+    Args:
+        profile: Returns the name of this command's profile; empty without one.
+        first_region: Returns the region that is asked first.
+        local_site: Returns the local EC2, which is started if it does not run.
+        console: Returns the console, which shows what is waited for.
+        database: Keeps answers that hold for a while.
+        clock: As of the command.
+        on_instance: This process runs on an instance, with its role.
+    """
+
+    profile: Callable[[], str]
+    first_region: Callable[[], str]
+    local_site: Callable[[], LocalSite | SharedSite]
+    console: Callable[[], Console]
+    database: Database
+    clock: Clock
+    on_instance: bool
+
+    @cached_property
+    def clients(self) -> AccountClients:
+        """The boto3 clients of this command."""
+        return AccountClients(
+            profile=self.profile,
+            local_site=self.local_site,
+            console=self.console,
+            on_instance=self.on_instance,
+        )
+
+    def cloud_of(self, cluster: Cluster) -> Ec2Cloud:
+        """Return EC2 in a cluster's region, by the credentials that launched it."""
+        cloud = self.cloud(cluster.cloud, cluster.region, cluster.profile)
+        cloud.by_private_addresses |= cluster.is_private
+        return cloud
+
+    def account_of(self, cluster: Cluster) -> Account:
+        """Return the account that a cluster was launched in."""
+        return self.account(cluster.cloud, cluster.region, cluster.profile)
+
+    def cloud(self, name: str, region: str, profile: str | None = None) -> Ec2Cloud:
+        """Return EC2 in a region: AWS's, or the local one, which is started if it does not run.
+
+        `profile` is the name of one, empty for none; by default this command's.
+        """
+        local = name == "local"
+        clients = self.clients.get(name, region, profile)
+        catalog = Catalog()
+        answers = AnswerCache(self.database)
+        cache = None if local else PriceCache(self.database)
+        return Ec2Cloud(
+            clients=clients,
+            types=InstanceTypes(
+                clients=clients, catalog=catalog, cache=None if local else answers, clock=self.clock
+            ),
+            images=Images(clients=clients, cache=answers, clock=self.clock),
+            prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
+            own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
+            control_policy=control_policy,
+            pause=self.clock.sleep,
+            inside=self.on_instance,
+        )
+
+    def secret_values(self, name: str, region: str) -> SecretValues:
+
+        return SecretValues(self.clients.get(name, region))
+
+    def account(self, name: str, region: str, profile: str | None = None) -> Account:
+        """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
+        return Account(
+            clients=self.clients.get(name, region, profile),
+            catalog=Catalog(),
+            cache=AnswerCache(self.database),
+            clock=self.clock,
+        )
+
+    def billing(self) -> Billing:
+
+        return Billing(self.clients.get("aws", billing_region(self.first_region())))

@@ -1,0 +1,240 @@
+"""The one place that builds collaborators; with `profiles`, the only one that reads the environment."""
+
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from dlcloud.app.console import Console, console_for
+from dlcloud.app.interrupts import raise_on
+from dlcloud.app.log_file import log_to_file
+from dlcloud.app.profiles import chosen_profile, find_profile
+from dlcloud.app.safe_output import writer_to
+from dlcloud.app.variables import CONTROLLER_VARIABLE
+from dlcloud.local.site import ENDPOINT_VARIABLE, LocalEndpoint, LocalSite, SharedSite
+from dlcloud.model.cluster import DEFAULT_REGION, Cluster
+from dlcloud.model.errors import LocalCloudError, RecipeError
+from dlcloud.model.events import Emit
+from dlcloud.store.benches import Benches
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.home import Store
+from dlcloud.store.measurements import Measurements
+from dlcloud.store.paths import Paths
+from dlcloud.store.runs import Runs
+
+if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
+    from dlcloud.app.clouds import Clouds
+    from dlcloud.app.machines import Machines
+    from dlcloud.detached.remote import DetachedClusters
+
+
+def home() -> Path:
+    """Return the folder of all that dlcloud keeps."""
+    return Path(os.environ.get("DLCLOUD_HOME") or "~/.dlcloud").expanduser().absolute()
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@dataclass
+class Context:
+    """Collaborators of one command, each made when first asked for; close it with `with`.
+
+    Args:
+        command: The command's name, for its log.
+        verbose: The log goes to stderr, too.
+    """
+
+    command: str
+    verbose: bool = False
+    clock: SystemClock = field(default_factory=SystemClock)
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Self:
+        """Make SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
+        raise_on(signal.SIGTERM, signal.SIGHUP)
+        log_to_file(self.paths, self.command, verbose=self.verbose)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close connections, database and console."""
+        self._open.close()
+
+    @property
+    def controller_instance_id(self) -> str:
+        """The id of the instance that this process runs on, where it controls its own cluster; else empty."""
+        return os.environ.get(CONTROLLER_VARIABLE, "")
+
+    @cached_property
+    def paths(self) -> Paths:
+        paths = Paths(home())
+        paths.make_folder(paths.home)
+        return paths
+
+    @cached_property
+    def console(self) -> Console:
+        return self._open.enter_context(console_for(sys.stderr))
+
+    @cached_property
+    def emit(self) -> Emit:
+        """The sink of all events: the console."""
+        return self.console.emit
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        return Clusters(self.database)
+
+    @cached_property
+    def runs(self) -> Runs:
+        return Runs(self.database)
+
+    @cached_property
+    def measurements(self) -> Measurements:
+        return Measurements(self.database)
+
+    @cached_property
+    def benches(self) -> Benches:
+        return Benches(self.database)
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(clusters=self.clusters, runs=self.runs, paths=self.paths)
+
+    def with_emit(self, emit: Emit) -> Self:
+        """Return this context with another sink of events; it has the same store."""
+        _ = self.store, self.benches, self.clouds
+        other = copy(self)
+        vars(other)["emit"] = emit
+        vars(other).pop("machines", None)
+        return other
+
+    @cached_property
+    def local_site(self) -> LocalSite | SharedSite:
+        """The local EC2 of this home, or the one that DLCLOUD_LOCAL_ENDPOINT names."""
+        if os.environ.get(ENDPOINT_VARIABLE):
+            return SharedSite.from_environment(os.environ)
+        return LocalSite(self.paths.local_site)
+
+    def local_endpoint(self) -> LocalEndpoint:
+        """Return the running local EC2.
+
+        Raises:
+            LocalCloudError: None runs.
+        """
+        endpoint = self.local_site.find()
+        if endpoint is None:
+            raise LocalCloudError("the local EC2 is not running", "dlcloud local start")
+        return endpoint
+
+    @cached_property
+    def profile(self) -> str:
+        """The name of this command's profile for `cloud: aws`; empty without one."""
+        name, profile = chosen_profile()
+        return name if profile is not None and profile.cloud == "aws" else ""
+
+    @cached_property
+    def first_region(self) -> str:
+        """The region that is asked which others the account has."""
+        profile = find_profile(self.profile)
+        named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        return (profile.region if profile is not None else "") or named or DEFAULT_REGION
+
+    @cached_property
+    def clouds(self) -> "Clouds":
+        """The clouds and accounts that the command calls."""
+        from dlcloud.app.clouds import Clouds  # noqa: PLC0415  it brings boto3
+
+        return Clouds(
+            profile=lambda: self.profile,
+            first_region=lambda: self.first_region,
+            local_site=lambda: self.local_site,
+            console=lambda: self.console,
+            database=self.database,
+            clock=self.clock,
+            on_instance=bool(self.controller_instance_id),
+        )
+
+    @cached_property
+    def machines(self) -> "Machines":
+        """The instances of clusters, over SSH; their connections are closed with this context."""
+        from dlcloud.app.machines import Machines  # noqa: PLC0415  it brings paramiko
+
+        return Machines(
+            clouds=self.clouds,
+            store=self.store,
+            clock=self.clock,
+            emit=self.emit,
+            console=lambda: self.console,
+            inside=bool(self.controller_instance_id),
+            opened=self._open,
+        )
+
+    @cached_property
+    def detached(self) -> "DetachedClusters":
+        from dlcloud.detached.remote import DetachedClusters  # noqa: PLC0415  few commands need it
+
+        return DetachedClusters(
+            store=self.store,
+            database=self.database,
+            cloud=self.clouds.cloud,
+            has_local_site=lambda: self.local_site.find() is not None,
+            controller_instance_id=self.controller_instance_id,
+            route=self.machines.route_of_detached,
+            profile=self.profile,
+            first_region=self.first_region,
+            clock=self.clock,
+            emit=self.emit,
+        )
+
+    def forward_command(self, name: str) -> int | None:
+        """Run this very command on the instance that controls a detached cluster; see `DetachedClusters`."""
+        out, err = writer_to(sys.stdout.buffer), writer_to(sys.stderr.buffer)
+        return self.detached.forward_command(name, sys.argv[1:], out=out, err=err)
+
+    def find_cluster(self, name: str, *, exact: bool = False) -> Cluster:
+        """Return the active cluster of a name or id; without a name, the only one there is.
+
+        The beginning of a name will do if it is that of one cluster, unless it must be `exact`.
+
+        Raises:
+            RecipeError: There is none, or the name is needed.
+        """
+        active = self.clusters.active()
+        named = [cluster for cluster in active if not name or name in {cluster.name, cluster.cluster_id}]
+        alike = [cluster for cluster in active if name and cluster.name.startswith(name)]
+        chosen = named if named or exact else alike
+        if len(chosen) == 1:
+            return chosen[0]
+        if name and not chosen:
+            hint = f"dlcloud status {alike[0].name}" if alike else "dlcloud status lists what is up"
+            raise RecipeError(f"no cluster {name} is up", hint)
+        if not chosen:
+            raise RecipeError("no cluster is up", "dlcloud up quickstart")
+        names = ", ".join(cluster.name for cluster in chosen)
+        raise RecipeError(
+            f"several clusters are up: {names}", f"name one, as in dlcloud status {chosen[0].name}"
+        )
+
+    @cached_property
+    def database(self) -> Database:
+        database = Database(self.paths.database)
+        self._open.callback(database.close)
+        return database

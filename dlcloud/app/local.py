@@ -1,0 +1,132 @@
+"""`dlcloud local`: the local EC2, and decisions of AWS made by hand."""
+
+import json
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dlcloud.app.context import Context
+from dlcloud.app.screen import say
+from dlcloud.local.site import LocalEndpoint
+from dlcloud.model.errors import RecipeError
+from dlcloud.report.table import Cell, Format, Report, Section, render
+
+
+def start(context: Context, *, output: str) -> None:
+    """Start the local EC2 unless it runs; `up` of a recipe with `cloud: local` does so by itself."""
+    endpoint = context.local_site.start()
+    record: dict[str, Cell] = {"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at}
+    section = Section(heading="", titles=("endpoint", "pid"), rows=[(endpoint.url, str(endpoint.pid or ""))])
+    _print(Report(command="local", records=[record], sections=[section], empty=""), endpoint, output)
+
+
+def status(context: Context, *, output: str) -> None:
+    """Print the endpoint and the instances of the local EC2."""
+    endpoint = context.local_endpoint()
+    state = endpoint.control.status()
+    fields = {"instance_id": "instance_id", "instance_type": "instance_type", "state": "state"}
+    fields |= {"address": "host", "ssh_port": "ssh_port"}
+    instances = [{name: instance.get(key) for name, key in fields.items()} for instance in state["instances"]]
+    heading = f"{endpoint.url}, pid {endpoint.pid or state.get('pid')}"
+    section = Section(
+        heading=heading,
+        titles=("instance", "type", "state", "address", "port"),
+        rows=[[str(value) for value in instance.values()] for instance in instances],
+    )
+    report = Report(
+        command="local",
+        records=instances,
+        sections=[section] if instances else [],
+        empty=f"{heading}: no instances",
+        extra={"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at, "status": state},
+    )
+    _print(report, endpoint, output)
+    if output == Format.TABLE and "isolation" in state:
+        reason = f" ({state['isolation']['reason']})" if state["isolation"]["reason"] else ""
+        say(f"\nisolation of instances: {state['isolation']['level']}{reason}")
+
+
+def stop(context: Context, *, output: str) -> None:
+    """Stop the local EC2 with all its instances and their processes."""
+    stopped = context.local_site.stop()
+    _print_done("stop", "the local EC2 is stopped" if stopped else "the local EC2 was not running", output)
+
+
+def interrupt(context: Context, *, instance: str, grace: float, rebalance: bool, output: str) -> None:
+    """Give INSTANCE a spot interruption notice, then end it, as EC2 does."""
+    context.local_endpoint().control.interrupt(instance, grace, rebalance=rebalance)
+    notice = f"its interruption notice, and ends in {grace:g} s"
+    notice = "a rebalance recommendation" if rebalance else notice
+    _print_done("interrupt", f"{instance} has {notice}", output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityOptions:
+    """Which capacity is limited, or follows traces."""
+
+    instance_type: str
+    count: int | None
+    zone: str | None
+    traces: tuple[str, ...]
+    speed: float
+    grace: float | None
+    output: str
+
+
+def capacity(context: Context, options: CapacityOptions) -> None:
+    """Limit the instances of INSTANCE_TYPE to COUNT; without COUNT, remove the limit, and end the traces."""
+    if options.traces:
+        if options.count is not None or options.zone is not None:
+            raise RecipeError("--trace takes no COUNT and no --zone; write --trace ZONE=FILE")
+        values = [_read_trace(text, options.instance_type) for text in options.traces]
+        grace_s = 120.0 / max(options.speed, 1.0) if options.grace is None else options.grace
+        context.local_endpoint().control.play_traces(values, speed=options.speed, grace_s=grace_s)
+        _print_done(
+            "capacity",
+            f"spot capacity of {options.instance_type} follows {', '.join(options.traces)}",
+            options.output,
+        )
+        return
+    control = context.local_endpoint().control
+    control.set_capacity(options.instance_type, options.count, options.zone)
+    if options.count is None:
+        control.play_traces([], speed=0.0)
+    limit = "unlimited" if options.count is None else str(options.count)
+    place = f" in {options.zone}" if options.zone else ""
+    _print_done("capacity", f"capacity of {options.instance_type}{place}: {limit}", options.output)
+
+
+def quota(context: Context, *, instance_type: str, vcpus: int | None, spot: bool, output: str) -> None:
+    """Limit the running vCPUs of INSTANCE_TYPE's family to VCPUS; without VCPUS, remove the limit."""
+    context.local_endpoint().control.set_quota(instance_type, vcpus, spot=spot)
+    limit = "unlimited" if vcpus is None else f"{vcpus} vCPUs"
+    market = "spot" if spot else "on-demand"
+    _print_done("quota", f"quota of {instance_type} and its family, {market}: {limit}", output)
+
+
+def _read_trace(text: str, instance_type: str) -> dict[str, object]:
+    """Return the trace in `[ZONE=]FILE`, with its pool."""
+    zone, _, name = text.rpartition("=")
+    try:
+        values = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"--trace {name}: {error}") from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"--trace {name}: it holds no JSON object")
+    return {**values, "instance_type": instance_type, "zone": zone or None}
+
+
+def _print(report: Report, endpoint: LocalEndpoint, output: str) -> None:
+    """Print a report, and the lines that let any AWS client of a shell use the local EC2."""
+    environment = endpoint.environment()
+    say(render(replace(report, extra={**report.extra, "environment": environment}), Format(output)))
+    if output == Format.TABLE and environment:
+        say("\nfor other clients, such as aws ec2 describe-instances:")
+        for name, value in environment.items():
+            say(f"export {name}={shlex.quote(value)}")
+
+
+def _print_done(action: str, message: str, output: str) -> None:
+    section = Section(heading="", titles=("done",), rows=[(message,)])
+    report = Report(command=f"local {action}", records=[{"done": message}], sections=[section], empty="")
+    say(message if output == Format.TABLE else render(report, Format(output)))

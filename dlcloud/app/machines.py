@@ -1,0 +1,95 @@
+"""The instances of clusters as use cases reach them: routes, connections, launchers."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from dlcloud.app.clouds import Clouds
+from dlcloud.app.console import Console
+from dlcloud.app.profiles import find_profile
+from dlcloud.app.routes import route_of_cluster, route_of_detached
+from dlcloud.detached.locate import DetachedCluster
+from dlcloud.launch.admit import AdmittingDialer
+from dlcloud.launch.launcher import Launcher
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Cluster
+from dlcloud.model.events import Emit
+from dlcloud.model.remote import Dial
+from dlcloud.ssh.dial import Dialer
+from dlcloud.ssh.route import Connect
+from dlcloud.store.home import Store
+from dlcloud.system.open_files import allow_many_files
+
+
+@dataclass(kw_only=True)
+class Machines:
+    """Makes what reaches the instances of a cluster.
+
+    Args:
+        clouds: Calls the cloud of a cluster.
+        store: As of the command.
+        clock: As of the command.
+        emit: Takes the events.
+        console: Returns the console, which shows what is waited for.
+        inside: This process runs on an instance of its own cluster.
+        opened: Closes the connections when the command ends.
+    """
+
+    clouds: Clouds
+    store: Store
+    clock: Clock
+    emit: Emit
+    console: Callable[[], Console]
+    inside: bool
+    opened: ExitStack
+
+    def dialer(self, cluster: Cluster) -> Dialer:
+        """Return the connections to a cluster's instances; they are closed with this context."""
+        allow_many_files()
+        secret = self.store.paths.host_secret(cluster.cluster_id)
+        dialer = Dialer(
+            key_path=self.store.paths.key(cluster.cluster_id),
+            known_hosts=self.store.paths.known_hosts(cluster.cluster_id),
+            secret=lambda _: secret.read_text() if secret.exists() else None,
+            clock=self.clock,
+            loopback_only=cluster.cloud == "local",
+            connect=self.route(cluster),
+            waiting=self.console().waiting,
+        )
+        self.opened.callback(dialer.close)
+        return dialer
+
+    def route(self, cluster: Cluster) -> Connect:
+        """Return what opens connections to a cluster's instances, the way that its network allows."""
+        clients = partial(self.clouds.clients.get, cluster.cloud, cluster.region, cluster.profile)
+        return route_of_cluster(cluster, clients, inside=self.inside)
+
+    def route_of_detached(self, detached: DetachedCluster) -> Connect:
+        """Return what opens connections to the instance that controls a cluster, of whichever machine's."""
+        clients = partial(self.clouds.clients.get, detached.cloud, detached.region, detached.profile)
+        return route_of_detached(detached, clients, self.store.clusters, find_profile(detached.profile))
+
+    def admitting_dialer(self, cluster: Cluster) -> Dial:
+        """Return connections to a cluster that is up, also from a machine whose address has changed."""
+        if cluster.is_private:
+            return self.dialer(cluster)
+
+        return AdmittingDialer(
+            dialer=self.dialer(cluster),
+            cloud=self.clouds.cloud_of(cluster),
+            cluster_id=cluster.cluster_id,
+            emit=self.emit,
+        )
+
+    def launcher(self, cluster: Cluster) -> Launcher:
+
+        return Launcher(
+            cluster=cluster,
+            cloud=self.clouds.cloud_of(cluster),
+            account=self.clouds.account_of(cluster),
+            store=self.store,
+            dialer=self.dialer(cluster),
+            clock=self.clock,
+            emit=self.emit,
+        )

@@ -1,0 +1,76 @@
+"""The profile of a command."""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlcloud.app.variables import CONTROLLER_VARIABLE, PROFILE_VARIABLE
+from dlcloud.model.errors import RecipeError
+
+if TYPE_CHECKING:
+    from dlcloud.recipe.profile import Configuration, Profile
+
+LARGEST_FILE = 1 << 18
+
+
+def configuration_file() -> Path:
+    """Return the path of the file of profiles."""
+    named = os.environ.get("DLCLOUD_CONFIG")
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    return Path(named).expanduser().absolute() if named else folder.absolute() / "dlcloud" / "config.yaml"
+
+
+def profile_name() -> str | None:
+    """Return the name of this command's profile: empty for the default, None where there are no profiles.
+
+    An instance that controls its own cluster has its own role, and the recipe as a profile had completed it.
+    """
+    return None if os.environ.get(CONTROLLER_VARIABLE) else os.environ.get(PROFILE_VARIABLE, "")
+
+
+def chosen_profile() -> "tuple[str, Profile | None]":
+    """Return the name of this command's profile and the profile: by --profile, or the file's default.
+
+    Raises:
+        RecipeError: There is no such profile, or the file cannot be read.
+    """
+    name = profile_name()
+    if name is None or (not name and not configuration_file().exists()):
+        return "", None
+    name = name or _configuration(configuration_file()).default
+    return name, find_profile(name)
+
+
+def find_profile(name: str, *, purpose: str = "--profile") -> "Profile | None":
+    """Return the profile of a name; None without a name.
+
+    Args:
+        name: As written in the configuration file.
+        purpose: What names it, in the message of an error.
+
+    Raises:
+        RecipeError: There is no such profile, or the file cannot be read.
+    """
+    if not name:
+        return None
+    path = configuration_file()
+    profiles = _configuration(path).profiles if path.exists() else {}
+    if name not in profiles:
+        listed = f"its profiles: {', '.join(sorted(profiles))}" if profiles else "see docs/profiles.md"
+        raise RecipeError(f"{purpose}: {path} has no profile {name}", listed)
+    return profiles[name]
+
+
+@cache
+def _configuration(path: Path) -> "Configuration":
+    from dlcloud.recipe.profile import read_configuration  # noqa: PLC0415  pydantic, only where there is a file
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise RecipeError(f"cannot read {path}: a configuration has at most {LARGEST_FILE >> 10} KiB")
+        return read_configuration(content.decode("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot read {path}: {error}", "see docs/profiles.md") from error

@@ -1,0 +1,50 @@
+"""Recipes as commands read them, with what the chosen profile adds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dlcloud.app.profiles import chosen_profile
+from dlcloud.launch.acquire import RecipeFile
+from dlcloud.recipe.profile import apply_profile, merge
+from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.resources.texts import recipe_text
+
+
+def read_recipe_file(name: str) -> RecipeFile:
+    """Read a recipe, a file or a bundled one, with what the chosen profile adds to it.
+
+    Raises:
+        RecipeError: Either is at fault.
+    """
+    text, path = recipe_text(name)
+    recipe, merged = with_profile(read_recipe(text, str(path or name)), text, str(path or name))
+    return RecipeFile(
+        recipe=recipe,
+        text=merged,
+        path=str(path.absolute() if path else ""),
+        profile=profile_of(recipe),
+        written=text,
+    )
+
+
+def with_profile(recipe: Recipe, text: str, file: str) -> tuple[Recipe, str]:
+    """Return a recipe with what the chosen profile adds to it, and its text; `file` is its name in messages.
+
+    Raises:
+        RecipeError: Either is at fault.
+    """
+    return apply_profile(text, recipe, chosen_profile()[1], file)
+
+
+def profile_defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a recipe, with what the chosen profile adds to them."""
+    profile = chosen_profile()[1]
+    if profile is None or profile.cloud != keys.get("cloud", "aws"):
+        return dict(keys)
+    return merge(keys, profile.defaults)
+
+
+def profile_of(recipe: Recipe) -> str:
+    """Return the name of the profile that a recipe's cluster is launched with; empty without one."""
+    name, profile = chosen_profile()
+    return name if profile is not None and profile.cloud == recipe.cloud else ""

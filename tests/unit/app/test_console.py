@@ -1,0 +1,120 @@
+"""Events as lines: for logs and pipes, without a terminal."""
+
+import io
+import re
+import threading
+
+import pytest
+
+from dlcloud.app.console import LiveConsole, PlainConsole, console_for, line_of, wrap
+from dlcloud.model.events import Notice, Progress, StageDone, StageStarted, Warned
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (StageStarted(message="launching"), "launching ..."),
+        (StageDone(message="launching", seconds=1.26), "done in 1.3 s: launching"),
+        (StageStarted(message="setting up", instance_id="i-1"), "i-1  setting up ..."),
+        (Warned(message="no spot"), "warning: no spot"),
+        (Notice(message="kept"), "kept"),
+        (Progress(message="vgg16", instance_id="i-1"), "i-1  vgg16"),
+        (Progress(message="vgg16", done=1, total=4), "1 of 4: vgg16"),
+        (Progress(message="vgg16", total=4.0), "0 of 4: vgg16"),
+        (Progress(message="vgg16", done=2, total=4, remaining_s=29.6), "2 of 4, about 30 s left: vgg16"),
+        (Progress(message="b", done=2, total=4, remaining_s=400), "2 of 4, about 7 min left: b"),
+        (Progress(message="b", done=2, total=4, remaining_s=7500), "2 of 4, about 2 h 5 min left: b"),
+    ],
+)
+def test_every_event_is_a_line(event, line):
+    assert line_of(event) == line
+
+
+def test_a_line_begins_with_the_time_since_the_start():
+    stream = io.StringIO()
+    with console_for(stream) as console:
+        console.emit(Notice(message="hello"))
+    assert re.fullmatch(r" +\d+\.\d s  hello\n", stream.getvalue())
+
+
+def test_progress_is_printed_every_ten_seconds_per_instance():
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+    console._printed_at["i-1"] = console._started  # as if just printed
+    for _ in range(3):
+        console.emit(Progress(message="one", instance_id="i-1"))
+    console.emit(Warned(message="careful", instance_id="i-1"))
+    console._printed_at["i-1"] -= 10
+    for _ in range(3):
+        console.emit(Progress(message="two", instance_id="i-1"))
+    assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["warning: careful", "two"]
+
+
+def test_lines_of_many_threads_stay_whole():
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+
+    def emit_all(name):
+        for number in range(50):
+            console.emit(Notice(message=f"{name} {number}"))
+
+    threads = [threading.Thread(target=emit_all, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 200
+    assert all(re.fullmatch(r" +\d+\.\d s  [abcd] \d+", line) for line in lines)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_the_live_console():
+    assert isinstance(console_for(Terminal()), LiveConsole)
+    assert isinstance(console_for(io.StringIO()), PlainConsole)
+
+
+def test_events_wait_while_something_else_asks_on_the_terminal():
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+    with console.suspended():
+        late = threading.Thread(target=console.emit, args=(Notice(message="later"),))
+        late.start()
+        assert stream.getvalue() == ""
+    late.join()
+    assert "later" in stream.getvalue()
+
+
+def test_the_live_display_leaves_the_terminal_and_comes_back():
+    with LiveConsole() as console:
+        console.emit(StageStarted(message="asking"))
+        assert console._display.live.is_started
+        with console.suspended():
+            assert not console._display.live.is_started
+        assert console._display.live.is_started
+
+
+def test_overlapping_waits_share_a_spinner_that_goes_with_the_last():
+    with LiveConsole() as console:
+        with console.waiting("asking AWS"):
+            with console.waiting("asking AWS again"):
+                assert len(console._display.tasks) == 1
+            assert console._display.live.is_started
+        assert not console._display.live.is_started
+        console.emit(StageStarted(message="launching"))
+        with console.waiting("asking AWS"):
+            assert [task.description for task in console._display.tasks] == ["launching ..."]
+        assert console._display.live.is_started
+
+
+def test_a_line_too_long_for_the_terminal_is_wrap_between_words():
+    words = "    2.0 s  " + "word " * 20 + "https://example.org/" + "x" * 70
+    lines = wrap(words + "\nthe next", 80).splitlines()
+    assert lines[0] == ("    2.0 s  " + "word " * 14).rstrip()
+    assert lines[1].startswith(" " * 11 + "word")
+    assert "https://example.org/" + "x" * 70 in lines[2]
+    assert lines[-1] == "the next"

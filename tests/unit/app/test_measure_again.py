@@ -1,0 +1,77 @@
+"""Where no winner can be named, `bench` says what would settle it, and offers on a terminal to run that."""
+
+import os
+import sys
+
+import pytest
+
+from dlcloud.app.bench_results import offer_again
+from dlcloud.report.cost import PLAIN
+from dlcloud.results.settling import MOST
+from dlcloud.runs.matrix import matrix_of_recipe
+from tests.fakes.samples import recipe, run
+from tests.unit.report.conftest import BILL, lines, metric, quote, result
+
+TYPES = ["c7i.xlarge", "m7i.xlarge"]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Return what types at the terminal that standard input is."""
+    master, slave = os.openpty()
+    with os.fdopen(slave, "r") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield lambda text: os.write(master, text.encode())
+    os.close(master)
+
+
+@pytest.fixture
+def matrix():
+    return matrix_of_recipe(TYPES, recipe(), {}, tiny=False)
+
+
+def rows(*throughputs):
+    return [
+        row
+        for name, throughput in zip(TYPES, throughputs, strict=True)
+        for row in lines(
+            result(throughput=throughput),
+            of=run(f"{name}-0001", instance_type=name),
+            quoted=quote(),
+            bill=BILL,
+        )
+    ]
+
+
+TIED = (metric(10.0, 9.5, 10.5), metric(10.4, 9.9, 11.0))
+
+
+def test_yes_measures_again_with_the_samples_that_it_named(terminal, matrix, capsys):
+    terminal("y\n")
+    again = offer_again(rows(*TIED), matrix, PLAIN)
+    asked = capsys.readouterr().err
+    assert set(again.types) == set(TYPES)
+    samples = {int(job.workload.parameters["rounds"]) for job in again.jobs}
+    assert max(samples) <= MOST
+    assert f"Measure m7i.xlarge, c7i.xlarge again now ({samples.pop()} samples of each setting" in asked
+    assert " USD)? [y/N]" in asked
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n"])
+def test_no_is_the_default(terminal, matrix, answer):
+    terminal(answer)
+    assert offer_again(rows(*TIED), matrix, PLAIN) is None
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_clear_winner_raises_no_question(matrix, capsys):
+    clear = (metric(10.0, 9.9, 10.1), metric(20.0, 19.9, 20.1))
+    assert offer_again(rows(*clear), matrix, PLAIN) is None
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_nothing_is_asked(matrix, monkeypatch, capsys):
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert offer_again(rows(*TIED), matrix, PLAIN) is None
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,134 @@
+"""Figures that articles published, entered as results, give the ratios that the articles published.
+
+The articles print ratios (their absolute figures are in pictures), so the baseline is entered as 1.
+"""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from dlcloud.app.context import Context
+from dlcloud.model.instance import Market, Price
+from dlcloud.model.money import MarketPrices
+from dlcloud.report.cost import cost_report
+from dlcloud.report.rows import load_rows
+from dlcloud.report.table import Format, render
+from dlcloud.results.compare import pairs_of
+from dlcloud.results.cost import tflops_per_usd
+from dlcloud.store.selection import Selection
+from tests.fakes.samples import PRICE_DATE, run
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path / "home"))
+    # Not entered: that takes over the signals of the process, which here is pytest's.
+    made = Context("test")
+    yield made
+    made.__exit__()
+
+
+def measured(case, setting, value, *, metric="throughput", unit="images/s"):
+    bounds = {"value": value, "low": value * 0.99, "high": value * 1.01, "unit": unit, "samples": 9}
+    return {"record": "result", "case": case, "setting": setting, "metrics": {metric: bounds}}
+
+
+def enter(context, name, *records, prices=(), **other):
+    context.runs.add(run(name, **other))
+    context.runs.put_prices(name, prices)
+    context.runs.add_records(name, 0, "".join(json.dumps(record) + "\n" for record in records).encode())
+
+
+def ratios(context, first, second, free=frozenset({"setting"})):
+    sides = [
+        load_rows(context.measurements, record, context.clock.now(), newest=True)
+        for record in (first, second)
+    ]
+    return pairs_of(*sides, free=free)
+
+
+def setting(name):
+    return Selection(settings=(name,))
+
+
+# Source: AWS blog, "Use low precision and quantization for deep learning with EC2 C5 and BigDL": SSD, VGG16
+# and VGG19 on c5.18xlarge, int8 1.69 to 2.04 times as fast.
+# Source: Intel, "Optimizing TensorFlow on EC2 C5": up to 7.4 times the default TensorFlow, on c5.18xlarge.
+PUBLISHED = [
+    ("quantization", ("fp32", "int8"), 1.69),
+    ("quantization", ("fp32", "int8"), 2.04),
+    ("tensorflow", ("default", "oneDNN"), 7.4),
+]
+
+
+@pytest.mark.parametrize(("benchmark", "settings", "published"), PUBLISHED)
+def test_published_speed_ups_come_out(context, benchmark, settings, published):
+    baseline, candidate = settings
+    records = measured("batch 32", baseline, 1.0), measured("batch 32", candidate, published)
+    enter(context, "article", *records, workload=benchmark, instance_type="c5.18xlarge")
+    (pair,) = ratios(context, setting(baseline), setting(candidate))
+    assert round(pair.ratio.value, 2) == published
+    assert pair.ratio.verdict == "faster"
+    # The same machine costs the same, so a million images cost so much less.
+    assert round(1 / pair.usd_ratio, 2) == Decimal(str(published))
+
+
+# Source: Hitachi on Qiita, "Training faster with tensor cores": on g4dn.xlarge (T4), the time falls to
+# 45 to 60 %.
+@pytest.mark.parametrize("share", [0.45, 0.60])
+def test_published_training_times_come_out(context, share):
+    records = [
+        measured("epoch", name, seconds, metric="duration", unit="s")
+        for name, seconds in (("fp32", 1.0), ("mixed", share))
+    ]
+    enter(context, "article", *records, workload="mixed_precision", instance_type="g4dn.xlarge")
+    (pair,) = ratios(context, setting("fp32"), setting("mixed"))
+    assert round(1 / pair.ratio.value, 2) == share
+    assert round(pair.usd_ratio, 2) == Decimal(str(share))
+    assert pair.ratio.verdict == "faster"
+
+
+# Source: the same, its table of GPU instances (Tokyo, 2022-02-28): TFLOPS, USD/h, TFLOPS per USD.
+@pytest.mark.parametrize(
+    ("kind", "tflops", "usd", "published"),
+    [("p3.2xlarge", 112, "5.252", 21), ("g4dn.xlarge", 65, "0.994", 65)],
+)
+def test_published_tflops_per_usd_come_out(context, kind, tflops, usd, published):
+    assert int(tflops_per_usd(tflops, Decimal(usd))) == published
+    price = Price(
+        instance_type=kind,
+        region="ap-northeast-1",
+        market=Market.ON_DEMAND,
+        hourly_usd=Decimal(usd),
+        as_of=PRICE_DATE,
+        source="article",
+    )
+    enter(
+        context,
+        "article",
+        measured("a", "b", 1.0),
+        instance_type=kind,
+        region="ap-northeast-1",
+        prices=[price],
+    )
+    (line,) = load_rows(context.measurements, Selection(), context.clock.now())
+    assert line.prices == MarketPrices(on_demand=price)
+    (record,) = cost_report([line]).records
+    # NVIDIA's data sheets: 65 for the T4; 112 is the V100's on PCIe, the one on EC2 is faster, at 125.
+    assert int(record["tflops_per_usd"]) == {"p3.2xlarge": 23, "g4dn.xlarge": 65}[kind]
+    assert f"{record['tflops_per_usd']:.1f}" in render(cost_report([line]), Format.TABLE)
+
+
+# Source: AWS blog, "Introducing dynamic training for deep learning with EC2": time falls by 15 to 30 %, cost
+# by 15 to 50 %; so an hour of the changing cluster costs cost/time of an hour of the fixed one.
+@pytest.mark.parametrize(("time", "cost"), [("0.85", "0.85"), ("0.70", "0.50")])
+def test_published_savings_of_elastic_training_come_out(context, time, cost):
+    fixed = Decimal("24.48")
+    throughput = measured("resnet50", "train", 1.0), measured("resnet50", "train", 1 / float(time))
+    enter(context, "fixed", throughput[0], hourly_usd=fixed, cluster_name="one")
+    elastic = fixed * Decimal(cost) / Decimal(time)
+    enter(context, "elastic", throughput[1], hourly_usd=elastic, cluster_name="two")
+    (pair,) = ratios(context, Selection(names=("one",)), Selection(names=("two",)), frozenset())
+    assert round(1 / pair.ratio.value, 2) == float(time)
+    assert round(pair.usd_ratio, 2) == Decimal(cost)
