@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import destroy_on_failure, detached_error
+from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure, detached_error
 from dlcloud.app.screen import say
-from dlcloud.app.workload import RecipeWorkload
+from dlcloud.app.up import Up, UpOptions
+from dlcloud.app.workload import RecipeWorkload, read_workload
 from dlcloud.detached.handover import HandOver
-from dlcloud.launch.acquire import ClusterLock, lock_cluster
+from dlcloud.detached.rules import check_detachable
+from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
@@ -17,7 +19,27 @@ from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import coordinator
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
+from dlcloud.report.plan import plan_report
 from dlcloud.report.table import Format, Report, Section, render
+
+
+def run(context: Context, options: UpOptions) -> None:
+    """Hand a training over to its own coordinator, and print how to watch it."""
+    workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
+    cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+    if not options.dry_run and resume_detached(context, cluster, workload, options.output):
+        return
+    check_detachable(workload.recipe)
+    plan = Up(context=context, workload=workload, options=options).plan(cluster)
+    if options.dry_run:
+        say(render(plan_report(plan, detached=True), Format(options.output)))
+        return
+    say(render(plan_report(plan, detached=True), Format.TABLE) + "\n", err=True)
+    confirm_spending(plan, yes=options.yes)
+    with acquire_for_command(context, workload.file, name=options.name) as acquired:
+        launcher = context.machines.launcher(acquired.cluster)
+        hand_over(context, launcher, acquired, workload, plan=plan)
+    print_detached(context, acquired.cluster, options.output)
 
 
 def hand_over(
@@ -27,7 +49,6 @@ def hand_over(
     workload: RecipeWorkload,
     *,
     plan: Plan,
-    output: str,
 ) -> None:
     """Launch what is missing and hand the cluster over, or finish a hand-over that was cut off.
 
@@ -49,7 +70,6 @@ def hand_over(
                 variables=local_variables(context, workload.recipe),
                 environment=workload.environment,
             )
-    print_detached(context, launcher.cluster, output)
 
 
 def resume_detached(context: Context, cluster: Cluster | None, workload: RecipeWorkload, output: str) -> bool:

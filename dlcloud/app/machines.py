@@ -4,12 +4,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dlcloud.app.clouds import Clouds
 from dlcloud.app.console import Console
 from dlcloud.app.profiles import find_profile
 from dlcloud.app.routes import route_of_cluster, route_of_detached
-from dlcloud.detached.locate import DetachedCluster
 from dlcloud.launch.admit import AdmittingDialer
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.clock import Clock
@@ -20,6 +20,9 @@ from dlcloud.ssh.dial import Dialer
 from dlcloud.ssh.route import Connect
 from dlcloud.store.home import Store
 from dlcloud.system.open_files import allow_many_files
+
+if TYPE_CHECKING:  # an `up` without --detach imports nothing of it
+    from dlcloud.detached.locate import DetachedCluster
 
 
 @dataclass(kw_only=True)
@@ -65,7 +68,7 @@ class Machines:
         clients = partial(self.clouds.clients.get, cluster.cloud, cluster.region, cluster.profile)
         return route_of_cluster(cluster, clients, inside=self.inside)
 
-    def route_of_detached(self, detached: DetachedCluster) -> Connect:
+    def route_of_detached(self, detached: "DetachedCluster") -> Connect:
         """Return what opens connections to the instance that controls a cluster, of whichever machine's."""
         clients = partial(self.clouds.clients.get, detached.cloud, detached.region, detached.profile)
         return route_of_detached(detached, clients, self.store.clusters, find_profile(detached.profile))

@@ -4,11 +4,11 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.sessions import PLUGIN, start_session
 from dlcloud.cloud.tunnel import EndpointTunnels
-from dlcloud.detached.locate import DetachedCluster
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import CloudError, RecipeError, UnreachableError
 from dlcloud.model.remote import Endpoint
@@ -16,6 +16,9 @@ from dlcloud.recipe.network import Access, Bastion, Network, read_network
 from dlcloud.recipe.profile import Profile
 from dlcloud.ssh.route import BastionRoute, Connect, Stream, connect_by_program, connect_directly
 from dlcloud.store.clusters import Clusters
+
+if TYPE_CHECKING:  # an `up` without --detach imports nothing of it
+    from dlcloud.detached.locate import DetachedCluster
 
 NO_PLUGIN = (
     "access: session-manager needs AWS's session-manager-plugin on the PATH",
@@ -31,7 +34,7 @@ def route_of_cluster(cluster: Cluster, clients: Callable[[], Clients], *, inside
 
 
 def route_of_detached(
-    detached: DetachedCluster,
+    detached: "DetachedCluster",
     clients: Callable[[], Clients],
     clusters: Clusters,
     profile: Profile | None,
@@ -68,7 +71,7 @@ TUNNEL_S = 15.0
 """Seconds for the way through the endpoint, which takes TLS, a signature and EC2's own connection."""
 
 
-def network_of_detached(detached: DetachedCluster, clusters: Clusters, profile: Profile | None) -> Network:
+def network_of_detached(detached: "DetachedCluster", clusters: Clusters, profile: Profile | None) -> Network:
     """Return the network of a detached cluster: as this home stored it, else by its tag and the profile.
 
     Raises:

@@ -1,15 +1,13 @@
-"""`dlcloud up`: plan, launch, run, report, destroy; with `--detach`, hand over instead of run."""
+"""`dlcloud up`: plan, launch, run, report, destroy."""
 
 from dataclasses import dataclass, replace
 
 from dlcloud.app.console import MOST_LINES
 from dlcloud.app.context import Context
-from dlcloud.app.hand_over import hand_over, refuse_detached, resume_detached
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
 from dlcloud.app.screen import say
 from dlcloud.app.training import print_training
 from dlcloud.app.workload import RecipeWorkload, read_workload
-from dlcloud.detached.rules import check_detachable
 from dlcloud.elastic.rescue import bring_home
 from dlcloud.elastic.run import Control
 from dlcloud.launch.acquire import new_cluster, resolve_cluster
@@ -38,7 +36,6 @@ class UpOptions:
     name: str
     yes: bool
     cidrs: tuple[str, ...]
-    detach: bool
     fresh: bool
     overrides: Overrides
     output: str
@@ -50,8 +47,8 @@ def run(context: Context, options: UpOptions) -> None:
     up = Up(context=context, workload=workload, options=options)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if options.dry_run:
-        say(render(plan_report(up.plan(cluster), detached=options.detach), Format(options.output)))
-    elif not (options.detach and resume_detached(context, cluster, workload, options.output)):
+        say(render(plan_report(up.plan(cluster)), Format(options.output)))
+    else:
         up.run(up.plan(cluster))
 
 
@@ -70,8 +67,6 @@ class Up:
             cluster: The one that this `up` continues; None for a new one.
         """
         context, workload = self.context, self.workload
-        if self.options.detach:
-            check_detachable(workload.recipe)
         workload.check()
         if cluster is None:
             workload.check_deadline()
@@ -86,14 +81,13 @@ class Up:
     def run(self, plan: Plan) -> None:
         """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
         context, workload, options = self.context, self.workload, self.options
-        say(render(plan_report(plan, detached=options.detach), Format.TABLE) + "\n", err=True)
+        say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
         confirm_spending(plan, yes=options.yes)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
-            if options.detach:
-                hand_over(context, launcher, acquired, workload, plan=plan, output=options.output)
-                return
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
+                from dlcloud.app.hand_over import refuse_detached  # noqa: PLC0415  only after an `up --detach`
+
                 refuse_detached(context, launcher)
             with destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept):
                 prepare_access(launcher, workload.recipe)

@@ -101,20 +101,25 @@ def verbose_option(command: Command) -> Command:
 
 
 def collect_options(
-    parameter: str, target: str, names: Collection[str] | None = None
+    parameter: str,
+    target: str,
+    names: Collection[str] | None = None,
+    *,
+    apart: Collection[str] = ("verbose",),
 ) -> Callable[[Command], Command]:
     """Pass several options to the command as one object.
 
     Args:
         parameter: The command's parameter that takes the object.
         target: `module:name` of what makes the object of the options' values, its keyword arguments.
-        names: The options' parameter names; None for all but `verbose`.
+        names: The options' parameter names; None for all but `apart`.
+        apart: Parameters that the command takes itself.
     """
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def collected(**values: object) -> object:
-            chosen = values.keys() - {"verbose"} if names is None else names
+            chosen = values.keys() - set(apart) if names is None else names
             fields = {name: values.pop(name) for name in chosen}
             return command(**values, **{parameter: resolve(target)(**fields)})
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @notify_option("up")
 @output_option
 @verbose_option
-@collect_options("options", "dlcloud.app.up:UpOptions")
-def command(*, options: object, verbose: bool) -> None:
+@collect_options("options", "dlcloud.app.up:UpOptions", apart=("detach", "verbose"))
+def command(*, options: object, detach: bool, verbose: bool) -> None:
     """Run RECIPE (a file, or the name of a bundled recipe) and print what it costs.
 
     --type, --region, --market, --count, --setting, --env and --secret change the recipe for this `up`; with
@@ -42,4 +42,5 @@ def command(*, options: object, verbose: bool) -> None:
     machine may be off then. `status`, `logs`, `training`, `resize` and `exec` ask that instance, from any
     machine with the account; `down` brings the results home and ends everything.
     """
-    invoke("dlcloud.app.up:run", "up", verbose=verbose, options=options)
+    use_case = "dlcloud.app.hand_over:run" if detach else "dlcloud.app.up:run"
+    invoke(use_case, "up", verbose=verbose, options=options)

@@ -1,4 +1,4 @@
-"""The way from the command to AWS is short, and a plain `up` takes no detour."""
+"""The way from the use case to AWS is short, and a plain `up` takes no detour."""
 
 import json
 import sys
@@ -25,10 +25,10 @@ def walk(user):
 
 
 @pytest.mark.parametrize("operation", ["GetCallerIdentity", "RunInstances"])
-def test_from_the_command_to_boto3_it_is_not_far(walk, operation):
+def test_from_the_use_case_to_boto3_it_is_not_far(walk, operation):
     frames = next(frames for name, frames in walk["calls"] if name == operation)
     names = [f"{path}: {name}" for path, name in frames]
-    way = names[names.index("cli/up.py: command") :]
+    way = names[names.index("app/up.py: run") :]
     files = {step.partition(":")[0] for step in way}
     assert len(way) <= MOST_FRAMES, way
     assert len(files) <= MOST_FILES, files
