@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure, detached_error
+from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
 from dlcloud.app.screen import say
 from dlcloud.app.up import Up, UpOptions
 from dlcloud.app.workload import RecipeWorkload, read_workload
@@ -79,17 +79,6 @@ def resume_detached(context: Context, cluster: Cluster | None, workload: RecipeW
     restart_dead_controller(context, cluster, lambda: workload.environment)
     print_detached(context, cluster, output)
     return True
-
-
-def refuse_detached(context: Context, launcher: Launcher) -> None:
-    """Finish a hand-over that was cut off.
-
-    Raises:
-        RecipeError: The coordinator is in charge.
-    """
-    if HandOver(managed=launcher, database=context.database).finish():
-        controller = launcher.store.clusters.controller_instance_id(launcher.cluster_id)
-        raise detached_error(launcher.cluster, controller or "")
 
 
 def restart_dead_controller(

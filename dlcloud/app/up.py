@@ -86,7 +86,7 @@ class Up:
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
-                from dlcloud.app.hand_over import refuse_detached  # noqa: PLC0415  only after an `up --detach`
+                from dlcloud.app.finish_hand_over import refuse_detached  # noqa: PLC0415  only after an `up --detach`
 
                 refuse_detached(context, launcher)
             with destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept):
