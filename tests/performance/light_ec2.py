@@ -271,6 +271,7 @@ def lighten() -> None:
     from dlcloud.local.ec2 import instances  # noqa: PLC0415
     from dlcloud.local.instance import sshd  # noqa: PLC0415
     from dlcloud.local.instance.instance import LocalInstance  # noqa: PLC0415
+    from dlcloud.local.instance.tree import InstanceTree  # noqa: PLC0415
 
     class LightServer(sshd.SshServer):
         """The local EC2's SSH server, without programs."""
@@ -301,8 +302,9 @@ def lighten() -> None:
                 host_key=key,
                 env={},
                 container=self.container,
-                authorized_keys={self._user: keys},
-                nologin=self.root / "nologin",
+                files=sshd.LoginFiles(
+                    tree=InstanceTree(self.root), authorized_keys={self._user: keys.name}, nologin="nologin"
+                ),
                 interpreter="",
                 instance_users=self.instance_users,
             )

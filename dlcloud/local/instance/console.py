@@ -1,42 +1,52 @@
 """The console output of an instance: its boot as cloud-init logs it."""
 
 import base64
+import fnmatch
 import hashlib
 from datetime import datetime
-from pathlib import Path
+
+from dlcloud.local.instance.tree import InstanceTree
 
 # Source: EC2 API reference, GetConsoleOutput: the most recent 64 KB.
 _LIMIT = 64 * 1024
+_KEYS, _MOST_KEYS, _MOST_KEY_BYTES = "etc/ssh", 16, 16 * 1024
+_RESULT = "lib/cloud-init-result"
 
 
-def read_console(root: Path, *, hostname: str, booted_at: datetime | None) -> str:
+def read_console(tree: InstanceTree, *, hostname: str, booted_at: datetime | None) -> str:
     """Return the console output of an instance's first boot so far; empty before it begins.
 
     Args:
-        root: The folder of the instance.
+        tree: The files of the instance.
         hostname: Shown at the log-in prompt.
         booted_at: When the SSH server opened; None before.
     """
-    log = root / "var/log/cloud-init-output.log"
     try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _LIMIT))
-            output = stream.read().decode(errors="replace")
-        parts = [f"cloud-init: boot of {root.name}\n", output]
+        output = tree.read_end("var/log/cloud-init-output.log", _LIMIT).decode(errors="replace")
+        parts = [f"cloud-init: boot of {tree.root.name}\n", output]
         if booted_at is not None:
-            parts += [_host_keys(root / "etc/ssh"), f"\n{hostname} login: \n"]
-        result = root / "lib/cloud-init-result"
-        if result.exists():
-            parts.append(f"cloud-init: finished, status: {result.read_text(encoding='utf-8')}\n")
+            parts += [_host_keys(tree), f"\n{hostname} login: \n"]
+        if tree.exists(_RESULT):
+            status = tree.read(_RESULT).decode(errors="replace")
+            parts.append(f"cloud-init: finished, status: {status}\n")
     except OSError:
         return ""
     return "".join(parts)[-_LIMIT:]
 
 
-def _host_keys(folder: Path) -> str:
-    """Return the host keys in cloud-init's form, which clients read to know them before they log in."""
-    lines = [path.read_text(encoding="utf-8").strip() for path in sorted(folder.glob("ssh_host_*_key.pub"))]
-    fingerprints = [f"256 SHA256:{_fingerprint(line)} root@local (ED25519)" for line in lines]
+def _host_keys(tree: InstanceTree) -> str:
+    """Return the host keys in cloud-init's form, which clients read to know them before they log in.
+
+    Programs of the instance may have put anything in their place: what is no public key is left out.
+    """
+    lines, fingerprints = [], []
+    for name in fnmatch.filter(tree.names(_KEYS), "ssh_host_*_key.pub")[:_MOST_KEYS]:
+        try:
+            line = tree.read(f"{_KEYS}/{name}", most=_MOST_KEY_BYTES).decode().strip()
+            fingerprints.append(f"256 SHA256:{_fingerprint(line)} root@local (ED25519)")
+        except (OSError, ValueError, IndexError):
+            continue
+        lines.append(line)
     return "\n".join(
         [
             "-----BEGIN SSH HOST KEY FINGERPRINTS-----",

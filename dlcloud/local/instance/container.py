@@ -14,13 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dlcloud.local.instance.beneath import HANDLE, open_device
 from dlcloud.local.instance.hosts import write_hosts
 from dlcloud.local.instance.processes import UMASK, start_process
-from dlcloud.local.instance.rootfs import RootFs, give
+from dlcloud.local.instance.rootfs import RootFs
+from dlcloud.local.instance.tree_walk import give
 
 _PROGRAM = Path(__file__).with_name("container_init.py")
 # Source: include/uapi/asm-generic/ioctls.h.
 _UNLOCK_TERMINAL, _OPEN_PEER = 0x40045431, 0x5441
+# Source: Documentation/admin-guide/devices.txt, /dev/ptmx.
+_TERMINALS = os.makedev(5, 2)
 # For programs that treat root as no login of EC2 is treated: they refuse, warn, or restore owners.
 _ROOT_VARIABLES = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -59,6 +63,11 @@ class Container:
     _watch: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @property
+    def owners(self) -> range:
+        """Return who may own a file of the instance that has further names; empty if this is not root."""
+        return range(self.owner, self.owner + self.ids) if os.getuid() == 0 else range(0)
+
+    @property
     def base(self) -> Path:
         """Return the folder that stands for the root of the instance, as its programs see it."""
         return self.root if self.rootfs is None else Path("/")
@@ -76,11 +85,9 @@ class Container:
 
     def give_folders(self) -> None:
         """Hand what the image has written over to the instance's user; `bin` and `lib` stay the daemon's."""
-        for path in self.root.iterdir():
-            if path.name in ("bin", "lib"):
-                path.chmod(0o755)
-            else:
-                give(path, self.owner)
+        for name in ("bin", "lib"):
+            (self.root / name).chmod(0o755)
+        give(self.root, self.owner, keeps=("", "bin", "lib"))
 
     async def start(self, hostname: str) -> None:
         """Make the namespaces, with a host name of their own.
@@ -186,12 +193,31 @@ class Container:
         if self.rootfs is None:
             master, slave = os.openpty()
         else:
-            master = os.open(f"/proc/{self._pid}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY)
-            fcntl.ioctl(master, _UNLOCK_TERMINAL, struct.pack("i", 0))
-            slave = fcntl.ioctl(master, _OPEN_PEER, os.O_RDWR | os.O_NOCTTY)
+            master, slave = _open_terminal_in(Path(f"/proc/{self._pid}/root"))
         if self.owner != os.getuid():
             os.fchown(slave, self.owner, self.owner)
         return master, slave
+
+
+def _open_terminal_in(root: Path) -> tuple[int, int]:
+    """Return both ends of a new terminal of what is mounted at /dev/pts, which may be anything by now.
+
+    Raises:
+        OSError: It is not what makes terminals.
+    """
+    folder = os.open(root, HANDLE | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        master = open_device(folder, "dev/pts/ptmx", _TERMINALS, os.O_RDWR)
+    finally:
+        os.close(folder)
+    try:
+        fcntl.ioctl(master, _UNLOCK_TERMINAL, struct.pack("i", 0))
+        slave = fcntl.ioctl(master, _OPEN_PEER, os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        os.close(master)
+        raise
+    os.set_blocking(master, True)
+    return master, slave
 
 
 async def _send(process: asyncio.subprocess.Process, content: bytes) -> None:

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import secrets
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +30,8 @@ from dlcloud.local.instance.leftovers import remove_root
 from dlcloud.local.instance.metadata import MetadataService
 from dlcloud.local.instance.processes import instance_environment, shell_path
 from dlcloud.local.instance.shims import write_shims
-from dlcloud.local.instance.sshd import SshServer
+from dlcloud.local.instance.sshd import LoginFiles, SshServer
+from dlcloud.local.instance.tree import InstanceTree
 from dlcloud.system.files import write_file
 
 _T = TypeVar("_T")
@@ -88,6 +89,7 @@ class LocalInstance:
         self._user_data = read_user_data(self.identity.user_data)
         self._user = default_user(self.identity.image_id)
         self._secret = secrets.token_hex(16)
+        self._tree = InstanceTree(self.root, self.container.owners)
         self._metadata = MetadataService(
             documents=self._documents,
             power=self.power,
@@ -124,15 +126,16 @@ class LocalInstance:
         await self.container.start(self._hostname())
         await self._run("bootcmd", self._user_data.boot_commands)
         await self._write_files()
+        homes = ((self._user, "home"), ("root", "root"))
         self._ssh = SshServer(
             host_key=host_key,
             env=self._env,
             container=self.container,
-            authorized_keys={
-                name: self.root / home / ".ssh/authorized_keys"
-                for name, home in ((self._user, "home"), ("root", "root"))
-            },
-            nologin=self.root / "run/nologin",
+            files=LoginFiles(
+                tree=self._tree,
+                authorized_keys={name: f"{home}/.ssh/authorized_keys" for name, home in homes},
+                nologin="run/nologin",
+            ),
             interpreter=self.interpreter,
             instance_users=self.instance_users,
         )
@@ -146,7 +149,9 @@ class LocalInstance:
         """Return the console output; that of a removed instance is kept."""
         if self.root.exists():
             name = self.properties().get("local-hostname", "")
-            self._console = read_console(self.root, hostname=name, booted_at=self._booted_at) or self._console
+            self._console = (
+                read_console(self._tree, hostname=name, booted_at=self._booted_at) or self._console
+            )
         return self._console
 
     async def boot_again(self, listeners: Listeners) -> None:
@@ -342,10 +347,17 @@ class LocalInstance:
     async def _run_per_boot(self) -> int:
         """Run the executable files of the folder by name; return the status of the last that failed, or 0."""
         status = 0
-        for script in sorted((self.root / _PER_BOOT).glob("*")):
-            if os.access(script, os.X_OK):
-                status = await self._log_program([str(script)]) or status
+        for name in self._tree.names(_PER_BOOT):
+            if self._is_program(f"{_PER_BOOT}/{name}"):
+                status = await self._log_program([str(self.root / _PER_BOOT / name)]) or status
         return status
+
+    def _is_program(self, path: str) -> bool:
+        try:
+            mode = self._tree.state(path).st_mode
+        except OSError:
+            return False
+        return stat.S_ISREG(mode) and bool(mode & 0o111)
 
     async def _log_program(
         self, argv: list[str], variables: Mapping[str, str] = MappingProxyType({}), content: bytes = b""

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from dlcloud.local.instance.beneath import open_root
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.leftovers import remove_root
 from dlcloud.local.instance.processes import package_sources
-from dlcloud.local.instance.rootfs import RootFs, give, interpreter_folders
+from dlcloud.local.instance.rootfs import RootFs, interpreter_folders
+from dlcloud.local.instance.tree_walk import give_what_is_not
 from dlcloud.local.site_files import SitePaths
 
 VARIABLE = "DLCLOUD_LOCAL_ISOLATION"
@@ -25,6 +27,7 @@ _PROGRAMS = ("unshare", "nsenter", "setpriv", "sleep")
 # Source: systemd, "Users, Groups, UIDs and GIDs on systemd Systems".
 _USERS = ((0x3B9B0000, 65536), (61999, 1))
 _TRIAL_S = 30.0
+_CACHE_LEVELS = 2  # of folders, in which something that root has put there is looked for
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +214,8 @@ def share_cache(cache: Path, isolation: Isolation) -> None:
     """Let instances write what root has put into their cache."""
     if isolation.level is Level.NONE or os.getuid() != 0:
         return
-    for depth in ("", "*", "*/*", "*/*/*"):
-        for path in cache.glob(depth) if depth else (cache,):
-            if path.lstat().st_uid not in isolation.users:
-                give(path, isolation.owner)
+    root = open_root(cache)
+    try:
+        give_what_is_not(root, isolation.users, isolation.owner, levels=_CACHE_LEVELS)
+    finally:
+        os.close(root)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.local.instance.shims import FOUND_BY_PATH
+from dlcloud.local.instance.tree_walk import give
 
 # Folders of / that an instance has for itself, empty at its launch.
 _OWN = ("home", "media", "mnt", "root", "run", "srv", "tmp", "var")
@@ -164,16 +165,6 @@ class RootFs:
             if _is_own(path) or any(path.is_relative_to(folder) for folder in self.hidden):
                 steps += _read_only(str(path))
         return steps
-
-
-def give(folder: Path, owner: int) -> None:
-    """Make a user the owner of a folder and all that is in it, if this is root."""
-    if os.getuid() != 0:
-        return
-    os.lchown(folder, owner, owner)
-    for parent, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            os.lchown(f"{parent}/{name}", owner, owner)
 
 
 def open_folders(folder: Path) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import asyncssh
@@ -20,6 +19,7 @@ from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.inside import forward
 from dlcloud.local.instance.peers import belongs_to_other_user
 from dlcloud.local.instance.ssh_sessions import run_session
+from dlcloud.local.instance.tree import InstanceTree
 
 _LOGIN_S = 60.0
 _KEEPALIVE_S = 30.0
@@ -31,6 +31,35 @@ MAX_SESSIONS = 10
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginFiles:
+    """The files of an instance that decide who may log in.
+
+    Args:
+        tree: The files of the instance.
+        authorized_keys: The path of the file of keys by user name; others may not log in.
+        nologin: While there is something at this path, only root may log in.
+    """
+
+    tree: InstanceTree
+    authorized_keys: Mapping[str, str]
+    nologin: str
+
+    def read_keys(self, username: str) -> "asyncssh.SSHAuthorizedKeys":
+        """Return the keys of a user with their options.
+
+        Raises:
+            OSError: They cannot be read.
+            ValueError: They are not in OpenSSH's form.
+        """
+        content = self.tree.read(self.authorized_keys[username])
+        return asyncssh.import_authorized_keys(content.decode(errors="replace"))
+
+    def may_log_in(self, username: str) -> bool:
+        """Source: pam_nologin(8)."""
+        return username in self.authorized_keys and (username == "root" or not self.tree.exists(self.nologin))
+
+
 @dataclass(slots=True, kw_only=True)
 class SshServer:
     """Accepts the keys of its users' `authorized_keys`.
@@ -39,8 +68,7 @@ class SshServer:
         host_key: The instance's ed25519 key.
         env: The environment of every session.
         container: Runs the programs of sessions.
-        authorized_keys: The file of keys by user name; others may not log in.
-        nologin: While this file exists, only root may log in.
+        files: Who may log in.
         interpreter: A Python that gives a shell its terminal, and serves SFTP.
         instance_users: The user ids of instances' programs.
     """
@@ -48,8 +76,7 @@ class SshServer:
     host_key: asyncssh.SSHKey
     env: Mapping[str, str]
     container: Container
-    authorized_keys: Mapping[str, Path]
-    nologin: Path
+    files: LoginFiles
     interpreter: str
     instance_users: range = range(0)
     _admitted: dict[bytes, float] = field(default_factory=dict)
@@ -61,8 +88,7 @@ class SshServer:
         self._acceptor = await asyncssh.create_server(
             lambda: _Login(
                 admits=self._admits,
-                authorized_keys=self.authorized_keys,
-                nologin=self.nologin,
+                files=self.files,
                 connections=self._connections,
                 run=self._run,
                 instance_users=self.instance_users,
@@ -125,8 +151,7 @@ class _Login(asyncssh.SSHServer):
 
     Args:
         admits: True for a key that is accepted beside those of the file.
-        authorized_keys: The file of authorized keys by user name, in OpenSSH's form with its options.
-        nologin: While this file exists, only root may log in.
+        files: Who may log in.
         connections: Gets the connection while it is open.
         run: Runs a session's command, shell or SFTP server.
         instance_users: The user ids of instances' programs.
@@ -136,15 +161,13 @@ class _Login(asyncssh.SSHServer):
         self,
         *,
         admits: Callable[[asyncssh.SSHKey], bool],
-        authorized_keys: Mapping[str, Path],
-        nologin: Path,
+        files: LoginFiles,
         connections: set[asyncssh.SSHServerConnection],
         run: _Run,
         instance_users: range,
     ) -> None:
         self._admits = admits
-        self._authorized_keys = authorized_keys
-        self._nologin = nologin
+        self._files = files
         self._connections = connections
         self._connection: asyncssh.SSHServerConnection | None = None
         self._run = run
@@ -166,9 +189,9 @@ class _Login(asyncssh.SSHServer):
 
     def begin_auth(self, username: str) -> bool:
         """Read the authorized keys, which may have changed since the last login."""
-        if self._connection is not None and self._may_log_in(username):
+        if self._connection is not None and self._files.may_log_in(username):
             try:
-                self._connection.set_authorized_keys(str(self._authorized_keys[username]))
+                self._connection.set_authorized_keys(self._files.read_keys(username))
             except (OSError, ValueError) as error:
                 log.info("no authorized keys for user %s: %s", username, error)
         return True
@@ -178,14 +201,10 @@ class _Login(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Accept a key that is not in the file."""
-        admits = self._may_log_in(username) and self._admits(key)
+        admits = self._files.may_log_in(username) and self._admits(key)
         if not admits:
             log.info("refused an unknown key of user %s", username)
         return admits
-
-    def _may_log_in(self, username: str) -> bool:
-        """Source: pam_nologin(8)."""
-        return username in self._authorized_keys and (username == "root" or not self._nologin.exists())
 
     def session_requested(self) -> "tuple[asyncssh.SSHServerChannel[bytes], _Session] | bool":
         """Open a session, unless the connection has as many as sshd allows."""

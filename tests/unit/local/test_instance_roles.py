@@ -18,7 +18,8 @@ from dlcloud.cloud.images import Images
 from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.prices import Prices
 from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.sshd import SshServer
+from dlcloud.local.instance.sshd import LoginFiles, SshServer
+from dlcloud.local.instance.tree import InstanceTree
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.model.instance import InstanceState, Market
@@ -405,8 +406,7 @@ def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):
         host_key=asyncssh.generate_private_key("ssh-ed25519"),
         env={},
         container=Container(root=tmp_path, interpreter="", owner=0),
-        authorized_keys={},
-        nologin=tmp_path / "nologin",
+        files=LoginFiles(tree=InstanceTree(tmp_path), authorized_keys={}, nologin="nologin"),
         interpreter="",
     )
     key = asyncssh.import_public_key(rig.public_key)

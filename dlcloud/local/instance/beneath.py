@@ -1,0 +1,223 @@
+"""Open what lies beneath a folder that others write to: no name in it leads out of it, and no open waits.
+
+openat2(2) where the system has it; elsewhere a walk that opens one name after the other and follows none.
+A link is refused, or resolved as if the folder were the root of the file system.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+
+# Source: include/uapi/linux/openat2.h; the call has this number on every architecture but Alpha.
+_OPENAT2 = 437
+_NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x04, 0x08, 0x10
+_MOST_LINKS, _MOST_RACES = 40, 100
+HANDLE = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
+"""Flags that open a name without touching what it names, where the system can do that."""
+_FOLDER = HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW
+_ALWAYS = os.O_CLOEXEC
+_OPENED = os.O_NONBLOCK | os.O_NOCTTY  # what openat2 refuses of a handle
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def open_root(folder: Path) -> int:
+    """Open a folder whose own name is not in the hands of others.
+
+    Raises:
+        OSError: It is missing, a link, or no folder.
+    """
+    return os.open(folder, _FOLDER | os.O_CLOEXEC)
+
+
+def open_beneath(root: int, path: str, flags: int, *, mode: int = 0o600, follow: bool = False) -> int:
+    """Open a path beneath a folder; with `follow`, links lead where they do with the folder as the root.
+
+    Raises:
+        OSError: It is missing, leads through a link, or out of the folder.
+    """
+    path = path.strip("/") or "."
+    flags |= _ALWAYS if flags & HANDLE == HANDLE else _ALWAYS | _OPENED
+    flags &= ~os.O_NOFOLLOW  # with it, a handle of the link itself could be opened
+    if has_openat2():
+        return _open_by_kernel(root, path, flags, mode, follow=follow)
+    return open_by_walk(root, path, flags, mode, follow=follow)
+
+
+def open_file(
+    root: int,
+    path: str,
+    flags: int = os.O_RDONLY,
+    *,
+    mode: int = 0o600,
+    follow: bool = False,
+    owners: Collection[int] = (),
+) -> int:
+    """Open a regular file beneath a folder, without waiting for anything.
+
+    Args:
+        root: The folder.
+        path: Of the file.
+        flags: As those of open(2).
+        mode: Of a new file.
+        follow: Resolve links within the folder.
+        owners: Who may own a file that has further names, outside perhaps; empty: anyone.
+
+    Raises:
+        OSError: It cannot be opened, is no regular file, or may be a second name of someone else's file.
+    """
+    if not flags & os.O_CREAT:
+        handle = open_beneath(root, path, HANDLE, follow=follow)
+        try:
+            check_file(os.fstat(handle), path, owners)
+        finally:
+            os.close(handle)
+    descriptor = open_beneath(root, path, flags, mode=mode, follow=follow)
+    try:
+        check_file(os.fstat(descriptor), path, owners)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_device(root: int, path: str, device: int, flags: int) -> int:
+    """Open a character device beneath a folder, by no link; `device` is its number.
+
+    Raises:
+        OSError: It cannot be opened, or is another one.
+    """
+    handle = open_beneath(root, path, HANDLE)
+    try:
+        state = os.fstat(handle)
+    finally:
+        os.close(handle)
+    if not stat.S_ISCHR(state.st_mode) or state.st_rdev != device:
+        raise OSError(errno.EINVAL, "another kind of file", path)
+    return open_beneath(root, path, flags)
+
+
+def open_folder(root: int, path: str, *, follow: bool = False) -> int:
+    """Open a folder beneath a folder; its descriptor serves for further calls, not for listing.
+
+    Raises:
+        OSError: It cannot be opened, or is no folder.
+    """
+    return open_beneath(root, path, HANDLE | os.O_DIRECTORY, follow=follow)
+
+
+def check_file(state: os.stat_result, path: str, owners: Collection[int] = ()) -> None:
+    """Refuse what is no regular file, and a further name of a file of someone else.
+
+    Raises:
+        OSError: It is one of these.
+    """
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    if is_foreign(state, owners):
+        raise OSError(errno.EPERM, "may be a file of another user", path)
+
+
+def is_foreign(state: os.stat_result, owners: Collection[int]) -> bool:
+    """True if this may be another user's file, which a hard link has brought here."""
+    has_more_names = state.st_nlink > 1 and not stat.S_ISDIR(state.st_mode)
+    return bool(owners) and has_more_names and state.st_uid not in owners
+
+
+@cache
+def has_openat2() -> bool:
+    """True if the system has openat2(2), and lets this process use it."""
+    if not hasattr(os, "O_PATH"):
+        return False
+    try:
+        root = os.open("/", _FOLDER)
+        try:
+            os.close(_open_by_kernel(root, ".", _FOLDER, 0, follow=False))
+        finally:
+            os.close(root)
+    except OSError:
+        return False
+    return True
+
+
+def _open_by_kernel(root: int, path: str, flags: int, mode: int, *, follow: bool) -> int:
+    how = _How(flags, mode if flags & os.O_CREAT else 0, _NO_MAGIC_LINKS)
+    how.resolve |= _IN_ROOT if follow else _BENEATH | _NO_LINKS
+    name = ctypes.c_char_p(os.fsencode(path))
+    for _ in range(_MOST_RACES):
+        size = ctypes.c_size_t(ctypes.sizeof(how))
+        result = _libc().syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(root), name, ctypes.byref(how), size)
+        if result >= 0:
+            return int(result)
+        number = ctypes.get_errno()
+        if number not in (errno.EAGAIN, errno.EINTR):  # EAGAIN: names changed while they were resolved
+            break
+    raise OSError(number, os.strerror(number), path)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    return library
+
+
+def open_by_walk(root: int, path: str, flags: int, mode: int, *, follow: bool) -> int:
+    """Open a path name by name, as `open_beneath` does where there is no openat2.
+
+    Raises:
+        OSError: As `open_beneath`.
+    """
+    folders, names, links = [os.dup(root)], _names(path), 0
+    try:
+        while names:
+            name = names.pop()
+            if name == "..":
+                _leave(folders, path, follow=follow)
+                continue
+            target = _read_link(name, folders[-1])
+            if target is None:
+                opened = os.open(
+                    name, _FOLDER | os.O_CLOEXEC if names else flags | os.O_NOFOLLOW, mode, dir_fd=folders[-1]
+                )
+                if not names:
+                    return opened
+                folders.append(opened)
+                continue
+            links += 1
+            if not follow or links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            names += _names(target)
+            while target.startswith("/") and len(folders) > 1:
+                os.close(folders.pop())
+        return os.open(".", flags & ~(os.O_CREAT | os.O_EXCL), dir_fd=folders[-1])
+    finally:
+        for folder in folders:
+            os.close(folder)
+
+
+def _names(path: str) -> list[str]:
+    """Return the names of a path, the first one last."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _leave(folders: list[int], path: str, *, follow: bool) -> None:
+    """Go back to the folder that the walk has come from, wherever it lies by now."""
+    if len(folders) > 1:
+        os.close(folders.pop())
+    elif not follow:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+
+
+def _read_link(name: str, folder: int) -> str | None:
+    """Return where a link leads; None if it is none, or missing."""
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError:
+        return None
