@@ -57,7 +57,7 @@ def parse_hello(message: dict[str, Any]) -> Attendant:
 
 def parse_ask(message: dict[str, Any]) -> tuple[Ask, list[str]]:
     """Read a request for the next step, and its records; raises as `parse_line` does."""
-    values = message["ask"]
+    values = message.get("ask")
     if not isinstance(values, dict):
         raise ProtocolError("an ask that is no JSON object")
     ask = Ask(

@@ -69,6 +69,11 @@ def test_bombs_torn_lines_and_garbage_are_refused(line):
         parse_line(line)
 
 
+def test_a_message_that_asks_nothing_is_refused():
+    with pytest.raises(ProtocolError):
+        parse_ask({"records": []})
+
+
 @settings(max_examples=60)
 @given(some.data())
 def test_a_quorum_is_as_described_or_refused(data):

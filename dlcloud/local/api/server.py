@@ -25,6 +25,7 @@ _IDLE_S = 75.0
 _MAX_BODY = 16 * 1024 * 1024
 _MAX_S3_BODY = 256 * 1024 * 1024  # a part of s5cmd has 50 MiB, of the AWS CLI 8
 
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(reply.body)
         self.wfile.flush()
 
+    def handle_expect_100(self) -> bool:
+        """Let the client send its body, which it holds back until it has read this answer."""
+        is_expected = super().handle_expect_100()
+        self.wfile.flush()
+        return is_expected
+
     def setup(self) -> None:
         """Find out whose connection it is."""
         super().setup()
@@ -122,14 +129,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.open_tunnel(self._environ(b""), raw, self.connection)
 
     def _read_body(self) -> bytes | None:
-        """Return the body of the request; None if it is larger than such a request may be."""
+        """Return the body of the request; None if it is broken, or larger than such a request may be."""
         is_signed = "/s3/aws4_request" in self.headers.get("Authorization", "")
         is_s3 = is_signed or "X-Amz-Credential=" in self.path
         limit = _MAX_S3_BODY if is_s3 else _MAX_BODY
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             return self._read_chunks(limit) if is_s3 else None
-        length = int(self.headers.get("Content-Length") or 0)
-        return None if length > limit else self.rfile.read(length)
+        length = self.headers.get("Content-Length") or "0"
+        if not _LENGTH.fullmatch(length) or int(length) > limit:
+            return None
+        body = self.rfile.read(int(length))
+        # A client that left in the middle gets nothing done.
+        return body if len(body) == int(length) else None
 
     def _read_chunks(self, limit: int) -> bytes | None:
         """Return a body in HTTP's chunks; None if it is larger than the limit, or broken."""
