@@ -214,7 +214,8 @@ def share_cache(cache: Path, isolation: Isolation) -> None:
     """Let instances write what root has put into their cache."""
     if isolation.level is Level.NONE or os.getuid() != 0:
         return
-    root = open_root(cache)
+    # The site may have linked the folder itself, which no instance can.
+    root = open_root(cache.resolve())
     try:
         give_what_is_not(root, isolation.users, isolation.owner, levels=_CACHE_LEVELS)
     finally:
