@@ -13,23 +13,22 @@ from memory to memory: no file, no command line has them, and the log has *** in
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import types
 import typing
 
 POLL_S = 0.1
 DRAIN_S = 1.0
 GRACE_S = 5.0
 CHUNK = 1 << 16
-MASK = b"***"
-MASKED_LENGTH = 8
 NAMES = "DLCLOUD_SECRETS"
 POWER_OFF = ("shutdown", "--no-wall", "-P", "now")
 
@@ -60,6 +59,7 @@ def supervise(folder: pathlib.Path) -> None:
     given = json.loads(sys.stdin.buffer.read() or b"{}")
     secrets = given.get("secrets", {})
     names = {NAMES: " ".join(secrets)} if secrets else {}
+    masking = import_masking() if secrets else None  # before the program starts: none runs unmasked
     program = subprocess.Popen(
         ["sh", str(folder / "command")],
         cwd=folder / "work",
@@ -70,7 +70,7 @@ def supervise(folder: pathlib.Path) -> None:
         bufsize=0,
     )
     signal.signal(signal.SIGTERM, lambda *_: program.terminate())
-    copying = threading.Thread(target=copy_masked, args=(program.stdout, list(secrets.values())))
+    copying = threading.Thread(target=copy_masked, args=(program.stdout, masking, list(secrets.values())))
     if secrets:
         copying.start()
     status = program.wait()
@@ -82,27 +82,28 @@ def supervise(folder: pathlib.Path) -> None:
         subprocess.run([*([] if os.getuid() == 0 else ["sudo", "-n"]), *POWER_OFF], check=False)
 
 
-def copy_masked(output: "typing.BinaryIO", secrets: "list[str]") -> None:
-    """Copy a program's output to the log, without the secrets and their lines."""
-    texts = {text for secret in secrets for text in (secret, *secret.splitlines())}
-    values = sorted((text.encode() for text in texts if len(text) >= MASKED_LENGTH), key=len, reverse=True)
-    pattern = re.compile(b"|".join(map(re.escape, values)) or b"(?!)")
+def import_masking() -> "types.ModuleType":
+    """Return the module that the launcher sent beside this program."""
+    path = pathlib.Path(__file__).absolute().with_name("masking.py")
+    spec = importlib.util.spec_from_file_location("masking", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def copy_masked(output: "typing.BinaryIO", masking: "types.ModuleType", secrets: "list[str]") -> None:
+    """Copy a program's output to the log, without the secrets, their lines and their other forms."""
+    texts = [text.encode(errors="surrogateescape") for text in masking.masked_texts(secrets)]
+    replacement = masking.MASK.encode()
     kept = b""
     while chunk := output.read(CHUNK):
         kept += chunk
-        end = complete(kept, values, pattern)
-        sys.stdout.buffer.write(pattern.sub(MASK, kept[:end]))
+        end = masking.complete_length(kept, texts)
+        sys.stdout.buffer.write(masking.mask_text(kept[:end], texts, replacement))
         sys.stdout.buffer.flush()
         kept = kept[end:]
-    sys.stdout.buffer.write(pattern.sub(MASK, kept))
+    sys.stdout.buffer.write(masking.mask_text(kept, texts, replacement))
     sys.stdout.buffer.flush()
-
-
-def complete(text: bytes, values: "list[bytes]", pattern: "re.Pattern[bytes]") -> int:
-    """Return the length of the beginning of a text that no secret reaches beyond."""
-    starts = (value[:n] for value in values for n in range(1, min(len(value) - 1, len(text)) + 1))
-    end = len(text) - max((len(start) for start in starts if text.endswith(start)), default=0)
-    return next((match.start() for match in pattern.finditer(text) if match.start() < end < match.end()), end)
 
 
 def follow(folder: pathlib.Path, name: str, offset: str) -> None:

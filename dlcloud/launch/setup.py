@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib.resources import files
 from types import MappingProxyType
 
 from dlcloud.launch.container import in_container, pull_image
@@ -91,7 +92,8 @@ def prepare(
 def _programs() -> Mapping[str, bytes]:
     """Return what is run on every instance."""
     names = ("environment.py", "job.py", "apt.sh", "peer.py")
-    return MappingProxyType({name: template(name).encode() for name in names})
+    masking = files("dlcloud.trainer").joinpath("masking.py").read_bytes()
+    return MappingProxyType({"masking.py": masking} | {name: template(name).encode() for name in names})
 
 
 def _run_commands(connection: Connection, setup: Setup, *, clock: Clock, emit: Emit) -> None:

@@ -12,7 +12,7 @@ from dlcloud.benchmarks.command import reporting
 from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import LONGEST_LINE, JsonField, OutputLines, Pattern, after_warm_up
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
-from dlcloud.benchmarks.harness import redaction
+from dlcloud.benchmarks.harness import masking, redaction
 from dlcloud.benchmarks.harness.variant import VariantError
 
 JOB = """
@@ -354,7 +354,7 @@ def test_what_does_not_look_secret(name):
 
 def test_secrets_of_the_launcher_are_masked_wherever_they_stand():
     environment = {"DLCLOUD_SECRETS": "TOKEN PEM OTHER", "TOKEN": "value-0001", "PEM": "short\nline-0002"}
-    texts = redaction.secret_texts(environment)
+    texts = masking.secret_texts(environment)
     record = {"cause": "a value-0001 b", "words": ["line-0002", 1.5, None], "value-0001": "short"}
-    assert redaction.mask(record, texts) == {"cause": "a *** b", "words": ["***", 1.5, None], "***": "short"}
-    assert redaction.secret_texts({"TOKEN": "value-0001"}) == []
+    assert masking.mask(record, texts) == {"cause": "a *** b", "words": ["***", 1.5, None], "***": "short"}
+    assert masking.secret_texts({"TOKEN": "value-0001"}) == ()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from ..harness import redaction
+from ..harness import masking, redaction
 from ..harness.records import Measurement, Metric
 from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
@@ -164,7 +164,7 @@ class CommandVariant:
         seconds = time.perf_counter() - began
         self.close()
         if status:
-            last = redaction.mask(output.last, redaction.secret_texts(self.environment))
+            last = masking.mask(output.last, masking.secret_texts(self.environment))
             last = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
             raise VariantError(f"the command {describe_exit(status)}{last}")
         self._keep(output.facts)
@@ -173,7 +173,7 @@ class CommandVariant:
     def _keep(self, facts: Mapping[str, str]) -> None:
         """Keep the facts of a run; runs that differ have several values."""
         for name, text in facts.items():
-            value = redaction.mask(text, redaction.secret_texts(self.environment))
+            value = masking.mask(text, masking.secret_texts(self.environment))
             values = self._printed.setdefault(name, [])
             if value not in values and "…" not in values:
                 values.append(value if len(values) < MOST_VALUES else "…")

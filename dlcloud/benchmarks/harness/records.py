@@ -42,7 +42,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
-from . import redaction
+from . import masking
 
 SCHEMA = 1
 
@@ -161,7 +161,7 @@ class Recorder:
     overall: list[Comparison] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
-    secrets: list[str] = field(default_factory=redaction.secret_texts, repr=False)
+    secrets: tuple[str, ...] = field(default_factory=masking.secret_texts, repr=False)
 
     def start(
         self, benchmark: str, arguments: Mapping[str, Any], seed: int, machine: Mapping[str, Any]
@@ -223,7 +223,7 @@ class Recorder:
             return
         time = self.now().isoformat(timespec="milliseconds")
         record = {"schema": SCHEMA, "record": kind, "time": time, **values}
-        record = redaction.mask(record, self.secrets) if self.secrets else record
+        record = masking.mask(record, self.secrets) if self.secrets else record
         self.output.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
         self.output.flush()
 

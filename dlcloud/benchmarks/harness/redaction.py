@@ -1,41 +1,15 @@
-"""Keep secrets out of the records: the launcher's, values whose name looks secret, passwords in addresses."""
+"""Keep secrets out of the records: values whose name looks secret, and passwords in addresses."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 HIDDEN = "(hidden)"
-MASK = "***"
-MASKED_LENGTH = 8
-NAMES = "DLCLOUD_SECRETS"
-"""The variable with the names of the variables that are secrets."""
 
 _WORD = r"(?:TOKEN|(?:KEY|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL)S?)"
 _NAME = re.compile(rf"{_WORD}(?=$|[_-])|API_?KEY", re.IGNORECASE)
 _ASSIGNED = re.compile(rf"([\w-]*{_WORD}(?:[_-][\w-]*)?=)(\"[^\"]*\"|'[^']*'|\S+)", re.IGNORECASE)
 _OPTION = re.compile(rf"(--?[\w-]*{_WORD}(?:[_-][\w-]*)?\s+)(\"[^\"]*\"|'[^']*'|[^\s-]\S*)", re.IGNORECASE)
 _ADDRESS = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
-
-
-def secret_texts(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the secrets that the launcher gave, and their lines, the longest first; not those too short."""
-    values = [environment.get(name, "") for name in environment.get(NAMES, "").split()]
-    texts = {text for value in values for text in (value, *value.splitlines())}
-    return sorted((text for text in texts if len(text) >= MASKED_LENGTH), key=len, reverse=True)
-
-
-def mask(value: Any, texts: Iterable[str]) -> Any:  # noqa: ANN401 - any JSON
-    """Return a value with a mask in place of the texts, wherever in it they stand."""
-    if isinstance(value, str):
-        for text in texts:
-            value = value.replace(text, MASK)
-        return value
-    if isinstance(value, Mapping):
-        return {mask(key, texts): mask(inner, texts) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [mask(inner, texts) for inner in value]
-    return value
 
 
 def is_secret_name(name: str) -> bool:

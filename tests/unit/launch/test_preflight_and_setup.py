@@ -78,7 +78,7 @@ def test_environment_is_built_from_requirements_and_returns_its_python():
     (command,) = to.machine.commands
     assert command.endswith(environment_key(REQUIREMENTS))
     assert to.machine.stdin[command] == REQUIREMENTS.encode()
-    programs = ("apt.sh", "environment.py", "job.py", "peer.py")
+    programs = ("apt.sh", "environment.py", "job.py", "masking.py", "peer.py")
     assert sorted(to.machine.files) == [f"dlcloud/{name}" for name in programs]
     assert not any(isinstance(event, Notice) for event in events)
 

@@ -13,6 +13,7 @@ import pytest
 from dlcloud.launch.container import RUN, send_command
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.resources.texts import template
+from dlcloud.trainer import masking
 
 IMAGE = "pytorch/pytorch:2.9"
 REGISTRY = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
@@ -46,6 +47,7 @@ class Instance:
             (self.programs / name).symlink_to(shutil.which(name))
         for name in ("container.py", "job.py"):
             (self.home / "dlcloud" / name).write_text(template(name))
+        shutil.copy(masking.__file__, self.home / "dlcloud")
 
     def has(self, *names):
         for name in names:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dlcloud.resources.texts import template
+from dlcloud.trainer import masking
 
 LIMIT_S = 600.0
 
@@ -24,6 +26,7 @@ class Job:
         self.job = folder / "runs" / "r-1"
         self.job.mkdir(parents=True)
         self.script.write_text(template("job.py"))
+        shutil.copy(masking.__file__, folder)
 
     def command(self, text):
         (self.job / "command").write_text(text)
