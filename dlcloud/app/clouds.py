@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dlcloud.app.account_clients import AccountClients
-from dlcloud.app.console import Console
+from dlcloud.app.terminal.console import Console
 from dlcloud.cloud.account import Account
 from dlcloud.cloud.billing import Billing, billing_region
 from dlcloud.cloud.catalog import Catalog

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from dlcloud.app.context import Context
-from dlcloud.app.interrupts import Interrupt
-from dlcloud.app.screen import confirm
+from dlcloud.app.terminal.interrupts import Interrupt
+from dlcloud.app.terminal.screen import confirm
 from dlcloud.launch.acquire import (
     ClusterLock,
     RecipeFile,

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dlcloud.app.clouds import Clouds
-from dlcloud.app.console import Console
 from dlcloud.app.profiles import find_profile
 from dlcloud.app.routes import route_of_cluster, route_of_detached
+from dlcloud.app.terminal.console import Console
 from dlcloud.launch.admit import AdmittingDialer
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.clock import Clock

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 
-from dlcloud.app.interrupts import interrupts
+from dlcloud.app.terminal.interrupts import interrupts
 
 COMMANDS = {
     "up": "Launch, run, bring results home, terminate.",
@@ -41,8 +41,8 @@ COMMANDS = {
 }
 """The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""
 
-HIDDEN = {"control", "take-over"}
-"""Commands that only instances run."""
+ON_INSTANCES = {"control", "take-over"}
+"""Commands that only instances run; no help lists them."""
 
 MODULES = {"import": "import_"}
 """The modules of commands whose names are keywords of Python."""
@@ -59,10 +59,11 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
+        if cmd_name not in COMMANDS and cmd_name not in ON_INSTANCES:
             return None
         name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        module = import_module(f"dlcloud.cli.{name}")
+        package = "on_instances" if cmd_name in ON_INSTANCES else "commands"
+        module = import_module(f"dlcloud.cli.{package}.{name}")
         return module.command  # type: ignore[no-any-return]
 
     def resolve_command(

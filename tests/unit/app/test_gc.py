@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.app.gc import Collector, places_to_look
-from dlcloud.app.gc import collect as collect_leftovers
+from dlcloud.app.account.gc import Collector, places_to_look
+from dlcloud.app.account.gc import collect as collect_leftovers
 from dlcloud.model.cluster import ClusterState, Leftover
 from dlcloud.model.errors import CloudError, CredentialsError, PartialError
 from dlcloud.store.paths import Paths

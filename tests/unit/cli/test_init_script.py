@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from dlcloud.app.init_script import Trial, recipe_of_script, run_trial
-from dlcloud.app.script_check import warn_of_script
+from dlcloud.app.clusters.script_check import warn_of_script
+from dlcloud.app.recipes.init_script import Trial, recipe_of_script, run_trial
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from dlcloud.app.console import line_of
+from dlcloud.app.terminal.console import line_of
 from dlcloud.elastic.controller import MESSAGES
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.model.cluster import Member
