@@ -53,7 +53,7 @@ def test_it_finds_what_optuna_alone_finds_with_the_same_seed(sampler):
     assert min(status.value for status in told) == study.best_value
 
 
-def test_it_goes_on_from_stored_trials_and_ends_at_the_number_of_the_recipe():
+def test_it_goes_on_from_stored_trials_to_the_number_of_the_recipe():
     told = run_search(OptunaSearch(search_of(12), maximize=False), most=5)
     lost = TrialStatus(trial=told[4].trial, state=TrialState.FAILED)
     rest = run_search(OptunaSearch(search_of(12), maximize=False, earlier=[*told[:4], lost]))
