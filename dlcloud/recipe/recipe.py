@@ -48,6 +48,7 @@ LATER_KEYS = (
     "workload.facts",
     "workload.nodes",
     "workload.secrets",
+    "workload.tiny",
 )
 
 
