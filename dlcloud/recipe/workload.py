@@ -107,7 +107,7 @@ class Workload(Part):
     tiny: list[str] = Field(
         default_factory=list,
         description="Arguments appended to the command in its tiny form: fewer steps, smaller sizes. "
-        "`dlcloud up --cloud local` and `dlcloud bench --tiny` run it, once instead of `repeats` times.",
+        "`up --cloud local` and `bench --tiny` run it, once instead of `repeats` times.",
     )
     environment: Environment = Field(
         default_factory=dict, description="Variables of the program, in every setting and on every instance."

@@ -128,7 +128,7 @@ class FileLock:
         return False
 
     def holder_id(self) -> int | None:
-        """Return the id of the process that holds the lock; None if it cannot be told for certain.
+        """Return the id of the process that holds the lock; None if that is not certain.
 
         The file's last id may be of another machine that shares the folder: a process counts if /proc shows
         that it has the file open. So None where there is no /proc, or the process is another user's.

@@ -13,7 +13,7 @@ workload:
 """
 
 
-def test_a_recipe_for_aws_is_rehearsed_once_in_its_tiny_form_without_credentials(user: User):
+def test_a_recipe_for_aws_is_rehearsed_in_its_tiny_form(user: User):
     path = user.home / "of-aws.yaml"
     path.write_text(OF_AWS)
     refused = user.run("up", str(path), expect=3).stderr
