@@ -78,7 +78,7 @@ def rehearsal_s(job: Job) -> float | None:
     benchmark, parameters = job.benchmark, job.workload.parameters
     if benchmark is None:
         return None
-    if benchmark.tiny and benchmark.tiny.items() <= parameters.items():
+    if benchmark.tiny and parameters.get("max-seconds") == benchmark.tiny.get("max-seconds"):
         return benchmark.tiny_s
     cases = prod(len(_values(benchmark, parameters, name)) or 1 for name in benchmark.selecting)
     (most,) = _values(benchmark, parameters, "max-seconds")

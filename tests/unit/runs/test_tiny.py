@@ -43,6 +43,7 @@ def test_a_benchmark_takes_the_parameters_of_its_tiny_form():
     workload = recipe_of("quantization-int8").workload
     tiny = tiny_form(workload)
     assert tiny.parameters["network"] == "tiny"
+    assert tiny.parameters["engine"] == workload.parameters["engine"]
     assert tiny.parameters["isa"] == ["native", "avx512_core"]
     assert "network tiny" in describe_tiny(workload)
 
