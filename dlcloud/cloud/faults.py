@@ -98,7 +98,7 @@ def translate_errors(action: str, *, ignore: Collection[str] = ()) -> Iterator[N
     try:
         yield
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
-        hint = "run `aws configure`, or set AWS_PROFILE; `cloud: local` in a recipe needs no account"
+        hint = "run `aws configure`, or set AWS_PROFILE; `dlcloud up RECIPE --cloud local` needs no account"
         raise CredentialsError(f"{action}: there are no AWS credentials ({error})", hint) from error
     except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
         message = f"{action}: the AWS credentials are not valid ({error})"

@@ -50,6 +50,7 @@ LATER_KEYS = (
     "workload.facts",
     "workload.nodes",
     "workload.secrets",
+    "workload.tiny",
 )
 
 
