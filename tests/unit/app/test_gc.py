@@ -154,7 +154,7 @@ HOMES = {"mine": ANNA, "laptop": Owner(digest="anna", home="h9"), "bens": BEN, "
 
 
 def owned(*, clusters=(), all_owners=False):
-    """Return what Anna's gc would remove of hers, her lost laptop's, Ben's and an old version's; its notices."""
+    """Return what Anna's gc would remove, of four owners, and its notices."""
     context = FakeContext({})
     context.owner = lambda *_: ANNA
     items = [
