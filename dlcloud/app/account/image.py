@@ -59,7 +59,7 @@ class ImageOptions:
 def run(context: Context, options: ImageOptions) -> None:
     """Make an image with the environment of RECIPE in it, which instances.image then names."""
     if options.listed:
-        images = context.clouds.cloud(options.cloud, options.region).own_images()
+        images = context.clouds.cloud(options.cloud, options.region).own_images.find()
         _print_images(context, images, region=options.region, output=options.output)
         return
     if not options.recipe:
@@ -122,7 +122,7 @@ class ImageMaker:
         with undo_on_failure(
             launcher.emit,
             f"deleting image {image_id}",
-            lambda: launcher.cloud.delete_images([image_id]),
+            lambda: launcher.cloud.own_images.delete([image_id]),
             left=f"image {image_id} may be left",
             hint=f"dlcloud gc {launcher.cluster_id}",
         ):
@@ -151,7 +151,9 @@ class ImageMaker:
         recipe, cloud = self._recipe, self.context.clouds.cloud(self._recipe.cloud, self._recipe.region)
         own = recipe.instances.image.startswith(image_name(""))
         base = self.base or ("auto" if own else recipe.instances.image)
-        return find_image(cloud, base, recipe.instances.types, cloud.hardware(recipe.instances.types))
+        return find_image(
+            cloud.images, base, recipe.instances.types, cloud.types.hardware(recipe.instances.types)
+        )
 
 
 def _print_images(context: Context, images: Sequence[OwnImage], *, region: str, output: str) -> None:

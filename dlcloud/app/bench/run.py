@@ -196,7 +196,7 @@ class Bench:
 
     def _plan_type(self, name: str, done: set[tuple[str, str]]) -> TypePlan:
 
-        fit = fits(self.matrix.jobs, self.cloud.hardware([name]).get(name))
+        fit = fits(self.matrix.jobs, self.cloud.types.hardware([name]).get(name))
         waiting = tuple(job for job in fit.benchmarks if (name, job) not in done)
         if not waiting:
             return TypePlan(instance_type=name, fit=fit, waiting=())

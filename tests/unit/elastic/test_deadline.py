@@ -13,7 +13,7 @@ from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.protocols import Refusal
+from dlcloud.planning.launch_request import Refusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
