@@ -1,12 +1,12 @@
 """`dlcloud training`: steps, world sizes, pauses and cost of an elastic training."""
 
 from dlcloud.app.context import Context
+from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.timeline_charts import timelines_of_runs
 from dlcloud.report.training import training_report
 from dlcloud.results.training import Training, summarize_training
 
