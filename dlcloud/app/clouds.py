@@ -59,18 +59,20 @@ class Clouds:
 
     def cloud_of(self, cluster: Cluster) -> Ec2Cloud:
         """Return EC2 in a cluster's region, by the credentials that launched it."""
-        cloud = self.cloud(cluster.cloud, cluster.region, cluster.profile)
-        cloud.by_private_addresses |= cluster.is_private
-        return cloud
+        inside = self.on_instance or cluster.is_private
+        return self.cloud(cluster.cloud, cluster.region, cluster.profile, inside=inside)
 
     def account_of(self, cluster: Cluster) -> Account:
         """Return the account that a cluster was launched in."""
         return self.account(cluster.cloud, cluster.region, cluster.profile)
 
-    def cloud(self, name: str, region: str, profile: str | None = None) -> Ec2Cloud:
+    def cloud(
+        self, name: str, region: str, profile: str | None = None, *, inside: bool | None = None
+    ) -> Ec2Cloud:
         """Return EC2 in a region: AWS's, or the local one, which is started if it does not run.
 
-        `profile` is the name of one, empty for none; by default this command's.
+        `profile` is the name of one, empty for none; by default this command's. `inside`: the instances are
+        reached by their private addresses; by default if this process runs on an instance.
         """
         local = name == "local"
         clients = self.clients.get(name, region, profile)
@@ -87,7 +89,7 @@ class Clouds:
             own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
             control_policy=control_policy,
             pause=self.clock.sleep,
-            inside=self.on_instance,
+            inside=self.on_instance if inside is None else inside,
         )
 
     def secret_values(self, name: str, region: str) -> SecretValues:

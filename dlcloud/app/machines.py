@@ -77,10 +77,11 @@ class Machines:
         """Return connections to a cluster that is up, also from a machine whose address has changed."""
         if cluster.is_private:
             return self.dialer(cluster)
-
+        cloud = self.clouds.cloud_of(cluster)
         return AdmittingDialer(
             dialer=self.dialer(cluster),
-            cloud=self.clouds.cloud_of(cluster),
+            caller=cloud.caller,
+            network=cloud.network,
             cluster_id=cluster.cluster_id,
             emit=self.emit,
         )

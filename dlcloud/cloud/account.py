@@ -14,7 +14,8 @@ from dlcloud.cloud.faults import translate_errors
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market
-from dlcloud.planning.protocols import FoundNetwork, LaunchRequest, Subnet
+from dlcloud.planning.launch_request import LaunchRequest
+from dlcloud.planning.protocols import FoundNetwork, Subnet
 from dlcloud.planning.quota import FALLBACKS, Usage
 from dlcloud.planning.successors import KnownType
 from dlcloud.recipe.network import Network

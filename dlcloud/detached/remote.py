@@ -120,12 +120,12 @@ class DetachedClusters:
 
         cloud = self.cloud(detached.cloud, detached.region, detached.profile)
         if not detached.is_private:
-            move_access(cloud, detached.cluster_id, self.emit)
+            move_access(detached.cluster_id, caller=cloud.caller, network=cloud.network, emit=self.emit)
         with tempfile.TemporaryDirectory() as temporary:
             key = self.store.paths.key(detached.cluster_id)
             if not key.exists():
                 key = Path(temporary) / "key"
-                cloud.admit_key(detached.instance, detached.user, create_key(key))
+                cloud.instances.admit_key(detached.instance, detached.user, create_key(key))
             known_hosts = Path(temporary) / "known_hosts"
             dialer = Dialer(
                 key_path=key,
@@ -272,7 +272,7 @@ class DetachedClusters:
         return None if run is None else clusters.find(run.cluster_id)
 
     def _in_region(self, cloud: str, region: str, profile: str) -> list[DetachedCluster]:
-        instances = self.cloud(cloud, region, profile).instances()
+        instances = self.cloud(cloud, region, profile).instances.find()
         return find_detached(instances, cloud=cloud, region=region, profile=profile)
 
     def _on_local(self) -> list[DetachedCluster]:
@@ -282,7 +282,7 @@ class DetachedClusters:
     def _on_aws(self) -> list[DetachedCluster]:
         """Look in every region at once; an account, or a region, that cannot be asked has none."""
         try:
-            regions = self.cloud("aws", self.first_region, self.profile).regions()
+            regions = self.cloud("aws", self.first_region, self.profile).caller.regions()
         except CloudError as error:
             log.info("AWS is not searched: %s", error.message)
             return []

@@ -7,6 +7,7 @@ from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
@@ -22,7 +23,6 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.plan import plan_report
-from dlcloud.report.rows import rows_of_runs
 from dlcloud.report.table import Format, render
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.run import Runner
