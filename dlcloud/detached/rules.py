@@ -5,8 +5,8 @@ from typing import Any
 import yaml
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.recipe.secrets import CONTROLLER_PREFIX
 
 FILES = "files"
 """The folder beside the recipe on the instance; its content is that of `workload.files` here."""
