@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from dlcloud.app.account_clients import AccountClients
 from dlcloud.app.terminal.console import Console
-from dlcloud.cloud.account import Account
-from dlcloud.cloud.billing import Billing, billing_region
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
@@ -21,6 +20,10 @@ from dlcloud.model.cluster import Cluster
 from dlcloud.resources.texts import control_policy
 from dlcloud.store.cache import AnswerCache, PriceCache
 from dlcloud.store.database import Database
+
+if TYPE_CHECKING:
+    from dlcloud.cloud.account import Account
+    from dlcloud.cloud.billing import Billing
 
 LOCAL_CIDR = "127.0.0.1/32"
 
@@ -62,7 +65,7 @@ class Clouds:
         inside = self.on_instance or cluster.is_private
         return self.cloud(cluster.cloud, cluster.region, cluster.profile, inside=inside)
 
-    def account_of(self, cluster: Cluster) -> Account:
+    def account_of(self, cluster: Cluster) -> "Account":
         """Return the account that a cluster was launched in."""
         return self.account(cluster.cloud, cluster.region, cluster.profile)
 
@@ -96,8 +99,10 @@ class Clouds:
 
         return SecretValues(self.clients.get(name, region))
 
-    def account(self, name: str, region: str, profile: str | None = None) -> Account:
+    def account(self, name: str, region: str, profile: str | None = None) -> "Account":
         """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
+        from dlcloud.cloud.account import Account  # noqa: PLC0415  few commands need it
+
         return Account(
             clients=self.clients.get(name, region, profile),
             catalog=Catalog(),
@@ -105,6 +110,7 @@ class Clouds:
             clock=self.clock,
         )
 
-    def billing(self) -> Billing:
+    def billing(self) -> "Billing":
+        from dlcloud.cloud.billing import Billing, billing_region  # noqa: PLC0415  few commands need it
 
         return Billing(self.clients.get("aws", billing_region(self.first_region())))

@@ -8,8 +8,7 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.model.errors import CloudError
-from dlcloud.recipe.data import split_uri
-from dlcloud.recipe.data_set import DataSet
+from dlcloud.recipe.data_set import DataSet, split_uri
 
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
 """As templates/storage.py names them; the checkpoint beside it is `step-STEP-DIGEST.pt`."""

@@ -6,9 +6,9 @@ from typing import Any
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import LATE_PAUSES_S, retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_specification
+from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.reservations import LINUX, CapacityReservation
-from dlcloud.recipe.placement import NEW_GROUP
 
 LIVE = ["active", "scheduled"]
 IN_USE = {"InvalidPlacementGroup.InUse"}

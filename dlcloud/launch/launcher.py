@@ -18,7 +18,7 @@ from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
 from dlcloud.launch.remainder import Remainder, find_remainder
 from dlcloud.launch.storage import describe_storage
-from dlcloud.model.cluster import ClusterState, Member
+from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
 from dlcloud.model.errors import CloudError, DlcloudError, UnwritableError
 from dlcloud.model.events import Notice, Warned, stage
 from dlcloud.model.money import billed_seconds
@@ -28,7 +28,6 @@ from dlcloud.planning.placement import group_name
 from dlcloud.planning.plan import Plan, make_plan
 from dlcloud.planning.protocols import Account
 from dlcloud.planning.resize import decide
-from dlcloud.recipe.placement import NEW_GROUP
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import RunState
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP

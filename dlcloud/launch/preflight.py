@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from dlcloud.launch.dry_run import LaunchChecks, check_launch
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
+from dlcloud.model.remote import Access
 from dlcloud.planning.plan import PreflightFacts
 from dlcloud.planning.protocols import (
     Account,
@@ -21,7 +22,6 @@ from dlcloud.planning.protocols import (
     Subnet,
 )
 from dlcloud.planning.quota import CODES, Quota, quota_key, quotas
-from dlcloud.recipe.network import Access
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 

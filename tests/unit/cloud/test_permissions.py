@@ -28,8 +28,9 @@ from dlcloud.local.iam.access import access_requests, spot_role_request
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import KEY_ACTIONS, Image, Market
 from dlcloud.model.own_images import IMAGE_TAG
+from dlcloud.model.remote import Access
 from dlcloud.planning.launch_request import FleetRequest
-from dlcloud.recipe.network import Access, Network
+from dlcloud.recipe.network import Network
 from dlcloud.resources.texts import control_policy, iam_policy
 from tests.authorization_data import resource_types, type_of
 from tests.fakes.clock import FakeClock
