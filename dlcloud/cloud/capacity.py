@@ -1,16 +1,18 @@
 """Capacity Reservations as EC2 describes them, and the placement groups of clusters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.faults import LATE_PAUSES_S, retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_specification
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.reservations import LINUX, CapacityReservation
 from dlcloud.recipe.placement import NEW_GROUP
 
 LIVE = ["active", "scheduled"]
+IN_USE = {"InvalidPlacementGroup.InUse"}
+"""Also for a moment after the last instance of a group is terminated."""
 
 
 def list_reservations(clients: Clients) -> list[CapacityReservation]:
@@ -60,11 +62,12 @@ def create_placement_group(clients: Clients, cluster_id: str, tags: Mapping[str,
     return name
 
 
-def delete_placement_group(clients: Clients, cluster_id: str) -> None:
-    """Delete a cluster's placement group; its instances are terminated."""
+def delete_placement_group(clients: Clients, cluster_id: str, *, pause: Callable[[float], None]) -> None:
+    """Delete a cluster's placement group; its instances are terminated, which EC2 may know of only later."""
     name = group_name(cluster_id)
     with translate_errors(
         f"deleting the placement group {name} (ec2:DeletePlacementGroup)",
         ignore={"InvalidPlacementGroup.Unknown"},
     ):
-        clients.get("ec2").delete_placement_group(GroupName=name)
+        call = clients.get("ec2").delete_placement_group
+        retry_codes(call, {"GroupName": name}, IN_USE, pauses_s=LATE_PAUSES_S, pause=pause)

@@ -131,7 +131,7 @@ class Ec2Cloud:
         return capacity.create_placement_group(self._clients, cluster_id, tags)
 
     def delete_placement_group(self, cluster_id: str) -> None:
-        capacity.delete_placement_group(self._clients, cluster_id)
+        capacity.delete_placement_group(self._clients, cluster_id, pause=self._pause)
 
     def instances(self, cluster_id: str = "") -> list[Instance]:
         """Return a cluster's instances, terminated ones included while EC2 still lists them."""
@@ -284,10 +284,10 @@ class Ec2Cloud:
         return own_images.own_images(self._clients, cluster_id)
 
     def delete_images(self, image_ids: Sequence[str]) -> None:
-        own_images.delete_images(self._clients, image_ids)
+        own_images.delete_images(self._clients, image_ids, pause=self._pause)
 
     def delete_snapshots(self, snapshot_ids: Sequence[str]) -> None:
-        own_images.delete_snapshots(self._clients, snapshot_ids)
+        own_images.delete_snapshots(self._clients, snapshot_ids, pause=self._pause)
 
     def put_control_role(
         self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "", storage: str = ""

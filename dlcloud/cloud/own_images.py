@@ -1,19 +1,21 @@
 """Make, list and delete images of the account's own: those that carry dlcloud's tag."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import error_code, translate_errors
+from dlcloud.cloud.faults import LATE_PAUSES_S, error_code, retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_specification
 from dlcloud.model.cluster import CLUSTER_TAG, Leftover
 from dlcloud.model.own_images import IMAGE_TAG, OwnImage
 
 OURS = [{"Name": "tag-key", "Values": [IMAGE_TAG]}]
 NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"}
+IN_USE = {"InvalidSnapshot.InUse"}
+"""Also for a moment after the image of a snapshot is deregistered."""
 
 
 def create_image(clients: Clients, instance_id: str, name: str, tags: Mapping[str, str]) -> str:
@@ -49,23 +51,26 @@ def own_images(clients: Clients, cluster_id: str = "") -> list[OwnImage]:
     return sorted(map(_read, images), key=lambda image: (image.created_at, image.image_id))
 
 
-def delete_images(clients: Clients, image_ids: Sequence[str]) -> None:
+def delete_images(clients: Clients, image_ids: Sequence[str], *, pause: Callable[[float], None]) -> None:
     """Deregister images, then delete their snapshots; no error for one that is gone."""
     images = {image.image_id: image for image in own_images(clients)} if image_ids else {}
     for image_id in image_ids:
         with translate_errors(f"deregistering {image_id} (ec2:DeregisterImage)", ignore=NO_IMAGE):
             clients.get("ec2").deregister_image(ImageId=image_id)
         if image_id in images:
-            delete_snapshots(clients, images[image_id].snapshot_ids)
+            delete_snapshots(clients, images[image_id].snapshot_ids, pause=pause)
 
 
-def delete_snapshots(clients: Clients, snapshot_ids: Sequence[str]) -> None:
-    """Delete snapshots; no error for one that is gone."""
+def delete_snapshots(
+    clients: Clients, snapshot_ids: Sequence[str], *, pause: Callable[[float], None]
+) -> None:
+    """Delete snapshots, of images that are gone; no error for one that is gone itself."""
     for snapshot_id in snapshot_ids:
         with translate_errors(
             f"deleting {snapshot_id} (ec2:DeleteSnapshot)", ignore={"InvalidSnapshot.NotFound"}
         ):
-            clients.get("ec2").delete_snapshot(SnapshotId=snapshot_id)
+            call = clients.get("ec2").delete_snapshot
+            retry_codes(call, {"SnapshotId": snapshot_id}, IN_USE, pauses_s=LATE_PAUSES_S, pause=pause)
 
 
 def image_leftovers(clients: Clients, kinds: Iterable[str]) -> Iterable[Leftover]:

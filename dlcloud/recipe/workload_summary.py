@@ -8,6 +8,8 @@ def describe_workload(recipe: Recipe) -> str:
     workload = recipe.workload
     if workload.benchmark or workload.elastic is not None:
         return workload.benchmark or f"the command of {recipe.name}"
+    if recipe.experiment is not None:
+        return f"{recipe.experiment.count} trials of the command of {recipe.name}"
     count = workload.repeats * max(1, len(workload.settings))
     of_settings = (
         f", {workload.repeats} of each of {len(workload.settings)} settings"

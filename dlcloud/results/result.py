@@ -108,6 +108,12 @@ class Run:
     """Of the instance among the nodes; the run of rank 0 holds the records."""
     head_run_id: str = ""
     """The run of rank 0, for that of another node."""
+    experiment: str = ""
+    """A digest of what the trials of an experiment have in common; empty for a run of no experiment."""
+    trial: int = 0
+    """The number of the trial, from 1; 0 for a run of no experiment."""
+    trial_values: str = ""
+    """The values of the trial, a JSON object with sorted keys."""
 
     @property
     def rehearsal(self) -> bool:

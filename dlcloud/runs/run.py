@@ -113,7 +113,7 @@ class Runner:
         """
         jobs = self._jobs
         # The program runs meanwhile: nothing waits for prices.
-        self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
+        self.put_prices(run)
         emit, clock = self.managed.emit, self.managed.clock
         display = LiveOutput(emit=emit, instance_id=run.instance_id)
         running = f"running {self.program.name}"
@@ -148,9 +148,8 @@ class Runner:
         self._storage.bring(connection, member, self._peer(member))
         return python
 
-    def send_files(self, connection: Connection, run: Run, member: Member) -> None:
-        """Send the benchmarks and the user's files to a run's folder."""
-        folder = folder_of(run)
+    def send_files(self, connection: Connection, folder: str, member: Member) -> None:
+        """Send the benchmarks and the user's files to a folder on an instance."""
         peer = peer_of(member, partial(self._jobs.connect, member))
         send = partial(self._sharing.send, connection, peer)
         if self._sharing.is_used:
@@ -172,13 +171,17 @@ class Runner:
 
     def _send_program(self, connection: Connection, run: Run, member: Member, python: str) -> None:
         folder = folder_of(run)
-        self.send_files(connection, run, member)
+        self.send_files(connection, folder, member)
         earlier = self._earlier_records(run)
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")
         command = self.program.command(python, host=run.instance_id, resume=bool(earlier))
         image, environment = self.recipe.setup.image, self.environment
         send_command(connection, folder, command, image=image, environment=environment)
+
+    def put_prices(self, run: Run) -> None:
+        """Store the prices of a run's instance type, while its program runs."""
+        self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
 
     def _peer(self, member: Member) -> Peer | None:
         """Describe an instance to the others, where they copy a folder of this machine from it."""

@@ -64,7 +64,7 @@ class FakeCloud:
     boot_s: float = 2.0
     shutdown_s: float = 3.0
     runs_without_address: bool = False
-    stuck: set = field(default_factory=set)
+    protected: set = field(default_factory=set)
     failures: list = field(default_factory=list)
     requests: list = field(default_factory=list)
     calls: Counter = field(default_factory=Counter)
@@ -81,6 +81,7 @@ class FakeCloud:
     claims: list = field(default_factory=list)
     capacity_reservations: list = field(default_factory=list)
     placement_groups: dict = field(default_factory=dict)
+    group_zones: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self._lock = threading.RLock()
@@ -144,6 +145,8 @@ class FakeCloud:
 
     def delete_placement_group(self, cluster_id):
         def delete():
+            if self.group_zones and self.alive():
+                raise CloudError("the placement group is in use (InvalidPlacementGroup.InUse)")
             self.placement_groups.pop(f"dlcloud-{cluster_id}", None)
 
         return self._call("delete_placement_group", delete)
@@ -367,7 +370,7 @@ class FakeCloud:
                 )
                 try:
                     granted = self._granted(one)
-                except (CapacityError, QuotaError) as error:
+                except CloudError as error:
                     refusals.append(Refusal(pool=f"{name} {market}", zone=zone, error=error))
                     continue
                 tagged = replace(one, tags={**one.tags, "aws:ec2:fleet-id": fleet_id})
@@ -394,6 +397,10 @@ class FakeCloud:
                 raise CapacityError("the reservation is full (ReservationCapacityExceeded)")
             return min(request.max_count, left)
         pool = (request.instance_type, request.zone or self.zones[0], request.market)
+        if self.group_zones.get(request.placement_group, pool[1]) != pool[1]:
+            error = CloudError("the placement group is in another zone (InvalidParameterCombination)")
+            error.is_final = True
+            raise error
         left = self.capacity.get(pool, UNLIMITED)
         if left < request.min_count:
             raise CapacityError(f"no capacity for {' '.join(pool)} (InsufficientInstanceCapacity)")
@@ -402,6 +409,8 @@ class FakeCloud:
             raise QuotaError("over the account's limit (VcpuLimitExceeded)", "ask for a higher limit")
         granted = min(request.max_count, left, room)
         self.capacity[pool] = left - granted
+        if request.placement_group:
+            self.group_zones[request.placement_group] = pool[1]
         return granted
 
     def _new(self, request):
@@ -431,9 +440,10 @@ class FakeCloud:
         now = self.clock.monotonic()
         if record.visible_at > now:
             return  # InvalidInstanceID.NotFound
+        if instance_id in self.protected:
+            return
         record.asked_at = min(record.asked_at, now)
-        if instance_id not in self.stuck:
-            record.gone_at = min(record.gone_at, now + self.shutdown_s)
+        record.gone_at = min(record.gone_at, now + self.shutdown_s)
 
     def _as_of(self, record, now):
         if record.gone_at <= now:

@@ -331,7 +331,7 @@ def test_what_cannot_power_off_asks_its_supervisor_for_it(tmp_path, monkeypatch,
     programs, folder = tmp_path / "programs", tmp_path / "run"
     programs.mkdir()
     folder.mkdir()
-    for name in () if status is None else ("sudo", "shutdown"):
+    for name in () if status is None else ("sudo", "systemctl"):
         (programs / name).write_text(f"#!/bin/sh\nexit {status}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))

@@ -4,12 +4,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_cluster
 from dlcloud.app.results.training import training_of_cluster
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.detached.locate import DetachedCluster
-from dlcloud.launch.acquire import lock_cluster, remove_stale_folders
+from dlcloud.launch.acquire import remove_stale_folders
 from dlcloud.launch.down import gc
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
@@ -83,7 +84,7 @@ class Down:
                 self._remove_leftovers(target)
                 return []
             target = fetched
-        with lock_cluster(target, paths=context.paths):
+        with take_charge(context, target, yes=self.yes):
             is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
             if is_handed_over and not self._is_fetched(target):
                 self._fetch_handed_over(target)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
@@ -37,6 +38,7 @@ class UpOptions:
     yes: bool
     cidrs: tuple[str, ...]
     fresh: bool
+    retry_failed: bool
     overrides: Overrides
     output: str
 
@@ -44,7 +46,10 @@ class UpOptions:
 def run(context: Context, options: UpOptions) -> None:
     """Run a recipe and print what it costs."""
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
-    up = Up(context=context, workload=workload, options=options)
+    experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
+    if experiment is not None and experiment.is_over(options.output):
+        return
+    up = Up(context=context, workload=workload, options=options, experiment=experiment)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if options.dry_run:
         say(render(plan_report(up.plan(cluster)), Format(options.output)))
@@ -59,6 +64,7 @@ class Up:
     context: Context
     workload: RecipeWorkload
     options: UpOptions
+    experiment: ExperimentUp | None = None
 
     def plan(self, cluster: Cluster | None) -> Plan:
         """Check everything that can be checked before anything is created, and decide.
@@ -75,8 +81,10 @@ class Up:
         _ = workload.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):
             cluster = cluster or new_cluster(workload.file, name=self.options.name, clock=context.clock)
-            plan = context.machines.launcher(cluster).plan(workload.recipe, cidrs=self.options.cidrs)
-        return replace(plan, reasons=(*plan.reasons, *workload.notes()))
+            recipe = workload.recipe if self.experiment is None else self.experiment.resize(workload.recipe)
+            plan = context.machines.launcher(cluster).plan(recipe, cidrs=self.options.cidrs)
+        notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
+        return replace(plan, reasons=(*plan.reasons, *notes))
 
     def run(self, plan: Plan) -> None:
         """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
@@ -119,6 +127,9 @@ class Up:
             recipe_folder=workload.folder,
             is_live=len(members) <= MOST_LINES,
         )
+        if self.experiment is not None:
+            self._experiment(self.experiment, runner, launcher, plan, members)
+            return
         runs = self.context.runs.of_cluster(launcher.cluster_id)
         earlier = {run.run_id for run in runs if run.ended_at}
         try:
@@ -127,6 +138,16 @@ class Up:
             error.result_shown = self._print_results(launcher, earlier)
             raise
         self._print_results(launcher, earlier)
+
+    def _experiment(
+        self, experiment: ExperimentUp, runner: Runner, launcher: Launcher, plan: Plan, members: list[Member]
+    ) -> None:
+        try:
+            experiment.run(runner, launcher, plan, members)
+        except DlcloudError as error:
+            error.result_shown = experiment.print(self.options.output)
+            raise
+        experiment.print(self.options.output)
 
     def _print_results(self, launcher: Launcher, earlier: set[str]) -> bool:
         """Print what was measured by this `up`; True if there was anything."""

@@ -25,6 +25,7 @@ from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.runs.program import Program, program_of
+from dlcloud.runs.tiny import describe_tiny, tiny_form
 
 NOTE_WIDTH = 76
 
@@ -121,12 +122,17 @@ def read_workload(
 ) -> RecipeWorkload:
     """Read, change and check a recipe; with `keep` its instances are kept, whatever it says.
 
+    A recipe for AWS that is to be rehearsed is read in its tiny form; see `dlcloud.runs.tiny`.
+
     Raises:
         RecipeError: It is at fault.
     """
     file = read_recipe_file(name)
     recipe, changes = file.recipe, str(overrides or "")
     if overrides is not None and changes:
+        if overrides.cloud == "local" and recipe.cloud != "local":
+            changes += f" ({describe_tiny(recipe.workload)})"
+            recipe = recipe.model_copy(update={"workload": tiny_form(recipe.workload)})
         recipe, text = overrides.apply(recipe)
         file = replace(file, text=text)
     if keep:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -21,12 +20,13 @@ from dlcloud.local.ec2.record import InstanceRecord, StateReason
 from dlcloud.local.ec2.report import report_instance
 from dlcloud.local.instance.addresses import AddressPool, Listeners, has_many_addresses
 from dlcloud.local.instance.boots import BootFault, Boots, fail_boot
-from dlcloud.local.instance.image_copies import images_folder, make_image
 from dlcloud.local.instance.instance import LocalInstance
 from dlcloud.local.instance.isolation import UNISOLATED, Isolation, share_cache
 from dlcloud.local.instance.power import ShutdownTimer
 from dlcloud.local.instance.processes import end_all
 from dlcloud.local.site_files import SitePaths
+from dlcloud.local.tree.images import images_folder, make_image
+from dlcloud.local.tree.removal import remove_tree
 from dlcloud.model.instance import InstanceState, Market
 
 # Time between SIGTERM and SIGKILL for the programs of an instance that ends; on EC2, systemd waits longer.
@@ -106,12 +106,12 @@ class Instances:
 
     def copy_to_image(self, instance_id: str, image: Any) -> None:  # noqa: ANN401 - moto's object
         """Begin to copy an instance's folder to an image; see `make_image`."""
-        root, folder = self._entries[instance_id].instance.root, images_folder(self._paths) / image.id
-        self._submit(make_image(image, root, folder, delay_s=self.boot_delay_s))
+        tree, folder = self._entries[instance_id].instance.tree, images_folder(self._paths) / image.id
+        self._submit(make_image(image, tree, folder, delay_s=self.boot_delay_s))
 
     def remove_image(self, image_id: str) -> None:
         """Remove what an image was a copy of, if it is one of this site's."""
-        shutil.rmtree(images_folder(self._paths) / image_id, ignore_errors=True)
+        remove_tree(images_folder(self._paths) / image_id)
 
     def launch(self, records: Sequence[InstanceRecord]) -> None:
         """Boot instances that moto has made.

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from dlcloud.local.instance.beneath import open_root
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.leftovers import remove_root
 from dlcloud.local.instance.processes import package_sources
 from dlcloud.local.instance.rootfs import RootFs, interpreter_folders
-from dlcloud.local.instance.tree_walk import give_what_is_not
 from dlcloud.local.site_files import SitePaths
+from dlcloud.local.tree.beneath import open_root
+from dlcloud.local.tree.walk import give_what_is_not
 
 VARIABLE = "DLCLOUD_LOCAL_ISOLATION"
 _PROGRAMS = ("unshare", "nsenter", "setpriv", "sleep")
@@ -139,7 +139,7 @@ async def _run_trial(isolation: Isolation, root: Path, interpreter: str) -> None
     """
     container = isolation.container(root, interpreter)
     for name in ("bin", "home", "lib"):
-        (root / name).mkdir()
+        container.tree.make_folder(name)
     container.create_folders()
     container.give_folders()
     try:

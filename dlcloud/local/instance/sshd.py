@@ -19,7 +19,7 @@ from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.inside import forward
 from dlcloud.local.instance.peers import belongs_to_other_user
 from dlcloud.local.instance.ssh_sessions import run_session
-from dlcloud.local.instance.tree import InstanceTree
+from dlcloud.local.tree.instance_tree import InstanceTree
 
 _LOGIN_S = 60.0
 _KEEPALIVE_S = 30.0

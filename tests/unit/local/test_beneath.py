@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from dlcloud.local.instance import beneath
+from dlcloud.local.tree import beneath
 
 SECRET = b"of the machine"
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcloud.local.instance.beneath import HANDLE, is_foreign, open_beneath, open_root
+from dlcloud.local.tree.beneath import HANDLE, is_foreign, open_beneath, open_root
 
 MOST_LEVELS = 200
 """Levels of folders that are walked; deeper ones are left out."""
@@ -30,11 +30,22 @@ class WalkedFolder:
     entries: dict[str, os.stat_result]
 
 
-def walk(root: int, path: str = ".", *, most_levels: int = MOST_LEVELS) -> Iterator[WalkedFolder]:
-    """Yield a folder and those below it, from above; those that cannot be opened are left out."""
+def walk(
+    root: int, path: str = ".", *, most_levels: int = MOST_LEVELS, leaves_out: Collection[str] = ()
+) -> Iterator[WalkedFolder]:
+    """Yield a folder and those below it, from above; those that cannot be opened are left out.
+
+    Args:
+        root: The folder that nothing leads out of.
+        path: Where the walk begins, below the root.
+        most_levels: Levels that are walked below it.
+        leaves_out: Paths of folders that are not walked.
+    """
     paths = [(path, 0)]
     while paths:
         path, level = paths.pop()
+        if path.removeprefix("./") in leaves_out:
+            continue
         try:
             descriptor = open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
