@@ -9,7 +9,7 @@ from importlib.resources import files
 from types import MappingProxyType
 
 from dlcloud.launch.container import in_container, pull_image
-from dlcloud.launch.peers import Peer, copy_environment, read_answer
+from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Emit, Notice, stage
@@ -45,7 +45,7 @@ def prepare(
     clock: Clock,
     emit: Emit,
     minimum_python: str = "",
-    peers: Sequence[Peer] = (),
+    peers: Sequence[EnvironmentPeer] = (),
 ) -> str:
     """Set one instance up: the recipe's commands, then the environment.
 
