@@ -38,7 +38,7 @@ from dlcloud.scheduling.elastic import ScalingDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class TrainingControl:
     """How a training is controlled.
 
     Attributes:
@@ -60,7 +60,7 @@ def train(
     recipe_folder: Path,
     plan: Plan,
     environment: JobEnvironment = INHERITED,
-    control: Control,
+    control: TrainingControl,
 ) -> None:
     """Train on a cluster that is up.
 
@@ -121,7 +121,7 @@ class _Training:
     plan: Plan
     environment: JobEnvironment
     restored: int
-    control: Control
+    control: TrainingControl
 
     def controller(self) -> Controller:
         clock, emit, end = self.launcher.clock, self.launcher.emit, self.launcher.shrink

@@ -12,7 +12,7 @@ from dlcloud.launch.container import send_command
 from dlcloud.launch.files import check_files, send_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.peers import Peer
+from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
@@ -183,7 +183,7 @@ class Runner:
         """Store the prices of a run's instance type, while its program runs."""
         self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
 
-    def _peer(self, member: Member) -> Peer | None:
+    def _peer(self, member: Member) -> EnvironmentPeer | None:
         """Describe an instance to the others, where they copy a folder of this machine from it."""
         if all(item.is_remote for item in self.recipe.data):
             return None

@@ -12,7 +12,7 @@ from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
 from dlcloud.elastic.rescue import bring_home
-from dlcloud.elastic.run import Control
+from dlcloud.elastic.run import TrainingControl
 from dlcloud.launch.acquire import new_cluster, resolve_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
@@ -113,7 +113,7 @@ class Up:
 
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:
-            self.workload.train(launcher, plan, members, Control(rehearsal=self.workload.rehearsal()))
+            self.workload.train(launcher, plan, members, TrainingControl(rehearsal=self.workload.rehearsal()))
         except KeyboardInterrupt:
             bring_home(launcher, self.workload.recipe)
             raise
