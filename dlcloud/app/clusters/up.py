@@ -76,9 +76,9 @@ class Up:
         workload.check()
         if cluster is None:
             workload.check_deadline()
-            self._warn_of_others()
         elif controller := context.clusters.controller_instance_id(cluster.cluster_id):
             raise detached_error(cluster, controller)
+        self._warn_of_others()
         _ = workload.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):
             cluster = cluster or new_cluster(workload.file, name=self.options.name, clock=context.clock)
