@@ -290,14 +290,20 @@ class Ec2Cloud:
         own_images.delete_snapshots(self._clients, snapshot_ids, pause=self._pause)
 
     def put_control_role(
-        self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "", storage: str = ""
+        self,
+        cluster_id: str,
+        tags: Mapping[str, str],
+        *,
+        boundary: str = "",
+        storage: str = "",
+        own: str = "",
     ) -> str:
         partition = partition_of(self.region)
+        role_name = control_role.storage_role_name(cluster_id)
+        more = [own] if own else []
+        more += [storage, pass_policy(self.region, cluster_id, role_name)] if storage else []
         policy = self._control_policy(cluster_id, self.region, partition.name)
-        if storage:
-            role_name = control_role.storage_role_name(cluster_id)
-            more = [storage, pass_policy(self.region, cluster_id, role_name)]
-            policy = join_policies([policy, *(_in_partition(text, partition.name) for text in more)])
+        policy = join_policies([policy, *(_in_partition(text, partition.name) for text in more)])
         role = control_role.Role(
             cluster_id=cluster_id,
             policy=policy,

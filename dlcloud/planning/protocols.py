@@ -298,12 +298,19 @@ class Cloud(Protocol):
         """Delete snapshots; no error for one that is gone."""
 
     def put_control_role(
-        self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "", storage: str = ""
+        self,
+        cluster_id: str,
+        tags: Mapping[str, str],
+        *,
+        boundary: str = "",
+        storage: str = "",
+        own: str = "",
     ) -> str:
         """Return the name of an instance profile that may control this cluster only.
 
         Its role, its policy and itself are made where they are missing; `boundary` is the ARN of the role's
-        permissions boundary, `storage` the policy of the cluster's buckets, where it has some.
+        permissions boundary, `storage` the policy of the cluster's buckets, where it has some, and `own` what
+        its recipe adds.
         """
 
     def put_storage_role(

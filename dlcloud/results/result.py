@@ -11,6 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.hardware import _count
 from dlcloud.model.instance import Market
 from dlcloud.model.untrusted import number_of, number_or_none, parse_json
@@ -58,9 +59,6 @@ class Result:
     stable: bool = True
 
 
-FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED = "faster", "slower", "no difference seen", "undecided"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """A setting against the baseline of its case: a ratio above 1 favours the candidate."""
@@ -77,7 +75,7 @@ class Comparison:
     @property
     def is_decided(self) -> bool:
         """True if a difference was seen: the interval of the ratio excludes 1."""
-        return self.verdict in {FASTER, SLOWER}
+        return self.verdict in {Verdict.FASTER, Verdict.SLOWER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

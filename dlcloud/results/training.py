@@ -12,25 +12,29 @@ from dlcloud.model.instance import Market
 from dlcloud.model.money import MINIMUM_BILLED_S, billed_seconds, cost_of_seconds, member_usd, total_usd
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, region_of
 from dlcloud.results.timeline import Step, Timeline, TrainingEvent
+from dlcloud.trainer.events import EventName, event_words
 
 STALL_S, STALL_FACTOR = 5.0, 5
 """A longer time between two steps, in seconds and in usual steps, is a stall."""
-REPORTED_EVENTS = (
-    "joined",
-    "healed",
-    "resumed",
-    "coordinator",
-    "notice",
-    "rebalance",
-    "drained",
-    "lost",
-    "leaving seen",
-    "retry",
-    "hold",
-    "no quorum",
-    "killed",
-    "checkpoint failed",
-    "done",
+REPORTED_EVENTS = frozenset(
+    event_words(name)
+    for name in (
+        EventName.JOINED,
+        EventName.HEALED,
+        EventName.RESUMED,
+        EventName.COORDINATOR,
+        EventName.NOTICE,
+        EventName.REBALANCE,
+        EventName.DRAINED,
+        EventName.LOST,
+        EventName.LEAVING_SEEN,
+        EventName.RETRY,
+        EventName.HOLD,
+        EventName.NO_QUORUM,
+        EventName.KILLED,
+        EventName.CHECKPOINT_FAILED,
+        EventName.DONE,
+    )
 )
 """The events that a report shows; the others only concern single processes."""
 
@@ -173,7 +177,7 @@ def summarize_training(
         )
         for member in sorted(members, key=lambda member: member.instance.launched_at)
     )
-    retries = {(event.worker, event.at_s) for event in timeline.events if event.event == "retry"}
+    retries = {(event.worker, event.at_s) for event in timeline.events if event.event == EventName.RETRY}
     return Training(
         run=timeline.run,
         steps=len(steps),

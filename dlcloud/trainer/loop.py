@@ -15,11 +15,12 @@ from .compute import Compute
 from .control import Control, ControlFile
 from .drain import Drain, DrainedError
 from .engine import Connect, Engine, Member
+from .events import EventName
 from .history import History
 from .job import Job, TrainingState
 from .ledger import LedgerReporter, WrongRunError
 from .membership import Membership
-from .records import Event, Records
+from .records import Records
 from .settings import Settings, Timing
 
 ANNOUNCE_S = 10.0
@@ -182,7 +183,7 @@ class Loop:
         self._state.add_lineage(share.step, totals.nonce)
         if totals.leaving > self._is_leaving:
             leaving = self._membership.announced = totals.leaving - self._is_leaving
-            self.records.event(Event.LEAVING_SEEN, "asked to", step=engine.step, workers=leaving)
+            self.records.event(EventName.LEAVING_SEEN, "asked to", step=engine.step, workers=leaving)
         self._update(share.step, totals.loss)
         self._report(share, member, control)
 
@@ -202,7 +203,7 @@ class Loop:
         self._compute.undo()
         self._pace.recent.clear()
         self._membership.distrust()
-        self.records.event(Event.RETRY, cause, step=share.step, size=member.size)
+        self.records.event(EventName.RETRY, cause, step=share.step, size=member.size)
         if cause == DIFFERENT_STATES and member.rank > 0:
             # One state must continue, and that of rank 0 is as good as any.
             engine.reset()
@@ -261,7 +262,7 @@ class Loop:
             self._checkpoints.save_soon()
             self._checkpoints.close()
         seconds = round(self.clock() - started_at, 3)
-        self.records.event(Event.DRAINED, cause, step=self._state.step, seconds=seconds)
+        self.records.event(EventName.DRAINED, cause, step=self._state.step, seconds=seconds)
         raise DrainedError
 
     def _final_barrier(self, engine: Engine, member: Member) -> bool:
@@ -275,7 +276,7 @@ class Loop:
         step = self._state.step
         self._checkpoints.save_soon()
         self.reporter.report_now(step=step, done=True)
-        self.records.event(Event.DONE, "the last step is committed", step=step)
+        self.records.event(EventName.DONE, "the last step is committed", step=step)
         return Outcome(steps=step, first=member.rank == 0, loss=self._loss)
 
 

@@ -8,11 +8,12 @@ from .checkpoint import Checkpoints
 from .control import Control, ControlFile
 from .drain import Drain
 from .engine import Connect, Engine, Member
+from .events import EventName
 from .fence import CommitDecision, Verdict, check_history, check_size
 from .job import TrainingState
 from .ledger import LedgerReporter
 from .quorum import NoQuorumError
-from .records import Event, Records
+from .records import Records
 from .settings import ledger_address
 
 HOLD_S = 0.25
@@ -59,7 +60,7 @@ class Membership:
     def read_control(self) -> Control:
         """Read what the controller wants; it may ask this worker to leave."""
         control = self.control.read()
-        self._record_once(Event.CONTROL, self.control.fault or "")
+        self._record_once(EventName.CONTROL, self.control.fault or "")
         if control.drain:
             self.drain.request(control.drain)
         return control
@@ -72,7 +73,7 @@ class Membership:
         self.coordinator, self.connect = control.coordinator, self.connect_to(control.coordinator)
         self.reporter.redirect(ledger_address(control.coordinator))
         cause = f"{control.coordinator} has taken over"
-        self.records.event(Event.COORDINATOR, cause, step=self.state.step, generation=control.generation)
+        self.records.event(EventName.COORDINATOR, cause, step=self.state.step, generation=control.generation)
         return True
 
     def agree(self, control: Control) -> tuple[Engine, Member] | None:
@@ -105,7 +106,7 @@ class Membership:
         try:
             self.engine = self.connect(self.state.step, self.state.load, self.state.save)
         except NoQuorumError as error:
-            self._record_once(Event.NO_QUORUM, str(error))
+            self._record_once(EventName.NO_QUORUM, str(error))
             self.sleep(HOLD_S)
         return self.engine
 
@@ -124,7 +125,7 @@ class Membership:
         except NoQuorumError as error:
             # Others may have ended the run meanwhile.
             self._is_proven = False
-            self._record_once(Event.NO_QUORUM, str(error))
+            self._record_once(EventName.NO_QUORUM, str(error))
             self.sleep(HOLD_S)
         return None
 
@@ -132,9 +133,11 @@ class Membership:
         before, size = self.previous, member.size
         if member.healed:
             seconds = round(seconds, 3)
-            self.records.event(Event.HEALED, "state from a live peer", step=step, seconds=seconds, size=size)
+            self.records.event(
+                EventName.HEALED, "state from a live peer", step=step, seconds=seconds, size=size
+            )
         if before is None:
-            self.records.event(Event.JOINED, "agreed with the others", step=step, size=size)
+            self.records.event(EventName.JOINED, "agreed with the others", step=step, size=size)
         elif size < before.size:
             self._note_departures(before.size - size, member.left - before.left, step=step, size=size)
 
@@ -142,10 +145,10 @@ class Membership:
         """Record the workers that are gone: those that left without a last step, and those that are lost."""
         unannounced = max(min(gone, departed) - self.announced, 0)
         if unannounced:
-            self.records.event(Event.LEAVING_SEEN, "between two steps", step=step, workers=unannounced)
+            self.records.event(EventName.LEAVING_SEEN, "between two steps", step=step, workers=unannounced)
         lost = gone - self.announced - unannounced
         if lost > 0:
-            self.records.event(Event.LOST, "no sign of life", step=step, workers=lost, size=size)
+            self.records.event(EventName.LOST, "no sign of life", step=step, workers=lost, size=size)
         self.announced = 0
 
     def _may_commit(self, engine: Engine, member: Member, control: Control) -> bool:
@@ -165,7 +168,7 @@ class Membership:
             return True
         engine.commit(agreed=False)
         if decision.verdict is Verdict.END:
-            self.records.event(Event.DONE, decision.reason, step=engine.step)
+            self.records.event(EventName.DONE, decision.reason, step=engine.step)
             raise AlreadyDoneError
         self._hold(engine, member, decision)
         return False
@@ -174,12 +177,12 @@ class Membership:
         """Wait for other workers, on a checkpoint."""
         self._is_proven = False
         self.previous = member
-        self._record_once(Event.HOLD, decision.reason)
+        self._record_once(EventName.HOLD, decision.reason)
         if engine.step > self.checkpoints.saved:
             self.checkpoints.save_soon()
         self.sleep(HOLD_S)
 
-    def _record_once(self, event: Event, cause: str) -> None:
+    def _record_once(self, event: EventName, cause: str) -> None:
         """Record a condition when it begins, not at every attempt."""
         if cause and cause != self.waiting:
             self.records.event(event, cause, step=self.state.step)

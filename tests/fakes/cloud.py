@@ -248,10 +248,11 @@ class FakeCloud:
     def bucket_region(self, uri):  # noqa: ARG002  the protocol's
         return "us-east-1"
 
-    def put_control_role(self, cluster_id, tags, *, boundary="", storage=""):  # noqa: ARG002  the protocol's
+    def put_control_role(self, cluster_id, tags, *, boundary="", storage="", own=""):  # noqa: ARG002
         assert tags[CLUSTER_TAG] == cluster_id
 
         def put():
+            self.policies[f"{cluster_id} control"] = own
             self.roles.setdefault(cluster_id, dict(tags))
             return f"dlcloud-{cluster_id}"
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
+from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
@@ -52,7 +53,9 @@ def run(context: Context, options: UpOptions) -> None:
     up = Up(context=context, workload=workload, options=options, experiment=experiment)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if options.dry_run:
-        say(render(plan_report(up.plan(cluster)), Format(options.output)))
+        plan = up.plan(cluster)
+        warn_of_requirements(workload.recipe.setup.requirements, context.emit)
+        say(render(plan_report(plan), Format(options.output)))
     else:
         up.run(up.plan(cluster))
 

@@ -65,7 +65,7 @@ def test_a_launch_that_is_throttled_once_succeeds_under_the_same_token(clients, 
     assert cloud_over(clients).launch(request()) == []
 
 
-def test_a_missing_role_of_spot_leaves_on_demand_to_try_and_says_how_to_make_it(clients, stub):
+def test_a_missing_role_of_spot_leaves_on_demand_and_says_how_to_make_it(clients, stub):
     code = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
     stub(clients.get_without_retries()).add_client_error("run_instances", code, "No role.", 403)
     with pytest.raises(CapacityError) as caught:

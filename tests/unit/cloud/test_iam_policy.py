@@ -9,6 +9,8 @@ from botocore import xform_name
 
 import dlcloud.cloud
 from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.model.instance import KEY_ACTIONS
+from dlcloud.planning.storage import EC2_SERVICES
 from dlcloud.resources.texts import control_policy, iam_policy
 
 SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.glob("*.py"))
@@ -139,7 +141,7 @@ def test_the_controller_of_a_cluster_may_make_exactly_its_calls():
     assert all(hasattr(Ec2Cloud, name) for name in ONLY_BY_PEOPLE)
     sources = [path.read_text() for path in SOURCES if path.stem not in MODULES_OF_PEOPLE]
     used = actions_of(without(source, ONLY_BY_PEOPLE) for source in sources)
-    implied = {"iam:CreateServiceLinkedRole", "iam:PassRole"}
+    implied = {"iam:CreateServiceLinkedRole", "iam:PassRole", *KEY_ACTIONS}
     assert allowed(own_statements()) - implied == used - FREE
 
 
@@ -169,7 +171,7 @@ def test_the_controller_gives_its_own_rights_to_its_own_instances_only():
     assert iam == {"iam:CreateServiceLinkedRole", "iam:PassRole"}
     (passing,) = [found for found in own_statements() if "iam:PassRole" in actions(found)]
     assert passing["Resource"] == "arn:aws:iam::*:role/dlcloud/eu-west-1/dlcloud-c0ffee"
-    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": list(EC2_SERVICES)}}
 
 
 def test_a_policy_fits_into_the_quotas_of_iam():

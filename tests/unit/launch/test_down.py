@@ -100,7 +100,7 @@ def test_a_template_whose_creation_was_cut_off_is_deleted(world):
     assert left(world) == []
 
 
-def test_a_shutdown_that_takes_twenty_minutes_is_billed_no_more_and_is_a_warning(world):
+def test_a_shutdown_of_twenty_minutes_is_billed_no_more_and_is_a_warning(world):
     members = world.provision()
     world.cloud.create_placement_group("c0ffee", world.cluster.tags)
     world.clusters.begin_intent("c0ffee", PLACEMENT_GROUP, "", world.clock.now())
