@@ -72,7 +72,13 @@ def run(context: Context, options: BenchOptions) -> None:
         output=options.output,
         fresh=options.fresh,
         view=options.view,
-        again=command_again(options.benchmarks, options.recipe, options.keys, options.nodes),
+        again=command_again(
+            options.benchmarks,
+            options.recipe,
+            options.keys,
+            options.nodes,
+            is_rehearsal=matrix.base.cloud == "local",
+        ),
     )
     plans = bench.plan()
     if options.dry_run:
