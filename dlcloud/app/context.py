@@ -215,7 +215,7 @@ class Context:
         """
         key = (cloud, profile)
         if key not in self._owners:
-            arn = self.clouds.cloud(cloud, region, profile).identity().arn
+            arn = self.clouds.cloud(cloud, region, profile).caller.identity().arn
             self._owners[key] = Owner(digest=owner_digest(arn), home=home_id(self.paths))
         return self._owners[key]
 

@@ -143,7 +143,7 @@ class Collector:
         place = "" if self.cloud == "aws" else " of the local EC2"
         with stage(context.emit, context.clock, f"looking in {len(regions)} region(s){place}"):
             outcomes = fan_out(
-                lambda region: context.clouds.cloud(self.cloud, region).leftovers(),
+                lambda region: context.clouds.cloud(self.cloud, region).leftovers.find(),
                 regions,
                 width=REGIONS_AT_ONCE,
             )
@@ -206,11 +206,11 @@ class Collector:
         """Return every region of the account; of the local EC2 those of this home, if it has launched any."""
         context = self.context
         if self.cloud == "aws":
-            return context.clouds.cloud("aws", context.first_region).regions()
+            return context.clouds.cloud("aws", context.first_region).caller.regions()
         if clusters := context.clusters.all():  # to ask about another region costs the local EC2 a second
             regions = {cluster.region for cluster in clusters if cluster.cloud == "local"}
             return sorted({DEFAULT_REGION, *regions})
-        return context.clouds.cloud("local", DEFAULT_REGION).regions()
+        return context.clouds.cloud("local", DEFAULT_REGION).caller.regions()
 
     def _without_denied(self, errors: Mapping[str, DlcloudError]) -> list[DlcloudError]:
         """Return the errors of regions without the denials of those that no option names, which are shown.
@@ -278,7 +278,7 @@ class Collector:
         types = sorted({instance.instance_type for instance in instances})
         markets = sorted({instance.market for instance in instances})
         try:
-            prices = self.context.clouds.cloud(self.cloud, region).prices(types, markets)
+            prices = self.context.clouds.cloud(self.cloud, region).prices.find(types, markets)
         except CloudError as error:
             self.context.emit(Warned(message=f"prices are unknown: {error.message}"))
             return {}

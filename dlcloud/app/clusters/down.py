@@ -163,7 +163,7 @@ class Down:
         """Remove by tag what belongs to a cluster that this home does not know."""
         context = self.context
         cloud = context.clouds.cloud(detached.cloud, detached.region, detached.profile)
-        leftovers = [item for item in cloud.leftovers() if item.cluster_id == detached.cluster_id]
+        leftovers = [item for item in cloud.leftovers.find() if item.cluster_id == detached.cluster_id]
         command, price = f"dlcloud down {detached.name}", "at an unknown price"
         with ending_of_leftovers(leftovers, context.emit, price=price, command=command):
             gc(leftovers, cloud=cloud, clock=context.clock, emit=context.emit)

@@ -13,7 +13,7 @@ from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.elastic.program import program_of as training_of
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.run import Control, train
+from dlcloud.elastic.run import TrainingControl, train
 from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
@@ -98,8 +98,11 @@ class RecipeWorkload:
         yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
 
     def _looseness(self) -> str:
-        """Return what this rehearsal cannot show, for want of isolation; empty if there is nothing."""
-        level = self.context.local_endpoint().control.status().get("isolation", {}).get("level")
+        """Return what this rehearsal cannot show, for want of isolation; empty if there is nothing, or it is
+        another home's local EC2, which does not say.
+        """
+        control = self.context.local_endpoint().control
+        level = control.status().get("isolation", {}).get("level") if control.token else None
         if level in {None, Level.NAMESPACES}:
             return ""
         return (
@@ -118,7 +121,7 @@ class RecipeWorkload:
             emit=self.context.emit,
         )
 
-    def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: Control) -> None:
+    def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: TrainingControl) -> None:
         """Train on a cluster that is up; see `dlcloud.elastic.run.train`."""
         train(
             launcher,

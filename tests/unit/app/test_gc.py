@@ -41,7 +41,9 @@ class FakeContext:
                 raise self.errors[region]
             return []
 
-        return SimpleNamespace(regions=lambda: REGIONS, leftovers=leftovers)
+        return SimpleNamespace(
+            caller=SimpleNamespace(regions=lambda: REGIONS), leftovers=SimpleNamespace(find=leftovers)
+        )
 
 
 def collect(errors, *regions):
@@ -109,7 +111,10 @@ class Home(FakeContext):
 
         regions = leftovers if name == "aws" else lambda: [region]
         return SimpleNamespace(
-            regions=regions, leftovers=leftovers, prices=lambda *_: [price()], region=region
+            caller=SimpleNamespace(regions=regions),
+            leftovers=SimpleNamespace(find=leftovers),
+            prices=SimpleNamespace(find=lambda *_: [price()]),
+            region=region,
         )
 
     def gc(self, *, is_chosen=False):
@@ -154,7 +159,7 @@ HOMES = {"mine": ANNA, "laptop": Owner(digest="anna", home="h9"), "bens": BEN, "
 
 
 def owned(*, clusters=(), all_owners=False):
-    """Return what Anna's gc would remove, of four owners, and its notices."""
+    """Return what Anna's gc would remove: hers, her laptop's, Ben's, an old version's; its notices."""
     context = FakeContext({})
     context.owner = lambda *_: ANNA
     items = [
