@@ -98,8 +98,9 @@ class RecipeWorkload:
         yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
 
     def _looseness(self) -> str:
-        """Return what this rehearsal cannot show, for want of isolation; empty if there is nothing, or it is
-        another home's local EC2, which does not say.
+        """Return what this rehearsal cannot show, for want of isolation; empty if there is nothing.
+
+        The local EC2 of another home does not say.
         """
         control = self.context.local_endpoint().control
         level = control.status().get("isolation", {}).get("level") if control.token else None

@@ -170,7 +170,9 @@ def owned(*, clusters=(), all_owners=False):
         for kind in ("volume", "security-group")
     ]
     context.cloud = lambda _name, region: SimpleNamespace(
-        regions=lambda: ["us-east-1"], leftovers=lambda: items, region=region
+        caller=SimpleNamespace(regions=lambda: ["us-east-1"]),
+        leftovers=SimpleNamespace(find=lambda: items),
+        region=region,
     )
     chosen = frozenset(clusters)
     collector = Collector(context=context, cloud="aws", regions=(), clusters=chosen, all_owners=all_owners)
