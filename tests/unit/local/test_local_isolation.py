@@ -19,6 +19,7 @@ from dlcloud.local.instance.rootfs import package_folders
 from dlcloud.local.site import LocalSite
 from dlcloud.local.site_files import SitePaths
 from tests.fakes.local_ec2 import Rig, wait_for
+from tests.programs import missing
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = Path(pytest.__file__).parents[1]
@@ -61,6 +62,8 @@ spark-submit
 @contextlib.contextmanager
 def other_daemon(uid, level=""):
     """Run a daemon as another user, or with another level, from folders that every user can reach."""
+    if reason := missing("unshare"):
+        pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="dlcloud-isolation-"))
     folder.chmod(0o755)
     (folder / "hold").mkdir()
