@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dlcloud.model.untrusted import number_of
+from dlcloud.trainer.events import event_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEvent:
-    """An event of a worker, an agent or a lighthouse, and its cause; `worker` recorded it.
+    """An event of a worker, an agent or a lighthouse, in words, and its cause; `worker` recorded it.
 
     `of`: the workers that it is about, where the record names others.
     """
@@ -119,7 +120,7 @@ def _step(record: Mapping[str, Any], at_s: float) -> Step | None:
 def _event(record: Mapping[str, Any], at_s: float) -> TrainingEvent:
     return TrainingEvent(
         at_s=at_s,
-        event=str(record.get("event", "")).replace("_", " "),
+        event=event_words(str(record.get("event", ""))),
         cause=str(record.get("cause", "")),
         worker=str(record.get("worker", "")),
         of=tuple(map(str, others)) if isinstance(others := record.get("workers"), list) else (),

@@ -69,6 +69,8 @@ def matrix_of_recipe(
         RecipeError: A bad option, or the workload has no tiny form, or is no job over several instances.
     """
     workload = recipe.workload
+    if recipe.experiment is not None:
+        raise RecipeError(f"{recipe.name} has an experiment, not a benchmark", "dlcloud up RECIPE runs it")
     benchmark = BENCHMARKS.get(workload.benchmark) if workload.benchmark else None
     if tiny:
         if not has_tiny_form(workload):

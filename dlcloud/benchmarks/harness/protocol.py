@@ -217,7 +217,12 @@ class CaseRun:
 
     def _is_worth_redoing(self, accepted: AcceptedSlice) -> bool:
         disturbed = accepted.disturbance.share > verdicts.DISTURBED_SLICE
-        return disturbed and self.redone < REDONE_PER_CASE and accepted.slice.seconds <= REDONE_UP_TO_S
+        return (
+            self.session.limits.redo
+            and disturbed
+            and self.redone < REDONE_PER_CASE
+            and accepted.slice.seconds <= REDONE_UP_TO_S
+        )
 
     def _measure_once(self, result: VariantResult) -> AcceptedSlice:
         session = self.session
