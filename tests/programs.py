@@ -40,6 +40,7 @@ PROGRAMS = (
     Program(name="ps", package="procps", use="secrets in process lists"),
     Program(name="rsync", package="rsync", use="rsync through a tunnel"),
     Program(name="scp", package="openssh-client", use="copies by the ssh configuration"),
+    Program(name="setpriv", package="util-linux", use="programs of other users"),
     Program(name="ssh", package="openssh-client", use="OpenSSH's client"),
     Program(name="sshd", package="openssh-server", use="OpenSSH's server", is_heavy=True),
     Program(name="umount", package="mount", use="read-only and full disks"),
