@@ -37,7 +37,8 @@ from dlcloud.local.iam.authorization import (
 from dlcloud.local.iam.trust import trust_refusal
 from dlcloud.local.instance.firewall import GROUP_ACTIONS
 from dlcloud.local.moto_app import Wsgi
-from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
+from dlcloud.local.s3.calls import S3Call, bucket_of, is_s3, read_s3_call
+from dlcloud.local.s3.forms import form_reply, is_form, put_environ, read_form
 from dlcloud.local.s3.front import S3Front, error_reply
 from dlcloud.local.site_files import AccessKey
 from dlcloud.model.instance import Market
@@ -91,7 +92,7 @@ class Endpoint:
         """Return how many bytes a request may bring, by its headers alone, or the answer that refuses it."""
         if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
             return _MOST_CONTROL if self.pages.is_known(environ) else MOST_UNSIGNED
-        if not is_s3(environ):
+        if not is_s3(environ) or is_form(environ):
             return MOST_UNSIGNED
         call = read_s3_call(environ, b"")
         _, secret = self._find_caller(call.access_key)
@@ -122,7 +123,20 @@ class Endpoint:
         caller = find_caller(access_key)
         return caller, caller.secret if caller else None
 
+    def _answer_form(self, environ: dict[str, Any]) -> Reply:
+        """Answer an upload to S3 by a form, whose fields carry the signature."""
+        upload = read_form(environ, bucket_of(environ))
+        put = put_environ(environ, upload)
+        call = read_s3_call(put, upload.content, (upload.key_id, upload.region))
+        caller, secret = self._find_caller(call.access_key)
+        if caller is not None and upload.fields.get("x-amz-security-token", "") != caller.token:
+            secret = None
+        refused = self._s3.form_refusal(call, upload, put, secret)
+        return refused or form_reply(upload, self._answer_call(call, caller, put))
+
     def _answer_s3(self, environ: dict[str, Any]) -> Reply:
+        if is_form(environ):
+            return self._answer_form(environ)
         call = read_s3_call(environ, environ["wsgi.input"].read())
         caller, secret = self._find_caller(call.access_key)
         refused = self._s3.refusal(call, environ, secret)
