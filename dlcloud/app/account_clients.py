@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from getpass import getpass
 
-from dlcloud.app.console import Console
 from dlcloud.app.profiles import find_profile
+from dlcloud.app.terminal.console import Console
 from dlcloud.cloud.clients import Clients
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.model.errors import CredentialsError

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.screen import say
+from dlcloud.app.terminal.screen import say
 from dlcloud.local.site import LocalEndpoint
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.table import Cell, Format, Report, Section, render

@@ -1,14 +1,16 @@
 """The `dlcloud` command: finds its subcommands, and turns every error into a message and an exit code."""
 
 import gc
+import os
 import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
-from dlcloud.app.interrupts import interrupts
+from dlcloud.app.terminal.interrupts import ends, interrupts
 
 COMMANDS = {
     "up": "Launch, run, bring results home, terminate.",
@@ -41,8 +43,8 @@ COMMANDS = {
 }
 """The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""
 
-HIDDEN = {"control", "take-over"}
-"""Commands that only instances run."""
+ON_INSTANCES = {"control", "take-over"}
+"""Commands that only instances run; no help lists them."""
 
 MODULES = {"import": "import_"}
 """The modules of commands whose names are keywords of Python."""
@@ -59,10 +61,11 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
+        if cmd_name not in COMMANDS and cmd_name not in ON_INSTANCES:
             return None
         name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        module = import_module(f"dlcloud.cli.{name}")
+        package = "on_instances" if cmd_name in ON_INSTANCES else "commands"
+        module = import_module(f"dlcloud.cli.{package}.{name}")
         return module.command  # type: ignore[no-any-return]
 
     def resolve_command(
@@ -99,9 +102,19 @@ def main() -> None:
     # Imports make many objects and no garbage: Python's 700 would cost a command a tenth of its CPU time.
     gc.set_threshold(GARBAGE_THRESHOLD)
     status = run()
+    if ends.has_begun:
+        exit_at_once(status)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from here on ends it without a traceback
     sys.exit(status)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """Exit after an end of instances: Python's own way out gives the signals back, and waits for threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # the reader is gone
+            stream.flush()
+    os._exit(status)
 
 
 def run() -> int:

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ControllerSession:
     """A login on a controlling instance, with the files for the system's ssh."""
 
     connection: Connection
@@ -108,7 +108,7 @@ class DetachedClusters:
         return next((d for d in candidates if d.cluster_id == cluster.cluster_id), None)
 
     @contextmanager
-    def log_in(self, detached: DetachedCluster) -> Iterator[Session]:
+    def log_in(self, detached: DetachedCluster) -> Iterator[ControllerSession]:
         """Log in on the instance: with the cluster's key where this home has it, else with a temporary one.
 
         Raises:
@@ -120,12 +120,12 @@ class DetachedClusters:
 
         cloud = self.cloud(detached.cloud, detached.region, detached.profile)
         if not detached.is_private:
-            move_access(cloud, detached.cluster_id, self.emit)
+            move_access(detached.cluster_id, caller=cloud.caller, network=cloud.network, emit=self.emit)
         with tempfile.TemporaryDirectory() as temporary:
             key = self.store.paths.key(detached.cluster_id)
             if not key.exists():
                 key = Path(temporary) / "key"
-                cloud.admit_key(detached.instance, detached.user, create_key(key))
+                cloud.instances.admit_key(detached.instance, detached.user, create_key(key))
             known_hosts = Path(temporary) / "known_hosts"
             dialer = Dialer(
                 key_path=key,
@@ -139,7 +139,7 @@ class DetachedClusters:
             with closing(dialer):
                 endpoint = detached.endpoint
                 connection = dialer.dial(endpoint, wait_s=LOGIN_WAIT_S)
-                yield Session(connection=connection, key=key, known_hosts=known_hosts)
+                yield ControllerSession(connection=connection, key=key, known_hosts=known_hosts)
 
     def forward_command(
         self,
@@ -272,7 +272,7 @@ class DetachedClusters:
         return None if run is None else clusters.find(run.cluster_id)
 
     def _in_region(self, cloud: str, region: str, profile: str) -> list[DetachedCluster]:
-        instances = self.cloud(cloud, region, profile).instances()
+        instances = self.cloud(cloud, region, profile).instances.find()
         return find_detached(instances, cloud=cloud, region=region, profile=profile)
 
     def _on_local(self) -> list[DetachedCluster]:
@@ -282,7 +282,7 @@ class DetachedClusters:
     def _on_aws(self) -> list[DetachedCluster]:
         """Look in every region at once; an account, or a region, that cannot be asked has none."""
         try:
-            regions = self.cloud("aws", self.first_region, self.profile).regions()
+            regions = self.cloud("aws", self.first_region, self.profile).caller.regions()
         except CloudError as error:
             log.info("AWS is not searched: %s", error.message)
             return []

@@ -19,6 +19,8 @@ REGIONS_AT_ONCE = 8
 """So many regions are listed at a time."""
 
 MANAGED_TAG = "dlcloud:managed"
+NEW_GROUP = "cluster"
+"""dlcloud makes a placement group of this strategy, and deletes it with the cluster."""
 CLUSTER_TAG = "dlcloud:cluster"
 NAME_TAG = "Name"
 SSH_PORT_TAG = "dlcloud:ssh-port"

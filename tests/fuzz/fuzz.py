@@ -19,7 +19,7 @@ import atheris
 import pytest
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "unit/hostile"), str(Path(__file__).parents[2])]
-PACKAGES = ("cli", "core", "report", "store")
+PACKAGES = ("cli", "model", "recipe", "report", "store")
 with atheris.instrument_imports(include=["dlcloud", "yaml"]):
     # Before commands import what they need: by then nothing would be instrumented.
     for package in map(importlib.import_module, [f"dlcloud.{name}" for name in PACKAGES]):

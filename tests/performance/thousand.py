@@ -137,7 +137,7 @@ def launch_inside(report: str, words: list[str]) -> None:
     from paramiko import Transport  # noqa: PLC0415 - only in this process
     from paramiko.packet import Packetizer  # noqa: PLC0415
 
-    from dlcloud.app.console import PlainConsole  # noqa: PLC0415
+    from dlcloud.app.terminal.console import PlainConsole  # noqa: PLC0415
     from dlcloud.cli import main as command_line  # noqa: PLC0415
     from dlcloud.launch.remote_jobs import RemoteJobs  # noqa: PLC0415
     from dlcloud.runs.run import Runner  # noqa: PLC0415

@@ -51,15 +51,24 @@ echo "$(basename "$0"): on the local cloud packages are those of this machine; n
 exit 0
 """
 
-# The units of the host are none of an instance's; the power of the instance is.
+# The units of the host are none of an instance's; the power of the instance is. A lock against a shutdown
+# binds root too, as from systemd 257 on. Source: systemd 257, NEWS; systemctl(1), --check-inhibitors.
 _SYSTEMCTL = """#!/bin/sh
+order= forced=
 for word in "$@"; do
   case "$word" in
+    -i|-f|-ff|--force|--ignore-inhibitors|--check-inhibitors=no) forced=1 ;;
     -*) ;;
-    poweroff|halt|reboot) exec "$(dirname "$0")/$word" ;;
+    poweroff|halt|reboot) order="$word" ;;
     *) break ;;
   esac
 done
+locks="$DLCLOUD_ROOT/run/systemd/inhibit"
+if [ "$order" ] && [ ! "$forced" ] && [ -d "$locks" ] && grep -qs '^WHAT=.*shutdown' "$locks"/*; then
+  echo "Operation inhibited: $(cat "$locks"/* | tr '\\n' ' ')" >&2
+  exit 1
+fi
+[ -n "$order" ] && exec "$(dirname "$0")/$order"
 echo "systemctl: the local cloud has no units; nothing was changed" >&2
 exit 0
 """

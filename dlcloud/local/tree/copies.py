@@ -30,7 +30,7 @@ class TreeCopy:
 
     Args:
         source: The folder; its own name is not in the hands of others.
-        target: The other folder, in nobody else's hands.
+        target: The other folder, which no instance controls.
         leaves_out: Paths below the source that are not copied.
         owners: Who may own a file that is copied; empty: anyone.
     """

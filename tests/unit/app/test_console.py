@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dlcloud.app.console import LiveConsole, PlainConsole, console_for, line_of, wrap
+from dlcloud.app.terminal.console import LiveConsole, PlainConsole, console_for, line_of, wrap
 from dlcloud.model.events import Notice, Progress, StageDone, StageStarted, Warned
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dlcloud.app.console import LiveConsole, PlainConsole
+from dlcloud.app.terminal.console import LiveConsole, PlainConsole
 from dlcloud.cli.failures import report_error
 from dlcloud.model.events import Notice, StageDone, StageStarted, Warned
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.app.gc import Collector, places_to_look
-from dlcloud.app.gc import collect as collect_leftovers
+from dlcloud.app.account.gc import Collector, places_to_look
+from dlcloud.app.account.gc import collect as collect_leftovers
 from dlcloud.model.cluster import ClusterState, Leftover
 from dlcloud.model.errors import CloudError, CredentialsError, PartialError
 from dlcloud.store.paths import Paths
@@ -40,7 +40,9 @@ class FakeContext:
                 raise self.errors[region]
             return []
 
-        return SimpleNamespace(regions=lambda: REGIONS, leftovers=leftovers)
+        return SimpleNamespace(
+            caller=SimpleNamespace(regions=lambda: REGIONS), leftovers=SimpleNamespace(find=leftovers)
+        )
 
 
 def collect(errors, *regions):
@@ -108,7 +110,10 @@ class Home(FakeContext):
 
         regions = leftovers if name == "aws" else lambda: [region]
         return SimpleNamespace(
-            regions=regions, leftovers=leftovers, prices=lambda *_: [price()], region=region
+            caller=SimpleNamespace(regions=regions),
+            leftovers=SimpleNamespace(find=leftovers),
+            prices=SimpleNamespace(find=lambda *_: [price()]),
+            region=region,
         )
 
     def gc(self, *, is_chosen=False):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dlcloud.app.bench_results import offer_again
+from dlcloud.app.bench.summary import offer_again
 from dlcloud.report.cost import PLAIN
 from dlcloud.results.settling import MOST
 from dlcloud.runs.matrix import matrix_of_recipe

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from dlcloud.app.console import line_of
-from dlcloud.app.safe_output import TerminalFilter, writer_to
+from dlcloud.app.terminal.console import line_of
+from dlcloud.app.terminal.safe_output import TerminalFilter, writer_to
 from dlcloud.cli.failures import report_error
 from dlcloud.model.errors import InstanceError
 from dlcloud.model.events import Warned

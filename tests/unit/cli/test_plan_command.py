@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dlcloud.cli.plan import command
+from dlcloud.cli.commands.plan import command
 from dlcloud.model.errors import RecipeError
 
 RECIPE = """\

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dlcloud.cli.simulate import command
+from dlcloud.cli.commands.simulate import command
 from dlcloud.model.errors import RecipeError
 
 RECIPE = """\

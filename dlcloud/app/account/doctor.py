@@ -1,0 +1,262 @@
+"""`dlcloud doctor`: every check that `up` makes before it creates anything, alone."""
+
+import json
+from collections.abc import Callable, Sequence
+
+from dlcloud.app.context import Context
+from dlcloud.app.recipe_files import read_recipe_file, with_profile
+from dlcloud.app.routes import refuse_missing_program
+from dlcloud.app.terminal.screen import say
+from dlcloud.cloud.partitions import partition_of
+from dlcloud.launch.preflight import REQUIRED, Preflight, run_preflight
+from dlcloud.model.denials import missing_statements
+from dlcloud.model.errors import CloudError, CredentialsError, DlcloudError
+from dlcloud.model.events import stage
+from dlcloud.model.instance import Market, Price
+from dlcloud.model.money import exact
+from dlcloud.planning.networks import describe_network, plan_network, usable_subnets
+from dlcloud.planning.plan import make_plan
+from dlcloud.planning.quota import quota_key, quotas
+from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.report.account import Check, findings_report
+from dlcloud.report.table import Format, render
+from dlcloud.resources.texts import iam_policy
+
+TYPE_RECIPE = """
+name: doctor
+cloud: {cloud}
+{region}instances: {{types: [{type}], market: spot-then-on-demand}}
+workload: {{command: "true"}}
+"""
+
+
+def run(
+    context: Context, *, target: str, cloud: str | None, region: str | None, fix_hint: bool, output: str
+) -> None:
+    """Check whether TARGET, a recipe or an instance type, would start. Creates nothing."""
+    recipe = _read_target(target, cloud, region)
+    ec2 = context.clouds.cloud(recipe.cloud, recipe.region)
+    account = context.clouds.account(recipe.cloud, recipe.region)
+    with stage(context.emit, context.clock, f"asking {recipe.cloud} {recipe.region}"):
+        preflight = run_preflight(recipe, cloud=ec2, account=account, ask_reservations=True)
+    checks, refusal = _check_all(preflight)
+    statements = _missing_statements(preflight)
+    report = findings_report(checks, target=target, statements=statements)
+    say(render(report, Format(output)))
+    if fix_hint and output == Format.TABLE:
+        say(f"\n{json.dumps(statements, indent=2)}" if statements else "\nno statement is missing")
+    if refusal is not None:
+        refusal.result_shown = True
+        raise refusal
+
+
+def _read_target(target: str, cloud: str | None, region: str | None) -> Recipe:
+    """Return the recipe of that name, or one for a bare instance type."""
+    family, dot, _ = target.partition(".")
+    if dot and "/" not in target and not target.endswith((".yaml", ".yml")) and family:
+        place = f"region: {region}\n" if region else ""
+        text = TYPE_RECIPE.format(cloud=cloud or "aws", region=place, type=target)
+        return with_profile(read_recipe(text, target), text, target)[0]
+    recipe = read_recipe_file(target).recipe
+    return recipe.model_copy(
+        update={key: value for key, value in (("cloud", cloud), ("region", region)) if value}
+    )
+
+
+def _check_all(preflight: Preflight) -> tuple[list[Check], CloudError | None]:
+    """Return every check, and the first error that would stop an `up`."""
+    asked = preflight.answers.keys() | preflight.errors.keys()
+    checks = [Check(name="types", good=_types(preflight)[0], detail=_types(preflight)[1])]
+    checks += [
+        _check(name, preflight, required=name in REQUIRED) for name in (*REQUIRED, *OPTIONAL) if name in asked
+    ]
+    refusal = preflight.refusal
+    if refusal is None:
+        try:
+            plan = make_plan(preflight.recipe, preflight.facts())
+            checks.append(Check(name="plan", good=True, detail=f"{len(plan.pools)} pool(s) can be tried"))
+        except CloudError as error:
+            refusal = error
+            checks.append(Check(name="plan", good=False, detail=error.message))
+    return checks, refusal
+
+
+OPTIONAL = ("subnets", "limits", "reservations", "scores", "launch")
+"""The questions whose refusal stops no launch."""
+_TITLES = {
+    "identity": "credentials",
+    "zones": "offered in",
+    "cidr": "SSH from",
+    "subnets": "default network",
+    "network": "network",
+    "limits": "vCPU quota",
+    "reservations": "reserved capacity",
+    "scores": "spot placement score",
+    "launch": "dry run",
+}
+
+Verdict = tuple[bool | None, str]
+"""Whether a check is good (None: not known), and its details."""
+
+
+def _check(name: str, preflight: Preflight, *, required: bool) -> Check:
+    if name in preflight.errors:
+        good, detail = False if required else None, str(preflight.errors[name])
+    else:
+        good, detail = _VERDICTS[name](preflight)
+    return Check(name=_TITLES.get(name, name), good=good, detail=detail)
+
+
+def _identity(preflight: Preflight) -> Verdict:
+    identity = preflight.answers["identity"]
+    return True, f"{identity.arn} of account {identity.account}"
+
+
+def _types(preflight: Preflight) -> Verdict:
+    """Return the hardware; not known where EC2 did not describe it."""
+    names, hardware = preflight.recipe.instances.types, preflight.hardware
+    lines = [
+        f"{name}: {entry.describe()} ({entry.source})"
+        if (entry := hardware.get(name))
+        else f"{name}: unknown"
+        for name in names
+    ]
+    return all(name in hardware for name in names) or None, "\n".join(lines)
+
+
+def _zones(preflight: Preflight) -> Verdict:
+    zones, types = preflight.answers["zones"], preflight.recipe.instances.types
+    lines = [f"{name}: {', '.join(zones.get(name, ())) or 'nowhere'}" for name in types]
+    return any(zones.get(name) for name in types), "\n".join(lines)
+
+
+def _image(preflight: Preflight) -> Verdict:
+    image = preflight.answers["image"]
+    architecture = f", {image.architecture}" if image.architecture else ""
+    return True, f"{image.image_id} ({image.name}{architecture})"
+
+
+def _prices(preflight: Preflight) -> Verdict:
+    prices: Sequence[Price] = preflight.answers["prices"]
+    lines = [_price(p) for p in prices if p.market is Market.ON_DEMAND]
+    for name in preflight.recipe.instances.types:
+        spot = sorted(
+            (p for p in prices if p.instance_type == name and p.market is Market.SPOT),
+            key=lambda p: (p.hourly_usd, p.zone),
+        )
+        if spot:
+            zones = ", ".join(f"{p.zone} {exact(p.hourly_usd)}" for p in spot)
+            lines.append(f"{name} spot: {zones} USD/h ({spot[0].as_of:%Y-%m-%d}, {spot[0].source})")
+    return (True, "\n".join(lines)) if lines else (None, "no price is known")
+
+
+def _price(price: Price) -> str:
+    usd = exact(price.hourly_usd)
+    return f"{price.instance_type} {price.market}: {usd} USD/h ({price.as_of:%Y-%m-%d}, {price.source})"
+
+
+def _cidr(preflight: Preflight) -> Verdict:
+    return True, ", ".join(preflight.answers["cidr"]) or "nowhere: Session Manager's agent connects"
+
+
+def _subnets(preflight: Preflight) -> Verdict:
+    zones = sorted(preflight.answers["subnets"])
+    if zones:
+        return True, f"default subnets in {', '.join(zones)}"
+    return False, f"no default subnet; aws ec2 create-default-vpc --region {preflight.recipe.region}"
+
+
+def _network(preflight: Preflight) -> Verdict:
+    """Return what the recipe's network is, and whether this machine has what its access needs."""
+    network, instances = preflight.recipe.network, preflight.recipe.instances
+    if network is None:
+        return None, "none is named"
+    resolved = preflight.answers["network"]
+    try:
+        refuse_missing_program(network)
+        subnets = usable_subnets(network, resolved, instances.zones)
+    except DlcloudError as error:
+        return False, f"{error.message}; {error.hint}"
+    lines = describe_network(network, subnets, count=instances.maximum, profile=instances.profile)
+    return True, "\n".join([plan_network(network, resolved, subnets).describe(), *lines])
+
+
+def _limits(preflight: Preflight) -> Verdict:
+    recipe, answers = preflight.recipe, preflight.answers
+    limits = quotas(answers["limits"], answers.get("usage", ()))
+    lines: dict[str, bool] = {}
+    for name in recipe.instances.types:
+        hardware = preflight.hardware.get(name)
+        for market in recipe.instances.markets:
+            key = quota_key(name, market)
+            quota = limits.get(key) if key else None
+            if quota is None or hardware is None:
+                continue
+            need = hardware.vcpus * recipe.instances.maximum
+            enough = need <= quota.left
+            shortfall = "" if enough else f"; {need} are needed: {quota.increase(need, recipe.region)}"
+            lines[quota.describe() + shortfall] = enough
+    return (all(lines.values()), "\n".join(lines)) if lines else (None, "no limit is known for these types")
+
+
+def _reservations(preflight: Preflight) -> Verdict:
+    """Return the account's reservations of the recipe's types, and how many instances are idle in each."""
+    instances = preflight.recipe.instances
+    listed = [one for one in preflight.answers["reservations"] if one.instance_type in instances.types]
+    if not listed:
+        return True, "no reservation of these types"
+    lines = [one.describe() for one in listed]
+    if instances.reservations is None:
+        lines.append("instances.reservations in the recipe takes idle ones first, at a marginal price of 0")
+    return True, "\n".join(lines)
+
+
+def _scores(preflight: Preflight) -> Verdict:
+    scores = preflight.answers["scores"]
+    names = {subnet.zone_id: zone for zone, subnet in preflight.answers.get("subnets", {}).items()}
+    text = ", ".join(f"{names.get(zone, zone)} {score}" for zone, score in sorted(scores.items()))
+    return (True, f"{text} (10 is best)") if text else (None, "EC2 gives none")
+
+
+def _launch(preflight: Preflight) -> Verdict:
+    """Return what EC2 says to the launch; a refusal that the launch may not meet is not known."""
+    checks = preflight.launch
+    if checks is None or not checks.errors:
+        markets = " and ".join(str(market) for market in preflight.recipe.instances.markets)
+        return True, f"EC2 would launch {preflight.recipe.instances.types[0]} {markets}"
+    # The markets, and the calls of a launch, are often denied for one reason.
+    denials = [getattr(error, "denial", None) for error in checks.errors]
+    texts = [
+        denial.describe() if denial else error.message
+        for denial, error in zip(denials, checks.errors, strict=True)
+    ]
+    lines = [*texts, *(f"hint: {error.hint}" for error in checks.errors if error.hint)]
+    return (None if checks.refusal is None else False), "\n".join(dict.fromkeys(lines))
+
+
+def _missing_statements(preflight: Preflight) -> list[dict[str, object]]:
+    """Return the policy statements that would allow what was denied, each once."""
+    documented = json.loads(iam_policy(partition=partition_of(preflight.recipe.region).name))["Statement"]
+    launch = preflight.launch.errors if preflight.launch is not None else []
+    statements: list[dict[str, object]] = []
+    for error in (*preflight.errors.values(), *launch):
+        denial = error.denial if isinstance(error, CredentialsError) else None
+        if denial is not None:
+            missing = (dict(statement) for statement in missing_statements(denial, documented))
+            statements += [statement for statement in missing if statement not in statements]
+    return statements
+
+
+_VERDICTS: dict[str, Callable[[Preflight], Verdict]] = {
+    "identity": _identity,
+    "zones": _zones,
+    "image": _image,
+    "prices": _prices,
+    "cidr": _cidr,
+    "subnets": _subnets,
+    "network": _network,
+    "limits": _limits,
+    "reservations": _reservations,
+    "scores": _scores,
+    "launch": _launch,
+}

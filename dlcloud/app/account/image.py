@@ -1,0 +1,176 @@
+"""`dlcloud image`: make an image with a recipe's environment in it, or list those that were made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dlcloud.app.context import Context
+from dlcloud.app.lifecycle import (
+    Undo,
+    acquire_for_command,
+    confirm_spending,
+    destroy_at_end,
+    plan_cluster,
+    undo_on_failure,
+)
+from dlcloud.app.recipe_files import read_recipe_file
+from dlcloud.app.terminal.ends import End, EndWords
+from dlcloud.app.terminal.screen import say
+from dlcloud.elastic.program import program_of as training_of
+from dlcloud.launch.acquire import ClusterLock, RecipeFile
+from dlcloud.launch.image import (
+    ImageRequest,
+    await_image,
+    begin_image,
+    builder_recipe,
+    builder_types,
+    find_begun,
+    prepare_instance,
+)
+from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.preflight import find_image
+from dlcloud.launch.setup import OLDEST_PYTHON
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.events import PREFLIGHT, Notice, stage
+from dlcloud.model.instance import Image
+from dlcloud.model.money import money, snapshot_usd
+from dlcloud.model.own_images import OwnImage, image_name
+from dlcloud.model.surcharges import HOURS_PER_MONTH
+from dlcloud.planning.plan import Plan
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.report.account import images_report
+from dlcloud.report.plan import plan_report
+from dlcloud.report.table import Format, render
+from dlcloud.runs.program import program_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOptions:
+    """What `dlcloud image` was asked for."""
+
+    recipe: str
+    listed: bool
+    region: str
+    cloud: str
+    base: str
+    instance_type: str
+    dry_run: bool
+    yes: bool
+    cidrs: tuple[str, ...]
+    output: str
+
+
+def run(context: Context, options: ImageOptions) -> None:
+    """Make an image with the environment of RECIPE in it, which instances.image then names."""
+    if options.listed:
+        images = context.clouds.cloud(options.cloud, options.region).own_images.find()
+        _print_images(context, images, region=options.region, output=options.output)
+        return
+    if not options.recipe:
+        raise RecipeError("image: a recipe is missing", "dlcloud image RECIPE, or dlcloud image --list")
+    maker = ImageMaker(
+        context=context,
+        source=read_recipe_file(options.recipe),
+        base=options.base,
+        instance_type=options.instance_type,
+        cidrs=options.cidrs,
+    )
+    maker.run(dry_run=options.dry_run, yes=options.yes, output=options.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageMaker:
+    """One `dlcloud image`, with the options of the command."""
+
+    context: Context
+    source: RecipeFile
+    base: str
+    instance_type: str
+    cidrs: tuple[str, ...]
+
+    @property
+    def _recipe(self) -> Recipe:
+        return self.source.recipe
+
+    def run(self, *, dry_run: bool, yes: bool, output: str) -> None:
+        """Plan, launch, make the image and print it; the instance is terminated, whatever happens."""
+        context = self.context
+        with stage(context.emit, context.clock, PREFLIGHT):
+            request = self._request()
+            file = self._builder_file(request)
+            plan = plan_cluster(context, file, name="", cidrs=self.cidrs)
+            plan = replace(plan, workload=f"image {request.name}, of {self._recipe.name}'s environment")
+        if dry_run:
+            say(render(plan_report(plan), Format(output)))
+            return
+        say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
+        confirm_spending(plan, yes=yes)
+        with acquire_for_command(context, file) as acquired:
+            launcher = context.machines.launcher(acquired.cluster)
+            with destroy_at_end(launcher, acquired, keep=False):
+                image = self._make(launcher, acquired, plan, request)
+        message = f"image {image.image_id} is available; in recipes: image: {image.name}"
+        context.emit(Notice(message=message))
+        _print_images(context, [image], region=self._recipe.region, output=output)
+
+    def _make(self, launcher: Launcher, acquired: ClusterLock, plan: Plan, request: ImageRequest) -> OwnImage:
+
+        begun = find_begun(launcher) if acquired.unfinished else None
+        if begun is None:
+            # An instance of a command that was cut off may take no login any more.
+            launcher.shrink(launcher.reconcile(consistent=acquired.unfinished))
+            launched = launcher.launch(plan)
+            (instance_id,) = launched.connections
+            prepare_instance(launcher, launched.connections[instance_id], request)
+        image_id = begun.image_id if begun else begin_image(launcher, instance_id, request)
+        with undo_on_failure(_deletion(launcher, image_id, disk_gib=plan.disk_gib)):
+            return await_image(launcher, image_id)
+
+    def _request(self) -> ImageRequest:
+
+        recipe, folder = self._recipe, Path(self.source.path).parent
+        if recipe.workload.elastic is not None:
+            requirements, minimum_python = training_of(recipe, folder, run="").requirements, OLDEST_PYTHON
+        else:
+            program = program_of(recipe, folder)
+            requirements, minimum_python = program.requirements, program.minimum_python
+        return ImageRequest(recipe=recipe, requirements=requirements, minimum_python=minimum_python)
+
+    def _builder_file(self, request: ImageRequest) -> RecipeFile:
+        """Return the recipe of the instance that makes the image."""
+        image = self._base_image()
+        account = self.context.clouds.account(self._recipe.cloud, self._recipe.region)
+        types = [self.instance_type] if self.instance_type else []
+        types = types or builder_types(self._recipe, image, account.known_types())
+        return replace(self.source, recipe=builder_recipe(request, types=types, image=image))
+
+    def _base_image(self) -> Image:
+
+        recipe, cloud = self._recipe, self.context.clouds.cloud(self._recipe.cloud, self._recipe.region)
+        own = recipe.instances.image.startswith(image_name(""))
+        base = self.base or ("auto" if own else recipe.instances.image)
+        return find_image(
+            cloud.images, base, recipe.instances.types, cloud.types.hardware(recipe.instances.types)
+        )
+
+
+def _deletion(launcher: Launcher, image_id: str, *, disk_gib: int) -> Undo:
+    """Return the deletion of an image that is not to be used, with the price of leaving it."""
+    image, command = f"image {image_id}", f"dlcloud gc {launcher.cluster_id}"
+    price = f"{money(snapshot_usd(disk_gib) * HOURS_PER_MONTH)} USD a month at most"
+    left = f"{image} may be left, for {price}"
+    words = EndWords(
+        doing=f"deleting {image}", otherwise=f"to leave it, for {price}", left=f"{left}; {command} deletes it"
+    )
+    return Undo(
+        action=f"deleting {image}",
+        call=lambda: launcher.cloud.own_images.delete([image_id]),
+        left=left,
+        end=End(subject=image, command=command, emit=launcher.emit, describe=lambda: words),
+    )
+
+
+def _print_images(context: Context, images: Sequence[OwnImage], *, region: str, output: str) -> None:
+
+    report = images_report(images, region=region, now=context.clock.now())
+    say(render(report, Format(output)))

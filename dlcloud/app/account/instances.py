@@ -1,0 +1,114 @@
+"""`dlcloud instances`: hardware and prices of instance types."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from dlcloud.app.context import Context
+from dlcloud.app.terminal.screen import say
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import InstanceType, Market, Price
+from dlcloud.planning.successors import KnownType, successors
+from dlcloud.report.instances import Offer, instances_report
+from dlcloud.report.table import Format, render
+
+# Names of /proc/cpuinfo, and the words of the table.
+_FLAGS = {
+    "avx512_vnni": "vnni",
+    "avx512f": "avx512",
+    "avx512_bf16": "bf16",
+    "amx_int8": "amx",
+    "amx_tile": "amx",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """The conditions that a type must meet; empty ones are met by all."""
+
+    types: tuple[str, ...]
+    gpu: str
+    cpu_flags: tuple[str, ...]
+    max_usd: float | None
+    retired: bool
+
+    def accepts(self, hardware: InstanceType) -> bool:
+        """True if a type meets all conditions but that of its price."""
+        if self.types and not {hardware.name, _family(hardware.name)} & set(self.types):
+            return False
+        if hardware.retired and not (self.retired or self.types):
+            return False
+        flags = {_FLAGS.get(flag.lower(), flag.lower()) for flag in self.cpu_flags}
+        return flags <= set(hardware.cpu_isa) and self._accepts_gpu(hardware)
+
+    def accepts_price(self, price: Price | None) -> bool:
+        if self.max_usd is None:
+            return True
+        return price is not None and price.hourly_usd <= Decimal(str(self.max_usd))
+
+    def _accepts_gpu(self, hardware: InstanceType) -> bool:
+        match self.gpu.lower():
+            case "":
+                return True
+            case "none":
+                return hardware.accelerator is None
+            case "any":
+                return hardware.gpu is not None
+            case name:
+                return hardware.accelerator is not None and name in hardware.accelerator.name.lower()
+
+
+def run(context: Context, *, conditions: Filter, region: str, live: bool, cloud: str, output: str) -> None:
+    """List instance types, the cheapest TFLOPS first; with TYPES, only those (c7i, p3.2xlarge)."""
+    catalog = Catalog()
+    types = {hardware.name: hardware for hardware in catalog}
+    if live:
+        patterns = [word if "." in word else f"{word}.*" for word in conditions.types]
+        types |= {entry.name: entry for entry in context.clouds.cloud(cloud, region).types.offered(patterns)}
+    offered = [
+        KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
+        for hardware in types.values()
+    ]
+    _refuse_unknown(conditions.types, offered, live=live)
+    chosen = [candidate for candidate in offered if conditions.accepts(candidate.hardware)]
+    prices = _live_prices(context, chosen, region, cloud) if live else []
+    offers = [_offer(candidate, offered, prices) for candidate in chosen]
+    offers = [offer for offer in offers if conditions.accepts_price(offer.on_demand)]
+    offers.sort(key=lambda offer: (-(offer.tflops_per_usd or Decimal(0)), offer.hardware.name))
+    say(render(instances_report(offers, region=region), Format(output)))
+
+
+def _family(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _refuse_unknown(types: Sequence[str], offered: Sequence[KnownType], *, live: bool) -> None:
+    names = {candidate.hardware.name for candidate in offered}
+    for word in types:
+        if word not in names | {_family(name) for name in names}:
+            near = ", ".join(candidate.hardware.name for candidate in successors(word, offered))
+            hint = f"like it: {near}" if near else "dlcloud instances"
+            beyond = "" if live else "; --live asks EC2 for types that the bundled table lacks"
+            raise RecipeError(f"no instance type {word} is known", hint + beyond)
+
+
+def _live_prices(context: Context, chosen: Sequence[KnownType], region: str, cloud: str) -> list[Price]:
+    names = [candidate.hardware.name for candidate in chosen if not candidate.hardware.retired]
+    if not names:
+        return []
+    return context.clouds.cloud(cloud, region).prices.find(names, [Market.ON_DEMAND, Market.SPOT])
+
+
+def _offer(candidate: KnownType, offered: Sequence[KnownType], prices: Sequence[Price]) -> Offer:
+
+    hardware = candidate.hardware
+    own = [price for price in prices if price.instance_type == hardware.name]
+    spot = [price for price in own if price.market is Market.SPOT]
+    near = successors(hardware.name, offered) if hardware.retired else []
+    return Offer(
+        hardware=hardware,
+        on_demand=next((price for price in own if price.market is Market.ON_DEMAND), candidate.price),
+        spot=min(spot, key=lambda price: price.hourly_usd, default=None),
+        successors=tuple(successor.hardware.name for successor in near),
+    )

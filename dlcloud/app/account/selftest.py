@@ -1,0 +1,271 @@
+"""`dlcloud selftest`: the cheapest round trip on an account, and what it proves."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from dlcloud.app.terminal.ends import End, EndWords
+from dlcloud.app.terminal.interrupts import EndLeftError, ends, holding, raise_on
+from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.model.errors import BudgetError, CloudError
+from dlcloud.model.events import Event
+from dlcloud.model.money import money
+from dlcloud.model.untrusted import printable
+from dlcloud.report.account import selftest_report
+from dlcloud.report.table import Format, render
+from dlcloud.results.selftest import (
+    MAX_HOURS,
+    MAX_USD,
+    PROBE,
+    Observations,
+    Verdict,
+    judge,
+    read_probe,
+    recipe_text,
+)
+
+_MARKETS = ("on-demand", "spot")
+_GRACE_S = 120
+_READ_NOTICE = (
+    'base="${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}"; base="${base%/}/latest"; '
+    'token=$(curl -s -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" "$base/api/token"); '
+    'curl -s -H "X-aws-ec2-metadata-token: $token" "$base/meta-data/spot/instance-action"'
+)
+
+
+def run(*, cloud: str, region: str, instance_type: str, yes: bool, output: str) -> int:
+    """Prove that dlcloud works on an account: launch, run, grow and terminate the cheapest instances."""
+    raise_on(signal.SIGTERM, signal.SIGHUP)
+    with tempfile.TemporaryDirectory(prefix="dlcloud-selftest-") as folder:
+        trip = RoundTrip(cloud=cloud, region=region, instance_type=instance_type, folder=Path(folder))
+        say("asking for types, quotas and prices ...", err=True)
+        try:
+            most = trip.most_usd()
+        except CommandFailedError:
+            raise CloudError("the self-test was not started") from None
+        _confirm(most, limit=MAX_USD, is_rehearsal=cloud == "local", yes=yes)
+        trip.run(most)
+    findings = judge(trip.observations)
+    say(render(selftest_report(findings, errors=trip.observations.errors), Format(output)))
+    return 5 if any(finding.verdict is Verdict.FAILED for finding in findings) else 0
+
+
+def _confirm(usd: Decimal, *, limit: Decimal, is_rehearsal: bool, yes: bool) -> None:
+    """Show the most that the self-test may cost, and ask.
+
+    Raises:
+        BudgetError: It could cost more than the limit, or the answer is no.
+    """
+    message = f"the self-test costs at most {money(usd)} USD"
+    if usd > limit:
+        raise BudgetError(f"{message}, its limit is {limit}", "choose a smaller --type")
+    say(f"{message} (rehearsal: not billed)" if is_rehearsal else message, err=True)
+    if is_rehearsal or yes:
+        return
+    if not sys.stdin.isatty():
+        raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
+    confirm("Go on?")
+
+
+class CommandFailedError(Exception):
+    """A command of the round trip has failed; its message is among the errors seen."""
+
+
+@dataclass(kw_only=True)
+class RoundTrip:
+    """The commands of a self-test, each run as a user runs it, and what they answered.
+
+    Args:
+        cloud: `aws` or `local`.
+        region: Where the instances are launched.
+        instance_type: Of every instance.
+        folder: For the recipes.
+    """
+
+    cloud: str
+    region: str
+    instance_type: str
+    folder: Path
+    observations: Observations = field(init=False)
+    _end: End | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+
+        self.observations = Observations()
+
+    def most_usd(self) -> Decimal:
+        """Return the most that the instances of both markets may cost; the on-demand one becomes two."""
+        total = Decimal(0)
+        for market, count in zip(_MARKETS, (2, 1), strict=True):
+            plan = self._ask("up", self._recipe(market), "--dry-run")["plan"]
+            total += Decimal(plan["worst_case_usd"]) * count
+        return total
+
+    def run(self, most_usd: Decimal) -> None:
+        """Run all commands; the first one that fails ends the test, after everything is taken down.
+
+        Args:
+            most_usd: What the instances may cost at most.
+        """
+        clusters = {market: f"selftest-{market}-{time.time_ns() % 10**6}" for market in _MARKETS}
+        with self._taking_down(clusters.values(), most_usd):
+            self._check_account()
+            for market, name in clusters.items():
+                self._launch(market, name)
+            self._grow(clusters["on-demand"])
+            if self.cloud == "local":
+                self._interrupt(clusters["spot"])
+
+    @contextmanager
+    def _taking_down(self, names: Collection[str], most_usd: Decimal) -> Iterator[None]:
+        """Terminate the clusters when the block ends, whatever happens: no signal breaks that off."""
+        self._end = end = _end_of(names, most_usd)
+        with ends.owing(end):
+            try:
+                yield
+            except CommandFailedError:
+                pass
+            finally:
+                if not ends.is_left:
+                    with ends.unbroken(end):
+                        self._take_down(names)
+
+    def _check_account(self) -> None:
+        records = self._ask("doctor", self._recipe("spot"))["records"]
+        self.observations.checks = {
+            record["check"]: (record["verdict"], record["detail"]) for record in records
+        }
+
+    def _launch(self, market: str, name: str) -> None:
+        options = ("--keep", "--yes", "--name", name)
+        self.observations.runs += self._ask("up", self._recipe(market), *options)["records"]
+        self._look(name)
+
+    def _grow(self, name: str) -> None:
+        started = time.monotonic()
+        self._ask("resize", name, "2", "--yes")
+        self.observations.resize_s = time.monotonic() - started
+        self._look(name)
+
+    def _look(self, name: str) -> None:
+        """Add a cluster's instances, and what each says of itself."""
+        records = self._ask("status")["records"]
+        self.observations.members += [record for record in records if record["cluster"] == name]
+        for answer in self._ask("exec", name, f"python3 -I -S -c {shlex.quote(PROBE)}")["records"]:
+            try:
+                self.observations.probes.append(read_probe(answer["stdout"]))
+            except ValueError as error:
+                self.observations.errors.append(f"{answer['instance_id']}: {error}")
+
+    def _interrupt(self, name: str) -> None:
+        """Send a notice to the spot instance; only the local EC2 does that for nothing."""
+        instance_id = next(
+            record["instance_id"] for record in self.observations.members if record["cluster"] == name
+        )
+        self._ask("local", "interrupt", instance_id, "--grace", str(_GRACE_S))
+        (answer,) = self._ask("exec", name, _READ_NOTICE)["records"]
+        self.observations.notice = printable(answer["stdout"])
+
+    def _take_down(self, names: Collection[str]) -> None:
+        """Terminate what is still up, and look for what is left of it."""
+        status = self._attempt("status") or {"records": ()}
+        for name in sorted({record["cluster"] for record in status["records"]} & set(names)):
+            self._attempt("down", name)
+        ids = sorted({member["cluster_id"] for member in self.observations.members})
+        if ids:
+            left = self._attempt("gc", *ids, "--dry-run", "--cloud", self.cloud, "--region", self.region)
+            self.observations.left = None if left is None else left["records"]
+
+    def _recipe(self, market: str) -> str:
+
+        path = self.folder / f"{market}.yaml"
+        path.write_text(
+            recipe_text(cloud=self.cloud, region=self.region, instance_type=self.instance_type, market=market)
+        )
+        return str(path)
+
+    def _ask(self, *arguments: str) -> Mapping[str, Any]:
+        """Run a command of dlcloud; return its result.
+
+        Raises:
+            CommandFailedError: It failed.
+        """
+        result = self._attempt(*arguments)
+        if result is None:
+            raise CommandFailedError
+        return result
+
+    def _attempt(self, *arguments: str) -> Mapping[str, Any] | None:
+        """Run a command of dlcloud; return its result, if any. A failure is added to the errors seen."""
+        text, status = _run_command([*arguments, "--output", "json"], self._end)
+        document = _read_document(text)
+        if status:
+            error = document.get("error", {}).get("message", f"ended with status {status}")
+            self.observations.errors.append(f"dlcloud {arguments[0]}: {error}")
+        result: Mapping[str, Any] | None = document.get("result")
+        return result
+
+
+def _run_command(arguments: Sequence[str], end: End | None) -> tuple[str, int]:
+    """Run a command of dlcloud; return what it printed, and its status.
+
+    Ctrl-C reaches this process alone, which passes it on once: the command then ends what it has launched.
+
+    Args:
+        arguments: Of the command.
+        end: What an interrupted command ends; None if it has launched nothing.
+    """
+    program = "from dlcloud.cli.main import main; main()"
+    process: subprocess.Popen[str] | None = None
+    try:
+        with holding():
+            process = subprocess.Popen(
+                [sys.executable, "-c", program, *arguments],
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        text, _ = process.communicate()
+    except EndLeftError:  # the command goes on with its end without this process
+        raise
+    except KeyboardInterrupt:
+        if process is not None:
+            with ends.unbroken(end) if end else nullcontext():
+                process.send_signal(signal.SIGINT)
+                process.communicate()
+        raise
+    return text, process.returncode
+
+
+def _end_of(names: Collection[str], most_usd: Decimal) -> End:
+    command = f"dlcloud down {' '.join(names)}"
+    own = f"their own end, {MAX_HOURS * 60:.0f} minutes after their launch, {money(most_usd)} USD at most"
+    words = EndWords(
+        doing="ending the instances of the self-test",
+        otherwise=f"to leave them to {own}",
+        left=f"instances of the self-test may still be up until {own}; {command} ends them",
+    )
+    return End(subject="the self-test", command=command, emit=_emit, describe=lambda: words)
+
+
+def _emit(event: Event) -> None:
+    with suppress(OSError, ValueError):  # the terminal may have been closed
+        say(event.message, err=True)
+
+
+def _read_document(text: str) -> Mapping[str, Any]:
+    """Return what a command printed; nothing of one that was cut off."""
+    try:
+        return dict(json.loads(text))
+    except ValueError:
+        return {}

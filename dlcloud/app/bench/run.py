@@ -1,0 +1,275 @@
+"""`dlcloud bench`: the same work on several instance types at once, then one table of costs."""
+
+import secrets
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dlcloud.app.bench.matrix import command_again, read_matrix
+from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
+from dlcloud.app.bench.summary import offer_again, results_report
+from dlcloud.app.clusters.program_environment import environment_of
+from dlcloud.app.context import Context
+from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
+from dlcloud.app.results.rows import rows_of_runs
+from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
+from dlcloud.model.events import PREFLIGHT, Notice, stage
+from dlcloud.planning.protocols import Cloud
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.report.bench import TypePlan, plan_report
+from dlcloud.report.cost import View
+from dlcloud.report.table import Format, render
+from dlcloud.results.bench import BenchmarkMatrix, TypeResult, done_before, fault_of, fits
+from dlcloud.results.result_row import ResultRow
+from dlcloud.results.resume import RESUME_WINDOW
+from dlcloud.runs.matrix import repeat_matrix
+from dlcloud.runs.parallel import ExclusiveSlot, run_parallel
+from dlcloud.runs.program import Program, program_of
+from dlcloud.system.parallel import fan_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What `dlcloud bench` was asked for."""
+
+    types: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    recipe: str
+    nodes: tuple[int, ...]
+    keys: dict[str, Any]
+    repeats: int | None
+    view: View
+    tiny: bool
+    fresh: bool
+    dry_run: bool
+    yes: bool
+    cidrs: tuple[str, ...]
+    output: str
+
+
+def run(context: Context, options: BenchOptions) -> None:
+    """Run the benchmarks that fit on every TYPE at once, and print throughput and cost side by side."""
+    matrix, folder = read_matrix(
+        options.types,
+        options.benchmarks,
+        options.recipe,
+        options.keys,
+        tiny=options.tiny,
+        nodes=options.nodes,
+    )
+    if options.repeats is not None:
+        matrix = repeat_matrix(matrix, options.repeats)
+    bench = Bench(
+        context=context,
+        matrix=matrix,
+        folder=folder,
+        cidrs=options.cidrs,
+        output=options.output,
+        fresh=options.fresh,
+        view=options.view,
+        again=command_again(
+            options.benchmarks,
+            options.recipe,
+            options.keys,
+            options.nodes,
+            is_rehearsal=matrix.base.cloud == "local",
+        ),
+    )
+    plans = bench.plan()
+    if options.dry_run:
+        bench.show(plans)
+        return
+    bench.run(plans, yes=options.yes)
+    again = (
+        offer_again(bench.rows, matrix, options.view)
+        if options.output == "table" and not options.yes
+        else None
+    )
+    if again is not None:
+        bench = replace(bench, matrix=again, rows=())
+        bench.run(bench.plan(), yes=True)
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One `dlcloud bench`.
+
+    Args:
+        context: The collaborators.
+        matrix: The types and the jobs.
+        folder: The files of a recipe's workload are relative to it.
+        cidrs: The networks that may reach the instances; none for the caller's own address.
+        output: The format of the result.
+        fresh: Measure again what an interrupted bench had measured.
+        view: What of the results is shown.
+        again: The beginning of the command that measures the same again.
+        rows: The results, once they are printed.
+    """
+
+    context: Context
+    matrix: BenchmarkMatrix
+    folder: Path
+    cidrs: tuple[str, ...]
+    output: str
+    fresh: bool = False
+    view: View | None = None
+    again: str = ""
+    rows: Sequence[ResultRow] = ()
+
+    @cached_property
+    def programs(self) -> dict[str, Program]:
+        """The program of each job, by its name."""
+        first = self.matrix.types[0]
+        recipes = {job.name: self.matrix.recipe_of_job(first, job) for job in self.matrix.jobs}
+        return {name: program_of(recipe, self.folder) for name, recipe in recipes.items()}
+
+    @cached_property
+    def environment(self) -> JobEnvironment:
+        """The environment of the programs, with the values of a recipe's secrets."""
+        return environment_of(self.context, self.matrix.base, self.folder)
+
+    @cached_property
+    def cloud(self) -> Cloud:
+        return self.context.clouds.cloud(self.matrix.base.cloud, self.matrix.base.region)
+
+    @cached_property
+    def earlier_id(self) -> str | None:
+        """The bench that this one resumes: of the same matrix, interrupted or incomplete."""
+        if self.fresh:
+            return None
+        since = self.context.clock.now() - RESUME_WINDOW
+        return self.context.benches.incomplete(self.matrix.digest, since)
+
+    def plan(self) -> list[TypePlan]:
+        """Check everything that can be checked before anything is created, and decide for each type.
+
+        Raises:
+            RecipeError, CredentialsError: Nothing fits any of the types; there are no credentials.
+        """
+        _ = self.programs, self.environment  # their faults are reported before anything is asked of a cloud
+        done = done_before(self.context.benches.runs(self.earlier_id)) if self.earlier_id else set()
+        if self.earlier_id is not None:
+            message = "resuming an earlier bench: its results are not measured again (--fresh does)"
+            self.context.emit(Notice(message=message))
+        _ = self.cloud, self.context.benches
+        with stage(self.context.emit, self.context.clock, PREFLIGHT):
+            outcomes = fan_out(lambda name: self._plan_type(name, done), self.matrix.types)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        plans = [outcome.value for outcome in outcomes if outcome.value is not None]
+        if not any(plan.fit.benchmarks for plan in plans):
+            reasons = [left_out.reason for plan in plans for left_out in plan.fit.left_out]
+            raise RecipeError("nothing fits: " + "; ".join(reasons), "choose other --instance or --benchmark")
+        return plans
+
+    def show(self, plans: Sequence[TypePlan]) -> None:
+        """Print the plan as the result."""
+        say(render(plan_report(plans, self.matrix), Format(self.output)))
+
+    def run(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
+        """Carry the plans out, print the results, and leave nothing running, whatever happens.
+
+        Raises:
+            PartialError: A part was measured.
+            CloudError: Every type was refused.
+            InstanceError: The programs failed wherever they ran.
+        """
+        say(render(plan_report(plans, self.matrix), Format.TABLE) + "\n", err=True)
+        self._confirm_spending(plans, yes=yes)
+        shared = self._shared(self._begin())
+        for plan in plans:
+            self.context.benches.put_left_out(shared.bench_id, plan.instance_type, plan.fit.left_out)
+        try:
+            results = run_parallel(
+                lambda plan: self._measure(plan, shared), plans, stop=shared.stop, on_stop=shared.hang_up
+            )
+        except KeyboardInterrupt:
+            self.context.emit(Notice(message="results are stored; the same command resumes the bench"))
+            raise
+        fault = fault_of(results)
+        if fault is None:
+            self.context.benches.end(shared.bench_id, self.context.clock.now())
+        shown = self._print_results(shared.bench_id, results, complete=fault is None)
+        if fault is not None:
+            fault.result_shown = shown
+            raise fault
+
+    def _plan_type(self, name: str, done: set[tuple[str, str]]) -> TypePlan:
+
+        fit = fits(self.matrix.jobs, self.cloud.types.hardware([name]).get(name))
+        waiting = tuple(job for job in fit.benchmarks if (name, job) not in done)
+        if not waiting:
+            return TypePlan(instance_type=name, fit=fit, waiting=())
+        try:
+            file, size = recipe_file(self.matrix, name), self.matrix.count_of(waiting)
+            plan = plan_cluster(self.context, file, name="", cidrs=self.cidrs, size=size)
+        except CredentialsError as error:  # the same for all types
+            error.hint = f"{error.hint}; dlcloud bench --cloud local needs none"
+            raise
+        except CloudError as error:
+            return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
+        return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
+
+    def _confirm_spending(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
+        if yes or self.matrix.base.cloud == "local" or not any(plan.plan for plan in plans):
+            return
+        if not sys.stdin.isatty():
+            raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
+        confirm("Go on?")
+
+    def _begin(self) -> str:
+        """Return the id of the bench: a new one, or that of the bench which this one resumes."""
+        if self.earlier_id is not None:
+            return self.earlier_id
+        bench_id = secrets.token_hex(4)
+        self.context.benches.begin(bench_id, self.matrix.digest, self.context.clock.now())
+        return bench_id
+
+    def _shared(self, bench_id: str) -> Shared:
+
+        stop = threading.Event()
+        return Shared(
+            bench_id=bench_id,
+            matrix=self.matrix,
+            programs=self.programs,
+            environment=self.environment,
+            cloud=self.cloud,
+            fresh=self.fresh,
+            stop=stop,
+            # Programs that measure on one machine would disturb each other.
+            slot=ExclusiveSlot(stop, exclusive=self.matrix.base.cloud == "local"),
+        )
+
+    def _measure(self, type_plan: TypePlan, shared: Shared) -> TypeResult:
+        """Run all jobs of one type, and terminate its instance."""
+        name = type_plan.instance_type
+        done = [job for job in type_plan.fit.benchmarks if job not in type_plan.waiting]
+        context = self.context.with_emit(label_events(self.context.emit, name))
+        if type_plan.plan is None:
+            try:
+                destroy_unfinished(context, recipe_file(self.matrix, name))
+            except DlcloudError as error:
+                return TypeResult(instance_type=name, done=tuple(done), failed={"its end": error.message})
+            return TypeResult(instance_type=name, done=tuple(done), refused=type_plan.refused)
+        return TypeRun(
+            shared=shared, context=context, planned=type_plan, plan=type_plan.plan, done=done
+        ).outcome()
+
+    def _print_results(self, bench_id: str, results: Sequence[TypeResult], *, complete: bool) -> bool:
+        """Print the results of this bench, earlier attempts included; True if there were any."""
+        context = self.context
+        run_ids = [run.run_id for run in context.benches.runs(bench_id)]
+        self.rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
+        if not self.rows and not complete:
+            return False
+        left_out = context.benches.left_out(bench_id)
+        commands = {row.run.run_id: self.again for row in self.rows}
+        report = results_report(self.rows, results, left_out, view=self.view, commands=commands)
+        say(render(report, Format(self.output)))
+        return True

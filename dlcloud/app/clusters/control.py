@@ -1,0 +1,127 @@
+"""`dlcloud control`: an instance controls the training of its own cluster.
+
+The controller, to which `dlcloud up --detach` has handed its cluster over, or which has taken it over from
+one that was lost, runs this until the training has ended. It keeps itself, for the results.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dlcloud.app.clusters.hand_over import local_variables
+from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
+from dlcloud.app.context import Context
+from dlcloud.app.lifecycle import acquire_for_command, ending
+from dlcloud.app.results.training import print_training
+from dlcloud.app.terminal.screen import say
+from dlcloud.detached.handover import HandOver
+from dlcloud.detached.standby import StandbyPreparer
+from dlcloud.elastic.run import TrainingControl
+from dlcloud.launch.acquire import resolve_cluster
+from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.storage import prepare_access
+from dlcloud.model.cluster import Cluster, ClusterState
+from dlcloud.model.errors import DlcloudError, RecipeError
+from dlcloud.model.events import PREFLIGHT, Notice, Warned, stage
+from dlcloud.planning.plan import Plan
+from dlcloud.report.plan import plan_report
+from dlcloud.report.table import Format, render
+from dlcloud.store.clusters import SUCCESSION
+
+
+def run(context: Context, *, recipe: str, name: str, cidrs: tuple[str, ...]) -> None:
+    """Train on the cluster that this instance belongs to, and end all instances but this one.
+
+    Raises:
+        RecipeError: This is no instance of such a cluster.
+    """
+    workload = read_workload(context, recipe)
+    cluster = resolve_cluster(workload.file, name=name, store=context.store)
+    if cluster is None or not context.controller_instance_id or not workload.is_elastic:
+        raise RecipeError("control is for the instances of a detached cluster", "dlcloud up --detach")
+    term = _term(context, cluster)
+    plan = _plan(context, workload, cluster, cidrs, is_successor=term > 0)
+    say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
+    with acquire_for_command(context, workload.file, name=name) as acquired:
+        launcher = context.machines.launcher(acquired.cluster)
+        with _end_others_at_end(context, launcher, keep=plan.keep or acquired.kept):
+            if term:
+                members = launcher.reconcile()
+            else:
+                prepare_access(launcher, workload.recipe)
+                members = launcher.launch(plan).members
+            context.paths.in_charge(launcher.cluster_id).touch()
+            control = _own_control(context, launcher, workload, plan, term=term)
+            workload.train(launcher, plan, members, control)
+    # Only now is the bill of every other instance known.
+    print_training(context, cluster.name, Format.TABLE, command="control")
+
+
+def _plan(
+    context: Context,
+    workload: RecipeWorkload,
+    cluster: Cluster,
+    cidrs: tuple[str, ...],
+    *,
+    is_successor: bool,
+) -> Plan:
+    workload.check()
+    _ = workload.environment
+    with stage(context.emit, context.clock, PREFLIGHT):
+        launcher = context.machines.launcher(cluster)
+        # A successor first goes on with those that are there.
+        size = len(launcher.members()) if is_successor else None
+        return launcher.plan(workload.recipe, cidrs=cidrs, size=size)
+
+
+def _term(context: Context, cluster: Cluster) -> int:
+    """Return the term in which this instance took the control of its cluster over; 0: it did not."""
+    intents = context.clusters.intents(cluster.cluster_id, SUCCESSION)
+    return int(intents[-1].detail) if intents else 0
+
+
+def _own_control(
+    context: Context, launcher: Launcher, workload: RecipeWorkload, plan: Plan, *, term: int
+) -> TrainingControl:
+    """Return what the controller of its own cluster adds; `term` is that in which it took over, or 0."""
+    preparer = StandbyPreparer(
+        hand_over=HandOver(managed=launcher, database=context.database),
+        recipe=workload.recipe,
+        recipe_folder=workload.folder,
+        cidrs=plan.cidrs,
+        variables=local_variables(context, workload.recipe),
+    )
+    # What was rehearsed before is not rehearsed again by the next controller.
+    return TrainingControl(
+        prepare=preparer.prepare, term=term, rehearsal=None if term else workload.rehearsal()
+    )
+
+
+@contextmanager
+def _end_others_at_end(context: Context, launcher: Launcher, *, keep: bool) -> Iterator[None]:
+    """Terminate all instances but this one when the block ends or fails: it holds the results.
+
+    An interrupt comes from the command that destroys the cluster, and is left to it.
+    """
+    name, emit = launcher.cluster.name, launcher.emit
+
+    def terminate_others() -> None:
+        with ending(launcher, keeping=[context.controller_instance_id]):
+            members = launcher.reconcile()
+            launcher.shrink([m for m in members if m.instance.instance_id != context.controller_instance_id])
+        launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        emit(Warned(message=f"failed ({error}): ending all instances but this one"))
+        try:
+            terminate_others()
+        except DlcloudError as second:
+            emit(Warned(message=f"the other instances are not ended: {second.message}"))
+        raise
+    if not keep:
+        terminate_others()
+    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+    emit(Notice(message=f"the results wait here: dlcloud down {name} brings them home"))

@@ -1,0 +1,189 @@
+"""`dlcloud down`: terminate clusters and all that belongs to them."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlcloud.app.clusters.take_charge import take_charge
+from dlcloud.app.context import Context
+from dlcloud.app.lifecycle import describe_remainder, destroy_cluster, ending_of_leftovers
+from dlcloud.app.results.training import training_of_cluster
+from dlcloud.app.terminal.interrupts import EndLeftError
+from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.detached.locate import DetachedCluster
+from dlcloud.launch.acquire import remove_stale_folders
+from dlcloud.launch.down import gc
+from dlcloud.model.cluster import Cluster, ClusterState
+from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
+from dlcloud.model.events import Warned
+from dlcloud.report.table import Format, Report, Section, render
+from dlcloud.store.clusters import FETCH
+
+
+def run(
+    context: Context, *, clusters: tuple[str, ...], all_clusters: bool, discard: bool, yes: bool, output: str
+) -> None:
+    """Terminate CLUSTERS (the only one, if none is named) with their security groups and keys."""
+    Down(context=context, discard=discard, output=output, yes=yes).run(clusters, all_clusters=all_clusters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down:
+    """One `dlcloud down`, with the options of the command."""
+
+    context: Context
+    discard: bool
+    output: str
+    yes: bool = False
+
+    def run(self, names: Sequence[str], *, all_clusters: bool) -> None:
+        """Terminate clusters one after the other; one that fails does not stop the others.
+
+        Raises:
+            RecipeError: There is no such cluster.
+            PartialError: Some could not be terminated.
+        """
+        context = self.context
+        targets: list[Cluster | DetachedCluster] = (
+            [*context.clusters.active()] if all_clusters else [self._find(name) for name in names or [""]]
+        )
+        done: list[Cluster | DetachedCluster] = []
+        trainings: list[Report] = []
+        failed: list[DlcloudError] = []
+        for target in targets:
+            try:
+                trainings += self._terminate(target)
+                done.append(target)
+            except KeyboardInterrupt as error:
+                first = targets.index(target) + isinstance(error, EndLeftError)  # that was emitted
+                self._warn_of(targets[first:])
+                raise
+            except DlcloudError as error:
+                failed.append(error)
+                if len(targets) > 1:  # the error of a single one is the command's
+                    context.emit(Warned(message=f"{target.name}: {error.message}"))
+        remove_stale_folders(store=context.store, clock=context.clock)
+        if failed and not done:
+            raise failed[0]
+        say(render(_report(done, trainings), Format(self.output)))
+        if failed:
+            message = f"{len(failed)} of {len(targets)} clusters are not down"
+            raise PartialError(message, "dlcloud down --all", result_shown=True)
+
+    def _warn_of(self, targets: Sequence[Cluster | DetachedCluster]) -> None:
+        """Emit what an interrupt has left up."""
+        context = self.context
+        for target in targets:
+            stored = context.clusters.find(target.cluster_id)
+            if stored is None:
+                message = f"{target.name} is still up: dlcloud down {target.name} ends it"
+                context.emit(Warned(message=message))
+            elif stored.state is not ClusterState.DOWN:
+                context.emit(Warned(message=describe_remainder(context.machines.launcher(stored))))
+
+    def _find(self, name: str) -> Cluster | DetachedCluster:
+        """Return a cluster of this home, or a detached one of another."""
+        try:
+            return self.context.find_cluster(name, exact=True)  # another home's may have it
+        except RecipeError:
+            detached = self.context.detached.find(name) if name else None
+            if detached is None:
+                raise
+            return detached
+
+    def _terminate(self, target: Cluster | DetachedCluster) -> list[Report]:
+        """Terminate one cluster; return the report of the training whose results were fetched for that."""
+        context = self.context
+        if isinstance(target, DetachedCluster):
+            fetched = self._fetch(target)
+            if fetched is None:
+                self._remove_leftovers(target)
+                return []
+            target = fetched
+        with take_charge(context, target, yes=self.yes):
+            is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
+            if is_handed_over and not self._is_fetched(target):
+                self._fetch_handed_over(target)
+            destroy_cluster(context.machines.launcher(target))
+        return self._training(target)
+
+    def _fetch_handed_over(self, cluster: Cluster) -> None:
+        """Fetch the results from the instance to which this home handed the cluster over."""
+        controller = self.context.clusters.controller_instance_id(cluster.cluster_id)
+        detached = self.context.detached.find_of(cluster)
+        if detached is not None:
+            self._fetch(detached, is_certain=controller is not None)
+        elif controller is not None:
+            message = (
+                f"{controller}, which controlled {cluster.name}, is gone: another machine has brought its"
+            )
+            self.context.emit(Warned(message=f"{message} results home, or they are lost with it"))
+
+    def _fetch(self, detached: DetachedCluster, *, is_certain: bool = True) -> Cluster | None:
+        """Return the cluster with all that its instance knew; None where that was given up.
+
+        Args:
+            detached: The cluster.
+            is_certain: The instance was in charge; if that is not certain, there may be nothing to fetch.
+        """
+        self._confirm_end(detached)
+        try:
+            return self.context.detached.fetch(detached)
+        except DlcloudError as error:
+            # An instance that answers and has no store was never in charge.
+            if not is_certain and isinstance(error, RemoteCommandError):
+                return None
+            if not self.discard:
+                name = detached.name
+                error.hint = f"dlcloud down {name} --discard ends everything; the results on it are lost"
+                raise
+            message = f"the results of {detached.name} that were not at home yet are lost: {error.message}"
+            self.context.emit(Warned(message=message))
+            return None
+
+    def _confirm_end(self, detached: DetachedCluster) -> None:
+        """Ask on a terminal before a training that still runs is ended."""
+        if self.yes or not sys.stdin.isatty() or not self.context.detached.is_training(detached):
+            return
+        question = f"{detached.name} still trains; end it, with its results so far brought home?"
+        with self.context.console.suspended():
+            confirm(question)
+
+    def _remove_leftovers(self, detached: DetachedCluster) -> None:
+        """Remove by tag what belongs to a cluster that this home does not know."""
+        context = self.context
+        cloud = context.clouds.cloud(detached.cloud, detached.region, detached.profile)
+        leftovers = [item for item in cloud.leftovers.find() if item.cluster_id == detached.cluster_id]
+        command, price = f"dlcloud down {detached.name}", "at an unknown price"
+        with ending_of_leftovers(leftovers, context.emit, price=price, command=command):
+            gc(leftovers, cloud=cloud, clock=context.clock, emit=context.emit)
+
+    def _is_fetched(self, cluster: Cluster) -> bool:
+
+        return bool(self.context.clusters.intents(cluster.cluster_id, FETCH))
+
+    def _training(self, cluster: Cluster) -> list[Report]:
+
+        context = self.context
+        if not self._is_fetched(cluster):
+            return []
+        try:
+            return [training_of_cluster(context, cluster, command="down")]
+        except RecipeError as error:
+            context.emit(Warned(message=error.message))
+            return []
+
+
+def _report(done: Sequence[Cluster | DetachedCluster], trainings: Sequence[Report]) -> Report:
+    rows = [(cluster.name, "down") for cluster in done]
+    section = Section(heading="", titles=("cluster", "state"), rows=rows)
+    records = [{"records": [*report.records], **report.extra} for report in trainings]
+    return Report(
+        command="down",
+        records=[
+            {"cluster": cluster.name, "cluster_id": cluster.cluster_id, "state": "down"} for cluster in done
+        ],
+        sections=[*(part for report in trainings for part in report.sections), section] if done else [],
+        empty="no cluster is up",
+        extra={"trainings": records} if records else {},
+    )

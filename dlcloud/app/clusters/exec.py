@@ -1,0 +1,124 @@
+"""`dlcloud exec`: a command on every instance."""
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import IO
+
+from dlcloud.app.context import Context
+from dlcloud.app.members import find_members
+from dlcloud.app.terminal.safe_output import writer_to
+from dlcloud.app.terminal.screen import say
+from dlcloud.launch.setup import FOLDER
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError, PartialError, RemoteCommandError
+from dlcloud.report.table import Format, Report, Section, render
+from dlcloud.system.parallel import Outcome, fan_out
+
+Streams = tuple[IO[bytes], IO[bytes]]
+"""Standard output and standard error of one instance."""
+
+_IN_MEMORY_BYTES = 1 << 20
+"""Of each stream; more is kept in a temporary file."""
+
+
+def run(context: Context, *, cluster: str, words: tuple[str, ...], instance: str, output: str) -> int | None:
+    """Run COMMAND on every instance of CLUSTER at once and print its output, instance by instance."""
+    status = context.forward_command(cluster)
+    if status is None:
+        run_everywhere(context, cluster, words, instance, output=output)
+    return status
+
+
+def run_everywhere(context: Context, name: str, words: Sequence[str], instance: str, *, output: str) -> None:
+    """Run a command on instances at once and print the answers.
+
+    Raises:
+        RemoteCommandError: It failed everywhere.
+        PartialError: It failed somewhere.
+    """
+    cluster = context.find_cluster(name)
+    members = find_members(context, cluster, instance)
+    dialer = context.machines.admitting_dialer(cluster)
+    line = words[0] if len(words) == 1 else shlex.join(words)
+    is_table = output == Format.TABLE
+    with ExitStack() as opened:
+        is_live = is_table and len(members) == 1
+        streams = {member.instance.instance_id: _streams(opened, is_live=is_live) for member in members}
+
+        def run(member: Member) -> int:
+            # A command counts as work: the idle timer starts anew (templates/watchdog.py).
+            connection = dialer.dial(member.instance.endpoint(cluster.user))
+            stdout, stderr = streams[member.instance.instance_id]
+            command = f"touch {FOLDER}/used 2>/dev/null; {line}"
+            return connection.relay(command, out=writer_to(stdout), err=writer_to(stderr))
+
+        outcomes = fan_out(run, members)
+        if not is_table:
+            say(render(_report(outcomes, streams), Format(output)))
+        elif len(members) > 1:
+            for instance_id, written in streams.items():
+                _print_output(instance_id, written)
+    _raise_for(outcomes)
+
+
+def _streams(opened: ExitStack, *, is_live: bool) -> Streams:
+    """Return where one instance's output goes: to this process's own, or to files until it is printed."""
+    if is_live:
+        return sys.stdout.buffer, sys.stderr.buffer
+    return opened.enter_context(_temporary_file()), opened.enter_context(_temporary_file())
+
+
+def _temporary_file() -> IO[bytes]:
+    return tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)
+
+
+def _print_output(instance_id: str, streams: Streams) -> None:
+    """Print what an instance wrote, each line with the instance's id."""
+    prefix = f"{instance_id}: ".encode()
+    for source, target in zip(streams, (sys.stdout.buffer, sys.stderr.buffer), strict=True):
+        source.seek(0)
+        write = writer_to(target)
+        for line in source:
+            write(prefix + line.removesuffix(b"\n") + b"\n")
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", "replace")
+
+
+def _report(outcomes: Sequence[Outcome[Member, int]], streams: Mapping[str, Streams]) -> Report:
+
+    records = [
+        {
+            "instance_id": outcome.item.instance.instance_id,
+            "exit_status": outcome.value,
+            "stdout": _text(streams[outcome.item.instance.instance_id][0]),
+            "stderr": _text(streams[outcome.item.instance.instance_id][1]),
+            "error": str(outcome.error) if outcome.error else None,
+        }
+        for outcome in outcomes
+    ]
+    rows = [[str(value).strip() for value in record.values()] for record in records]
+    section = Section(heading="", titles=("instance", "status", "stdout", "stderr", "error"), rows=rows)
+    return Report(command="exec", records=records, sections=[section], empty="")
+
+
+def _raise_for(outcomes: Sequence[Outcome[Member, int]]) -> None:
+    failed = [outcome for outcome in outcomes if outcome.value != 0]
+    if not failed:
+        return
+    for outcome in failed:
+        if outcome.error is not None and not isinstance(outcome.error, DlcloudError):
+            raise outcome.error
+    lines = [f"{outcome.item.instance.instance_id}: {_reason(outcome)}" for outcome in failed]
+    kind = RemoteCommandError if len(failed) == len(outcomes) else PartialError
+    summary = f"the command failed on {len(failed)} of {len(outcomes)} instance(s)"
+    raise kind("\n".join([summary, *lines]), result_shown=True)
+
+
+def _reason(outcome: Outcome[Member, int]) -> str:
+    return f"status {outcome.value}" if outcome.value else str(outcome.error)

@@ -1,0 +1,135 @@
+"""`dlcloud up --detach`: a cluster is launched, and handed over to one of its own instances."""
+
+from collections.abc import Callable
+
+from dlcloud.app.clusters.up import Up, UpOptions
+from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
+from dlcloud.app.context import Context
+from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
+from dlcloud.app.terminal.screen import say
+from dlcloud.detached.handover import HandOver
+from dlcloud.detached.rules import check_detachable, settle_recipe
+from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
+from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.storage import prepare_access
+from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
+from dlcloud.model.cluster import Cluster
+from dlcloud.model.errors import InstanceError
+from dlcloud.planning.plan import Plan
+from dlcloud.planning.resize import coordinator
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.report.plan import plan_report
+from dlcloud.report.table import Format, Report, Section, render
+
+
+def run(context: Context, options: UpOptions) -> None:
+    """Hand a training over to its own coordinator, and print how to watch it."""
+    workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
+    cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+    if not options.dry_run and resume_detached(context, cluster, workload, options.output):
+        return
+    check_detachable(workload.recipe)
+    plan = Up(context=context, workload=workload, options=options).plan(cluster)
+    if options.dry_run:
+        say(render(plan_report(plan, detached=True), Format(options.output)))
+        return
+    say(render(plan_report(plan, detached=True), Format.TABLE) + "\n", err=True)
+    confirm_spending(plan, yes=options.yes)
+    with acquire_for_command(context, workload.file, name=options.name) as acquired:
+        launcher = context.machines.launcher(acquired.cluster)
+        hand_over(context, launcher, acquired, workload, plan=plan)
+    print_detached(context, acquired.cluster, options.output)
+
+
+def hand_over(
+    context: Context,
+    launcher: Launcher,
+    acquired: ClusterLock,
+    workload: RecipeWorkload,
+    *,
+    plan: Plan,
+) -> None:
+    """Launch what is missing and hand the cluster over, or finish a hand-over that was cut off.
+
+    Raises:
+        CloudError, InstanceError: The launch failed; the launched instances are terminated.
+    """
+    hand = HandOver(managed=launcher, database=context.database)
+    if not hand.finish():
+        with destroy_on_failure(launcher, acquired):
+            prepare_access(launcher, workload.recipe)
+            member = coordinator(launcher.launch(plan).members)
+            if member is None:
+                raise InstanceError(f"{launcher.cluster.name} has no on-demand instance to hand it over to")
+            hand.start(
+                member,
+                settle_recipe(workload.recipe, plan.image.image_id, plan.network.groups),
+                workload.folder,
+                cidrs=plan.cidrs,
+                variables=local_variables(context, workload.recipe),
+                environment=workload.environment,
+            )
+
+
+def resume_detached(context: Context, cluster: Cluster | None, workload: RecipeWorkload, output: str) -> bool:
+    """Look after a cluster that an earlier `up --detach` left to its coordinator; False if none did."""
+    if cluster is None or context.clusters.controller_instance_id(cluster.cluster_id) is None:
+        return False
+    restart_dead_controller(context, cluster, lambda: workload.environment)
+    print_detached(context, cluster, output)
+    return True
+
+
+def restart_dead_controller(
+    context: Context, cluster: Cluster, environment: Callable[[], JobEnvironment]
+) -> None:
+    """Start the controller of a detached cluster again if it was killed; only then its secrets are needed.
+
+    Raises:
+        UnreachableError: The instance is gone, or does not answer.
+        InstanceError: Its controller does not come up any more.
+    """
+    detached = context.detached.find(cluster.cluster_id)
+    if detached is not None:
+        with (
+            lock_cluster(cluster, paths=context.paths),
+            context.detached.log_in(detached) as session,
+        ):
+            hand_over = HandOver(managed=context.machines.launcher(cluster), database=context.database)
+            hand_over.restart_dead(session.connection, environment)
+
+
+def print_detached(context: Context, cluster: Cluster, output: str) -> None:
+    """Print which instance controls the cluster, and how to watch it from anywhere."""
+    controller = context.clusters.controller_instance_id(cluster.cluster_id) or ""
+    name = cluster.name
+    rows = [
+        (f"dlcloud status {name}", "what is up, and what it has cost so far"),
+        (f"dlcloud logs -f {name}", "what the training prints"),
+        (f"dlcloud training {name}", "sizes, pauses, causes, cost"),
+        (f"dlcloud resize {name} N", "more or fewer workers"),
+        (f"dlcloud down {name}", "bring the results home, end everything"),
+    ]
+    section = Section(
+        heading=f"{name} is controlled by its own instance {controller}; this machine may be off",
+        titles=("from any machine with the account", ""),
+        rows=rows,
+        notes=["results that are not fetched end with that instance, by the recipe's budget"],
+    )
+    record = {
+        "cluster": name,
+        "cluster_id": cluster.cluster_id,
+        "controller": controller,
+        "region": cluster.region,
+    }
+    say(render(Report(command="up", records=[record], sections=[section], empty=""), Format(output)))
+
+
+def local_variables(context: Context, recipe: Recipe) -> dict[str, str]:
+    """Return the environment by which the instance finds the local EC2, and disturbs it in a rehearsal."""
+    if recipe.cloud != "local":
+        return {}
+    endpoint = context.local_endpoint()
+    token = {TOKEN_VARIABLE: endpoint.control.token} if recipe.rehearsal else {}
+    return {ENDPOINT_VARIABLE: endpoint.url, **token}

@@ -1,0 +1,27 @@
+"""`dlcloud take-over`: what an instance that stands by runs when it hears nothing of the coordinator."""
+
+import os
+
+from dlcloud.app.context import Context
+from dlcloud.detached.handover import HandOver
+from dlcloud.detached.standby import Succession
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.secret_source import CONTROLLER_PREFIX
+from dlcloud.recipe.job_environment import JobEnvironment
+
+
+def run(context: Context, *, cluster_id: str) -> None:
+    """Take the control of this instance's own cluster, unless another instance has it."""
+    own, cluster = context.controller_instance_id, context.clusters.find(cluster_id)
+    if not own or cluster is None:
+        raise RecipeError("take-over is for instances of a detached cluster", "dlcloud up --detach")
+    hand_over = HandOver(managed=context.machines.launcher(cluster), database=context.database)
+    secrets = {name: value for name, value in os.environ.items() if name.startswith(CONTROLLER_PREFIX)}
+    succession = Succession(
+        hand_over=hand_over,
+        own=own,
+        control=context.paths.home.parent,
+        environment=JobEnvironment(secrets=secrets),
+    )
+    if not succession.take_over():
+        raise SystemExit(1)

@@ -1,0 +1,174 @@
+"""`dlcloud up`: plan, launch, run, report, destroy."""
+
+from dataclasses import dataclass, replace
+
+from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
+from dlcloud.app.clusters.requirement_check import warn_of_requirements
+from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
+from dlcloud.app.context import Context
+from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.results.rows import rows_of_runs
+from dlcloud.app.results.training import print_training
+from dlcloud.app.terminal.console import MOST_LINES
+from dlcloud.app.terminal.screen import say
+from dlcloud.elastic.rescue import bring_home
+from dlcloud.elastic.run import TrainingControl
+from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
+from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.storage import prepare_access
+from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.events import PREFLIGHT, Warned, stage
+from dlcloud.planning.plan import Plan
+from dlcloud.recipe.overrides import Overrides
+from dlcloud.report.cost import View, cost_report
+from dlcloud.report.plan import plan_report
+from dlcloud.report.table import Format, render
+from dlcloud.runs.nodes import run_workload
+from dlcloud.runs.run import Runner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """What `dlcloud up` was asked for."""
+
+    recipe: str
+    dry_run: bool
+    keep: bool
+    name: str
+    yes: bool
+    cidrs: tuple[str, ...]
+    fresh: bool
+    retry_failed: bool
+    overrides: Overrides
+    output: str
+
+
+def run(context: Context, options: UpOptions) -> None:
+    """Run a recipe and print what it costs."""
+    workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
+    experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
+    if experiment is not None and experiment.is_over(options.output):
+        return
+    up = Up(context=context, workload=workload, options=options, experiment=experiment)
+    cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+    if options.dry_run:
+        plan = up.plan(cluster)
+        warn_of_requirements(workload.recipe.setup.requirements, context.emit)
+        say(render(plan_report(plan), Format(options.output)))
+    else:
+        up.run(up.plan(cluster))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Up:
+    """One `dlcloud up`."""
+
+    context: Context
+    workload: RecipeWorkload
+    options: UpOptions
+    experiment: ExperimentUp | None = None
+
+    def plan(self, cluster: Cluster | None) -> Plan:
+        """Check everything that can be checked before anything is created, and decide.
+
+        Args:
+            cluster: The one that this `up` continues; None for a new one.
+        """
+        context, workload = self.context, self.workload
+        workload.check()
+        if cluster is None:
+            workload.check_deadline()
+        elif controller := context.clusters.controller_instance_id(cluster.cluster_id):
+            raise detached_error(cluster, controller)
+        self._warn_of_others()
+        _ = workload.environment  # a secret that is missing is refused before anything is asked of EC2
+        with stage(context.emit, context.clock, PREFLIGHT):
+            cluster = cluster or new_cluster(workload.file, name=self.options.name, clock=context.clock)
+            recipe = workload.recipe if self.experiment is None else self.experiment.resize(workload.recipe)
+            plan = context.machines.launcher(cluster).plan(recipe, cidrs=self.options.cidrs)
+        notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
+        return replace(plan, reasons=(*plan.reasons, *notes))
+
+    def _warn_of_others(self) -> None:
+        """Emit which other `up` runs the same recipe now: it pays for the same work a second time."""
+        for name, holder in clusters_at_work(self.workload.file, store=self.context.store).items():
+            shared = self.workload.recipe.cloud == "local"
+            effect = "both measure on this machine, and disturb each other" if shared else "both are billed"
+            message = f"{holder} runs this recipe on {name} already: {effect}"
+            self.context.emit(Warned(message=message))
+
+    def run(self, plan: Plan) -> None:
+        """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
+        context, workload, options = self.context, self.workload, self.options
+        say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
+        confirm_spending(plan, yes=options.yes)
+        with acquire_for_command(context, workload.file, name=options.name) as acquired:
+            launcher = context.machines.launcher(acquired.cluster)
+            if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
+                from dlcloud.app.clusters.finish_hand_over import refuse_detached  # noqa: PLC0415  only after an `up --detach`
+
+                refuse_detached(context, launcher)
+            with destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept):
+                prepare_access(launcher, workload.recipe)
+                members = launcher.launch(plan).members
+                if workload.is_elastic:
+                    self._train(launcher, plan, members)
+                else:
+                    self._measure(launcher, plan, members)
+        if workload.is_elastic:
+            # Only now is the bill of every instance known.
+            print_training(context, acquired.cluster.name, options.output, command="up")
+
+    def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
+        try:
+            self.workload.train(launcher, plan, members, TrainingControl(rehearsal=self.workload.rehearsal()))
+        except KeyboardInterrupt:
+            bring_home(launcher, self.workload.recipe)
+            raise
+
+    def _measure(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
+        workload = self.workload
+        runner = Runner(
+            managed=launcher,
+            recipe=workload.recipe,
+            program=workload.program,
+            image_id=plan.image.image_id,
+            fresh=self.options.fresh,
+            environment=workload.environment,
+            recipe_folder=workload.folder,
+            is_live=len(members) <= MOST_LINES,
+        )
+        if self.experiment is not None:
+            self._experiment(self.experiment, runner, launcher, plan, members)
+            return
+        runs = self.context.runs.of_cluster(launcher.cluster_id)
+        earlier = {run.run_id for run in runs if run.ended_at}
+        try:
+            run_workload(runner, members)
+        except DlcloudError as error:
+            error.result_shown = self._print_results(launcher, earlier)
+            raise
+        self._print_results(launcher, earlier)
+
+    def _experiment(
+        self, experiment: ExperimentUp, runner: Runner, launcher: Launcher, plan: Plan, members: list[Member]
+    ) -> None:
+        try:
+            experiment.run(runner, launcher, plan, members)
+        except DlcloudError as error:
+            error.result_shown = experiment.print(self.options.output)
+            raise
+        experiment.print(self.options.output)
+
+    def _print_results(self, launcher: Launcher, earlier: set[str]) -> bool:
+        """Print what was measured by this `up`; True if there was anything."""
+        context = self.context
+        runs = context.runs.of_cluster(launcher.cluster_id)
+        run_ids = [run.run_id for run in runs if run.run_id not in earlier]
+        rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
+        if rows:
+            report = cost_report(rows, View(details=True), command="up")
+            extra = {"cluster": launcher.cluster.name}
+            say(render(replace(report, extra=extra), Format(self.options.output)))
+        return bool(rows)

@@ -1,0 +1,5 @@
+"""The use cases of what was measured: cost report, comparison, trainings, export and import.
+
+In: the store's rows. Out: tables, pages and files. `cli` names the modules; `clusters` prints a training by
+`training.py`. It asks no cloud.
+"""

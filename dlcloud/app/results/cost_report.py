@@ -1,0 +1,220 @@
+"""`dlcloud cost-report`: throughput, speed-up and cost of what was measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dlcloud.app.context import Context
+from dlcloud.app.results.measure_again import commands_again
+from dlcloud.app.results.rows import load_rows, refuse_unknown
+from dlcloud.app.results.timelines import load_timelines, read_timelines
+from dlcloud.app.results.training import StoredTraining, trainings_of_home
+from dlcloud.app.terminal.screen import say
+from dlcloud.model.errors import CloudError, RecipeError
+from dlcloud.model.events import Notice
+from dlcloud.model.instance import Market
+from dlcloud.report.bars import spending_charts
+from dlcloud.report.charts import cost_charts
+from dlcloud.report.cost import EMPTY, View, cost_report
+from dlcloud.report.cost_details import billed_records, billed_section, unasked
+from dlcloud.report.course_charts import course_charts
+from dlcloud.report.files import report_file
+from dlcloud.report.page import bundle, page, picture
+from dlcloud.report.spending import spending_records, spending_sections, total_section
+from dlcloud.report.table import Format, Report, render
+from dlcloud.report.timeline_charts import step_charts, timeline_charts
+from dlcloud.report.trainings import training_records, trainings_section
+from dlcloud.resources.texts import template
+from dlcloud.results.cost import BilledCost, reconcile
+from dlcloud.results.ranking import By, Group
+from dlcloud.results.result_row import ResultRow
+from dlcloud.results.spending import ClusterCost, costs_of_clusters
+from dlcloud.results.user_job import UserJob
+from dlcloud.store.selection import Selection
+
+PICTURES = (".png", ".svg")
+MOST_PRINTED, MOST_ON_PAGE = 5, 20
+"""The newest trainings that the terminal and the page list; reading one takes up to a second."""
+MOST_DRAWN = 3
+"""The newest trainings that are drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawings:
+    """The files to draw to, each empty if not asked for, and trainers' records to draw besides the runs'."""
+
+    html: str
+    plot: str
+    timeline: tuple[str, ...]
+
+
+def view_of_options(by: str, market: str, group: str | None, job: UserJob | None, **switches: bool) -> View:
+    """Return the view that the options describe."""
+    return View(by=By(by), market=Market(market), group=Group(group) if group else None, job=job, **switches)
+
+
+def run(
+    context: Context,
+    *,
+    selection: Selection,
+    view: View,
+    drawings: Drawings,
+    billed: bool,
+    spending: bool,
+    output: str,
+) -> None:
+    """Print throughput, speed-up and cost of what was measured, or of RUNS (run or cluster names)."""
+    store = context.measurements
+    refuse_unknown(store, selection)
+    _refuse_unknown_format(drawings.plot)
+    # What was asked for by name is shown whole.
+    newest = view.newest and not selection.names
+    rows = load_rows(store, selection, context.clock.now(), newest=newest)
+    # A training without results still has a timeline, where it is named.
+    named = store.run_ids(selection) if selection.names_runs else []
+    empty = "" if rows else _empty(context, named)
+    trainings, older = trainings_of_home(context, selection, MOST_ON_PAGE if drawings.html else MOST_PRINTED)
+    report = cost_report(rows, view, empty=empty, commands=commands_again(context, rows))
+    report = _with_trainings(report, trainings, older, whole=view.wide)
+    if not view.summary:
+        report = _with_spending(context, report, whole=spending)
+    if billed:
+        report = _with_bills(context, report, rows)
+    if drawings.html or drawings.plot:
+        runs = [*dict.fromkeys([*(row.run.run_id for row in rows), *named])]
+        with context.console.waiting("drawing ..."):
+            _draw(context, drawings, report=report, view=view, rows=rows, runs=runs, trainings=trainings)
+    say(render(report, Format(output)))
+
+
+def _refuse_unknown_format(plot: str) -> None:
+
+    if plot and Path(plot).suffix.lower() not in PICTURES:
+        raise RecipeError(f"--plot {plot}: which format?", f"end it in {' or '.join(PICTURES)}")
+
+
+def _empty(context: Context, named: Sequence[str]) -> str:
+    """Return what is stored, if nothing of it was selected."""
+    if named:
+        return "no benchmark ran there: dlcloud training shows what a training came to"
+    kinds = context.measurements.kinds()
+    if not kinds:
+        return EMPTY
+    stored = {
+        "types": {kind.instance_type for kind in kinds},
+        "benchmarks": {kind.workload for kind in kinds},
+        "settings": {kind.setting for kind in kinds},
+    }
+    lines = "\n".join(f"{word}: {', '.join(sorted(names))}" for word, names in stored.items())
+    return f"nothing that was measured fits; there are\n{lines}"
+
+
+def _with_spending(context: Context, report: Report, *, whole: bool) -> Report:
+    """Return the report with what all clusters of this home cost, before its answer."""
+    costs = _costs(context)
+    sections = spending_sections(costs) if whole else total_section(costs)
+    tables = [section for section in report.sections if not section.leads]
+    answer = [section for section in report.sections if section.leads]
+    extra = {**report.extra, "spending": spending_records(costs)} if whole else report.extra
+    return replace(report, sections=[*tables, *sections, *answer], extra=extra)
+
+
+def _costs(context: Context) -> list[ClusterCost]:
+    """Return what each cluster of this home cost."""
+    clusters = context.clusters.all()
+    members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in clusters}
+    return costs_of_clusters(clusters, members, context.clock.now())
+
+
+def _with_trainings(
+    report: Report, trainings: Sequence[StoredTraining], older: int, *, whole: bool
+) -> Report:
+    """Return the report with the elastic trainings, before its answer."""
+    by_name = {stored.cluster.name: (stored.training, stored.rehearsal) for stored in trainings}
+    tables = [section for section in report.sections if not section.leads]
+    answer = [section for section in report.sections if section.leads]
+    sections = [*tables, *trainings_section(by_name, whole=whole, older=older), *answer]
+    extra = {**report.extra, **({"trainings": training_records(by_name)} if by_name else {})}
+    return replace(report, sections=sections, extra=extra)
+
+
+def _with_bills(context: Context, report: Report, rows: Sequence[ResultRow]) -> Report:
+    """Return the report with what AWS billed for the clusters of its rows."""
+    ids = {row.run.cluster_id for row in rows}
+    own = [c for c in context.clusters.all() if c.cluster_id in ids and c.cloud != "local"]
+    now = context.clock.now()
+    billed: dict[str, BilledCost] = {}
+    unanswered = "" if own else unasked(rows)
+    if own:
+        first = min(cluster.created_at for cluster in own)
+        try:
+            billed = context.clouds.billing().by_cluster([c.cluster_id for c in own], since=first, now=now)
+        except CloudError as error:
+            # Only this section lacks its figures; the rest of the report is complete.
+            unanswered = f"AWS's side is not known: {error.message}"
+            unanswered += f"; {error.hint}" if error.hint else ""
+    members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in own}
+    reconciled = reconcile(own, members, billed, now)
+    return replace(
+        report,
+        sections=[*report.sections, billed_section(reconciled, unanswered)] if rows else report.sections,
+        extra={**report.extra, "billed": billed_records(reconciled, unanswered)},
+    )
+
+
+def _draw(
+    context: Context,
+    drawings: Drawings,
+    *,
+    report: Report,
+    view: View,
+    rows: Sequence[ResultRow],
+    runs: Sequence[str],
+    trainings: Sequence[StoredTraining],
+) -> None:
+    """Write the page and the picture.
+
+    Raises:
+        RecipeError: vl-convert is not installed, a file cannot be read or written, or there is no chart.
+    """
+
+    def write(file: str, content: bytes) -> None:
+        with report_file(Path(file)) as draft:
+            draft.write_bytes(content)
+        context.emit(Notice(message=f"written: {file}"))
+
+    charts = cost_charts(rows, view.market)
+    if drawings.html:
+        charts += spending_charts(_costs(context))
+    drawn = {stored.cluster.name for stored in trainings}
+    timelines = [
+        timeline for timeline in load_timelines(context.measurements, runs) if timeline.run not in drawn
+    ]
+    timelines += [timeline for file in drawings.timeline for timeline in read_timelines(file)]
+    for place, timeline in enumerate(timelines):
+        charts += timeline_charts(timeline, place)
+    for place, stored in enumerate(trainings[:MOST_DRAWN]):
+        charts += course_charts(stored.cluster.name, stored.course, place, rehearsal=stored.rehearsal)
+        charts += step_charts(stored.timeline, stored.cluster.name, len(timelines) + place, stored.course)
+    if drawings.html:
+        subtitle = (
+            f"{_counts(rows, len(timelines) + len(trainings))}, {context.clock.now():%Y-%m-%d %H:%M} UTC"
+        )
+        script = bundle(context.paths.make_folder(context.paths.cache))
+        text = page(
+            template("report.html"), script, report, charts, title="dlcloud cost report", subtitle=subtitle
+        )
+        write(drawings.html, text.encode())
+    if drawings.plot:
+        if not charts:
+            raise RecipeError("there is nothing to draw: no comparison and no price", "dlcloud cost-report")
+        write(drawings.plot, picture(charts, Path(drawings.plot).suffix.lower().lstrip(".")))
+
+
+def _counts(rows: Sequence[ResultRow], trainings: int) -> str:
+    counts = []
+    if rows or not trainings:
+        counts.append(f"{len(rows)} results of {len({row.run.run_id for row in rows})} runs")
+    if trainings:
+        counts.append(f"{trainings} training(s)")
+    return ", ".join(counts)

@@ -1,0 +1,51 @@
+"""`dlcloud gc`: find, price and remove what is left of clusters that no command manages."""
+
+import click
+
+from dlcloud.cli.invoke import invoke
+from dlcloud.cli.options import output_option, verbose_option
+
+
+@click.command("gc")
+@click.argument("clusters", nargs=-1)
+@click.option("--region", "regions", multiple=True, help="Only there; default: every region of the account.")
+@click.option(
+    "--cloud",
+    type=click.Choice(["aws", "local"]),
+    default=None,
+    help="Where to look; default: AWS, and the local EC2 if it runs.",
+)
+@click.option("--dry-run", is_flag=True, help="Show; remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
+@output_option
+@verbose_option
+def command(
+    *,
+    clusters: tuple[str, ...],
+    regions: tuple[str, ...],
+    cloud: str | None,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    verbose: bool,
+) -> None:
+    """Find by tag what no cluster of this machine's store accounts for, price it, and remove it.
+
+    It needs no store: after the laptop is lost, any machine with credentials does. A cluster that one of its
+    own instances controls is left alone while that lives. With CLUSTERS (ids), only what belongs to them is
+    removed, detached ones included. Regions that a policy denies are named and passed over. Images that
+    `dlcloud image` made are removed, with their snapshots, once they are superseded by a newer one, or not
+    launched for 30 days, or their cluster is named. Unfinished clusters of this home, whose launcher is gone,
+    are listed with their price and the command that ends them.
+    """
+    invoke(
+        "dlcloud.app.account.gc:run",
+        "gc",
+        verbose=verbose,
+        clusters=clusters,
+        regions=regions,
+        cloud=cloud,
+        dry_run=dry_run,
+        yes=yes,
+        output=output,
+    )
