@@ -25,6 +25,7 @@ from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.fleets import POOL_ERROR_HEADER, is_pool_error
 from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.mends import mend
 from dlcloud.local.ec2.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
 from dlcloud.local.iam.authorization import (
     Caller,
@@ -34,6 +35,7 @@ from dlcloud.local.iam.authorization import (
     fleet_refusals,
     may_call,
 )
+from dlcloud.local.iam.managed_policies import add_managed_policy
 from dlcloud.local.iam.trust import trust_refusal
 from dlcloud.local.instance.firewall import GROUP_ACTIONS
 from dlcloud.local.moto_app import Wsgi
@@ -215,6 +217,7 @@ class Endpoint:
             log.debug("moto answers %s%s", status, " after an exception" if exc_info else "")
             started.append((status, headers))
 
+        add_managed_policy(call)
         try:
             if isinstance(call, S3Call):
                 return self._s3.answer(environ)
@@ -231,6 +234,9 @@ class Endpoint:
             )
             return Refusal(code="UnsupportedOperation", message=message).reply_to(call)
         status, headers = started[-1]
+        if call.service == "ec2":
+            body = mend(body)
+            headers = [(name, value) for name, value in headers if name.lower() != "content-length"]
         code = int(status.split(" ", 1)[0])
         # EC2 answers that it has no capacity with a server error, which makes stock clients try again.
         code = 500 if code == HTTPStatus.BAD_REQUEST and _NO_CAPACITY in body else code

@@ -155,8 +155,8 @@ def _signatures(upload: FormUpload, policy: str, secret: str) -> tuple[str, str]
 def _read_condition(condition: Any) -> tuple[str, Callable[[str], bool]]:  # noqa: ANN401 - JSON
     """Return the field that a condition is about, and whether a value satisfies it."""
     if isinstance(condition, dict):
-        ((name, wanted),) = condition.items()
-        return str(name).lower(), lambda value: value == str(wanted)
+        ((name, value),) = condition.items()
+        return str(name).lower(), lambda given: given == str(value)
     kind, first, second = condition
     if kind == "content-length-range":
         return "content-length", lambda value: int(first) <= int(value) <= int(second)

@@ -1,4 +1,4 @@
-"""Signatures of version 2 in the query: what boto3 and the AWS CLI presign unless they are told otherwise.
+"""Signatures of version 2 in the query: what boto3 and the AWS CLI presign by default.
 
 Source: S3 developer guide (2006-03-01), "Signing and authenticating REST requests", "Query string request
 authentication alternative".

@@ -372,7 +372,7 @@ def programs_of(user):
                 yield process.name
 
 
-def test_at_level_user_each_instance_has_a_user_and_nothing_of_it_outlives_it(rig):
+def test_at_level_user_nothing_of_an_instance_outlives_it(rig):
     if os.getuid() != 0 or not has_namespaces(rig):
         pytest.skip("needs root")
     with other_daemon(0, Level.USER) as other:
@@ -393,7 +393,7 @@ def test_at_level_user_each_instance_has_a_user_and_nothing_of_it_outlives_it(ri
         assert other.on(second, "echo alive")[1] == "alive\n"
 
 
-def test_a_folder_that_stands_in_the_place_of_instances_gets_a_clear_error(tmp_path, monkeypatch):
+def test_a_folder_in_the_place_of_instances_gets_a_clear_error(tmp_path, monkeypatch):
     monkeypatch.setattr("dlcloud.local.instance.isolation.SHARED", str(tmp_path / "dlcloud"))
     (tmp_path / f"dlcloud-{ORDINARY}").symlink_to(tmp_path)
     isolation = Isolation(level=Level.USER, owner=ORDINARY)
