@@ -11,7 +11,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -218,7 +218,9 @@ class Server:
 
 
 EXTENSIONS = {b"posix-rename@openssh.com": os.rename, b"hardlink@openssh.com": os.link}
-REQUESTS = {kind: getattr(Server, kind.name.lower()) for kind in REQUEST_KINDS}
+REQUESTS: "dict[int, Callable[[Server, Fields], Reply]]" = {
+    kind: getattr(Server, kind.name.lower()) for kind in REQUEST_KINDS
+}
 
 
 def change(target: "int | bytes", changes: Attributes) -> Reply:
