@@ -103,7 +103,7 @@ def terminate_members(managed: ManagedCluster, members: Sequence[Member]) -> lis
     with stage(managed.emit, clock, f"ending {len(ids)} instance(s) of {cluster.name}"):
         intent_id = managed.store.clusters.begin_intent(cluster.cluster_id, SHRINK, "", clock.now(), ids)
         requested_at = clock.now()
-        managed.cloud.terminate(ids)
+        managed.cloud.instances.terminate(ids)
         listed = _wait_for_end(managed, ids)
         ended = mark_ended(members, listed, requested_at)
         managed.store.clusters.put_members(cluster.cluster_id, ended)
@@ -175,7 +175,7 @@ def _repeat_terminations(managed: ManagedCluster) -> None:
     clusters = managed.store.clusters
     for intent in clusters.intents(managed.cluster_id, SHRINK):
         if intent.outcome is None:
-            managed.cloud.terminate(list(intent.instance_ids))
+            managed.cloud.instances.terminate(list(intent.instance_ids))
             clusters.end_intent(intent.intent_id, "asked for again", managed.clock.now())
 
 
@@ -208,7 +208,7 @@ def _wait_for_end(managed: ManagedCluster, ids: Sequence[str]) -> dict[str, Inst
         """Ask once more for the end of those that are listed as alive: EC2 may not have known them before."""
         listed = managed.describe_instances()
         if late := unseen.intersection(living(listed)):
-            managed.cloud.terminate(sorted(late))
+            managed.cloud.instances.terminate(sorted(late))
         unseen.difference_update(listed)
         return listed
 

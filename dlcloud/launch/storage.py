@@ -16,7 +16,7 @@ from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import CredentialsError, RecipeError
 from dlcloud.model.events import Notice, stage
 from dlcloud.model.remote import Connection
-from dlcloud.planning.protocols import Cloud
+from dlcloud.planning.protocols import CloudBuckets
 from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, storage_policy
 from dlcloud.recipe.data import DataItem
 from dlcloud.recipe.recipe import Recipe
@@ -124,7 +124,7 @@ class Storage:
 
     def _variables(self, uri: str) -> dict[str, str]:
         if uri not in self._regions:
-            self._regions[uri] = self.managed.cloud.bucket_region(uri)
+            self._regions[uri] = self.managed.cloud.buckets.region_of(uri)
         endpoint = self.managed.cloud.endpoint_url
         # An empty value would be taken for an address.
         return {"AWS_REGION": self._regions[uri], **({"S3_ENDPOINT_URL": endpoint} if endpoint else {})}
@@ -136,7 +136,7 @@ class Storage:
             return
         with self._role_lock:
             profile = create_role(managed, self.recipe)
-        managed.cloud.attach_profile(instance.instance_id, profile)
+        managed.cloud.instances.attach_profile(instance.instance_id, profile)
 
     def _install(self, connection: Connection) -> str:
         """Return the path of s5cmd on an instance, installed where it is missing."""
@@ -227,7 +227,7 @@ def create_role(managed: ManagedCluster, recipe: Recipe) -> str:
     clusters, cluster = managed.store.clusters, managed.cluster
     intent_id = clusters.begin_intent(cluster.cluster_id, STORAGE_ROLE, "", managed.clock.now())
     try:
-        profile = managed.cloud.put_storage_role(
+        profile = managed.cloud.roles.put_storage(
             cluster.cluster_id, storage_policy(recipe), cluster.tags, boundary=recipe.permissions_boundary
         )
     except CredentialsError as error:
@@ -259,17 +259,17 @@ def peer_of(member: Member, connect: Callable[[], Connection]) -> EnvironmentPee
     return EnvironmentPeer(instance_id=instance.instance_id, host=host, connect=connect)
 
 
-def describe_storage(cloud: Cloud, recipe: Recipe) -> list[str]:
+def describe_storage(buckets: CloudBuckets, recipe: Recipe) -> list[str]:
     """Return what a plan says of the recipe's data and checkpoints; looks at the buckets.
 
     Raises:
         CloudError: A bucket is missing, or empty, or may not be read.
     """
     sources = dict.fromkeys(item.source for item in recipe.data if item.is_remote)
-    sets = [cloud.describe_prefix(source) for source in sources]
+    sets = [buckets.describe_prefix(source) for source in sources]
     reasons = describe_data(sets, recipe.region, recipe.instances.maximum)
     if recipe.checkpoints is not None:
-        step = cloud.newest_step(recipe.checkpoints)
+        step = buckets.newest_step(recipe.checkpoints)
         begin = f"goes on from step {step}" if step else "there is none yet"
         reasons.append(f"checkpoints in {recipe.checkpoints}: {begin}")
     return reasons

@@ -79,7 +79,8 @@ class Keep(Part):
 
     instances: bool = Field(default=False, description="Keep the cluster up (dlcloud down ends it).")
     files: Texts = Field(
-        default_factory=list, description="Patterns of files, below the working folder, to bring home."
+        default_factory=list,
+        description="Patterns of files, below the working folder, that the run writes, to bring home.",
     )
     all_nodes: bool = Field(
         default=False, description="Of one job over all instances, those of every node, not of rank 0 alone."

@@ -102,7 +102,12 @@ class Workload(Part):
         "whose one group is the value; the last match of a run counts.",
     )
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
-    repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
+    repeats: int = Field(
+        default=6,
+        ge=1,
+        le=1000,
+        description="How often each runs; 6 to name a winner, 1 runs it once and without a warm-up.",
+    )
     settings: list[Setting] = Field(default_factory=list)
     tiny: list[str] = Field(
         default_factory=list,

@@ -16,4 +16,6 @@ def describe_workload(recipe: Recipe) -> str:
         if count > workload.repeats
         else ""
     )
-    return f"the command of {recipe.name}: {count} runs{of_settings} (workload.repeats), warm-up apart"
+    runs = "1 run" if count == 1 else f"{count} runs"
+    warm_up = "no warm-up" if workload.repeats == 1 else "warm-up apart"
+    return f"the command of {recipe.name}: {runs}{of_settings} (workload.repeats), {warm_up}"

@@ -156,6 +156,7 @@ def summarize_training(
     on_demand: Mapping[str, Decimal],
     disk_gib: int,
     now: datetime,
+    requested: int | None = None,
 ) -> Training:
     """Summarize a run.
 
@@ -165,6 +166,7 @@ def summarize_training(
         on_demand: On-demand price of each instance type, in USD an hour.
         disk_gib: Of each instance's volume.
         now: The end of the billing period of an instance that is up.
+        requested: The most workers that were asked for, which the fixed run has; None: as many as there were.
     """
     steps = timeline.steps
     costs = tuple(
@@ -187,7 +189,7 @@ def summarize_training(
         periods=tuple(_find_periods(timeline)),
         events=tuple(event for event in timeline.events if event.event in REPORTED_EVENTS),
         costs=costs,
-        baseline=_estimate_baseline(timeline, costs, on_demand, disk_gib),
+        baseline=_estimate_baseline(timeline, costs, on_demand, disk_gib, requested),
         traffic_gb=_bound_traffic(timeline, members),
         start_s=_boot_s(timeline, costs),
         trained_s=_trained_s(steps),
@@ -256,13 +258,19 @@ def number_segments(steps: Sequence[Step]) -> list[int]:
 
 
 def _estimate_baseline(
-    timeline: Timeline, costs: Sequence[InstanceCost], on_demand: Mapping[str, Decimal], disk_gib: int
+    timeline: Timeline,
+    costs: Sequence[InstanceCost],
+    on_demand: Mapping[str, Decimal],
+    disk_gib: int,
+    requested: int | None,
 ) -> OnDemandBaseline | None:
-    """Estimate the same steps by as many workers as there were at most, at their usual speed.
+    """Estimate the same steps by as many workers as were asked for at most, at their usual speed.
 
+    More than that are there for a while where one is replaced before it leaves; fewer where capacity lacked.
     Billed from launch; they boot as long as the first instances did, from their launch to the first step.
     """
-    size = max(step.world_size for step in timeline.steps)
+    sizes = {step.world_size for step in timeline.steps}
+    size = max((size for size in sizes if requested is None or size <= requested), default=min(sizes))
     usual = [step.seconds for step in timeline.steps if step.world_size == size and step.seconds > 0]
     prices = [on_demand.get(cost.member.instance.instance_type) for cost in costs]
     if not usual or not prices or None in prices:

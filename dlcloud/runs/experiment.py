@@ -181,7 +181,8 @@ class ExperimentRunner:
             f"printf %s {text} > {folder}/work/{VALUES_FILE}"
         )
         program = self.program_of(trial_recipe(self.runner.recipe, trial))
-        program = replace(program, arguments=(*program.arguments, "--exact"))
+        if "--exact" not in program.arguments:
+            program = replace(program, arguments=(*program.arguments, "--exact"))
         share = (slot, self._per_instance)
         command = program.command(python, host=run.instance_id, share=share)
         image, environment = self.runner.recipe.setup.image, self.runner.environment

@@ -157,7 +157,7 @@ def _parameters(workload: Workload) -> list[str]:
 def _command_arguments(name: str, workload: Workload) -> list[str]:
     """Return the arguments of the bundled program that runs the user's command in the run's work folder."""
     arguments = ["--run", f"cd work && {workload.command}", "--unit", workload.unit, "--case", name]
-    arguments += ["--repeats", str(workload.repeats)]
+    arguments += ["--repeats", str(workload.repeats), *(["--exact"] if workload.repeats == 1 else [])]
     if workload.throughput:
         arguments += ["--throughput", workload.throughput]
     if workload.json_field:

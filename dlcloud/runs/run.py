@@ -65,7 +65,7 @@ class Runner:
     _earlier_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud))
+        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud.prices))
         object.__setattr__(self, "_jobs", RemoteJobs(managed=self.managed))
         object.__setattr__(self, "_sharing", Sharing(allow=self.allow_peers))
         storage = Storage(managed=self.managed, recipe=self.recipe, recipe_folder=self.recipe_folder)
@@ -95,7 +95,7 @@ class Runner:
     def allow_peers(self) -> None:
         """Let the instances reach each other."""
         cloud, cluster = self.managed.cloud, self.managed.cluster
-        cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
+        cloud.network.allow_peers(cloud.network.find_group(cluster.cluster_id))
 
     def _run(self, member: Member) -> Run:
         jobs = self._jobs

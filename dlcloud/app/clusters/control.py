@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dlcloud.app.clusters.hand_over import local_variables
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import acquire_for_command, warn_of_remainder
+from dlcloud.app.lifecycle import acquire_for_command, ending
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.screen import say
 from dlcloud.detached.handover import HandOver
@@ -105,7 +105,7 @@ def _end_others_at_end(context: Context, launcher: Launcher, *, keep: bool) -> I
     name, emit = launcher.cluster.name, launcher.emit
 
     def terminate_others() -> None:
-        with warn_of_remainder(launcher):
+        with ending(launcher, keeping=[context.controller_instance_id]):
             members = launcher.reconcile()
             launcher.shrink([m for m in members if m.instance.instance_id != context.controller_instance_id])
         launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)

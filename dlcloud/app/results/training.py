@@ -4,16 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dlcloud.app.context import Context
+from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.timeline_charts import timelines_of_runs
 from dlcloud.report.training import training_report
 from dlcloud.results.course import Course, course_of
 from dlcloud.results.timeline import Timeline
 from dlcloud.results.training import Training, summarize_training
+from dlcloud.store.clusters import RESIZE
 from dlcloud.store.selection import Selection
 
 
@@ -133,10 +134,22 @@ def load_training(context: Context, cluster: Cluster) -> StoredTraining | None:
     }
     members, now = context.clusters.members(cluster.cluster_id), context.clock.now()
     training = summarize_training(
-        timelines[-1], members, on_demand=on_demand, disk_gib=cluster.disk_gib, now=now
+        timelines[-1],
+        members,
+        on_demand=on_demand,
+        disk_gib=cluster.disk_gib,
+        now=now,
+        requested=_most_requested(context, cluster),
     )
     course = course_of(timelines[-1], members, baseline=training.baseline, disk_gib=cluster.disk_gib, now=now)
     return StoredTraining(cluster=cluster, training=training, timeline=timelines[-1], course=course)
+
+
+def _most_requested(context: Context, cluster: Cluster) -> int:
+    """Return the most workers that the recipe or a resize asked for."""
+    recipe = read_recipe(cluster.recipe_text, cluster.recipe_path)
+    resizes = context.clusters.intents(cluster.cluster_id, RESIZE)
+    return max([recipe.instances.maximum, *(int(intent.detail) for intent in resizes)])
 
 
 def _find(context: Context, name: str) -> Cluster:

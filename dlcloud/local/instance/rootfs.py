@@ -165,7 +165,17 @@ class RootFs:
         for path in self.shown:
             if _is_own(path) or any(path.is_relative_to(folder) for folder in self.hidden):
                 steps += _read_only(str(path))
+        # An image of EC2 has Python without the packages that somebody installed on this machine.
+        steps += [("memory", str(path), "0755", "0") for path in package_folders()]
         return steps
+
+
+def package_folders() -> list[Path]:
+    """Return the folders with installed packages of the Pythons that an instance can run."""
+    prefixes = {*interpreter_folders(), Path("/usr"), Path("/usr/local")}
+    patterns = ("lib/python3*/site-packages", "lib/python3*/dist-packages")
+    folders = {path for prefix in prefixes for pattern in patterns for path in prefix.glob(pattern)}
+    return sorted(path for path in folders if path.is_dir() and not path.is_symlink())
 
 
 def open_folders(folder: Path) -> None:

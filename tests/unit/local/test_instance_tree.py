@@ -121,7 +121,7 @@ def test_a_file_that_is_a_folder_is_read_by_nobody(tree):
     assert not tree.exists(f"../{Path(tree.root).name}/home/x")
 
 
-def test_what_is_written_takes_the_place_of_links_and_changes_nothing_outside(tree, outside):
+def test_what_is_written_replaces_links_and_changes_nothing_outside(tree, outside):
     before = states(outside)
     for path in ("home/.ssh", "etc/ssh", "run/nologin"):
         tree.remove(path)

@@ -117,7 +117,7 @@ def made(tmp_path):
     return make
 
 
-def test_without_an_idle_end_the_end_of_the_budget_is_ordered_until_the_system_is_down(made):
+def test_without_an_idle_end_the_end_of_the_budget_is_ordered_until_off(made):
     there = made(life=240)
     there.boot(minutes=239)
     assert there.system.timers == [], "the first boot's is systemd-run's own"
