@@ -126,7 +126,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """An action that was about to be taken; `outcome` is None until it ended."""
+    """An action that was about to be taken; `outcome` is None until it ended.
+
+    `fleet_id` and `instance_ids`: what it launched, or the instances that it ends.
+    """
 
     intent_id: int
     action: str
@@ -134,6 +137,8 @@ class Intent:
     begun_at: datetime
     outcome: str | None
     ended_at: datetime | None = None
+    fleet_id: str = ""
+    instance_ids: tuple[str, ...] = ()
 
     @property
     def at(self) -> datetime:
