@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dlcloud.app.context import Context
+from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.compare import Sides, compare_report
@@ -42,7 +43,8 @@ def run(context: Context, *, first: str, second: str, output: str) -> None:
         _description(store, [pair.second for pair in pairs]),
         ignored=_ignored(pairs),
     )
-    report = compare_report(Sides(first=first, second=second), pairs, differing)
+    commands = commands_again(context, [*ours, *theirs])
+    report = compare_report(Sides(first=first, second=second), pairs, differing, commands)
     say(render(report, Format(output)))
 
 
