@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.recipe.secrets import CONTROLLER_PREFIX
 
 PUBLIC_PARAMETERS = "/aws/service/"
 """The parameters of SSM that a controller's role may read."""

@@ -116,7 +116,7 @@ class PoolPrices:
 
     def _ask(self) -> None:
         try:
-            prices = self.launcher.cloud.prices(self.types, [*Market])
+            prices = self.launcher.cloud.prices.find(self.types, [*Market])
         except DlcloudError as error:
             log.warning("prices stay those of before: %s", error.message)
             return

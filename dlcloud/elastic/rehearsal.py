@@ -9,7 +9,7 @@ from dlcloud.recipe.incident import Incident
 from dlcloud.scheduling.elastic import Worker, WorkerState
 
 
-class FaultInjector(Protocol):
+class RehearsalFaults(Protocol):
     """Injects faults into the local cloud."""
 
     def interrupt(self, instance_id: str, grace_s: float) -> None:
@@ -29,7 +29,7 @@ class Rehearsal:
 
     incidents: Sequence[Incident]
     types: Sequence[str]
-    faults: FaultInjector
+    faults: RehearsalFaults
     emit: Emit
     _began_s: float | None = None
     _started: set[int] = field(default_factory=set)

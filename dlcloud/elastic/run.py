@@ -38,7 +38,7 @@ from dlcloud.scheduling.elastic import ScalingDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class TrainingControl:
     """How a training is controlled.
 
     Attributes:
@@ -60,7 +60,7 @@ def train(
     recipe_folder: Path,
     plan: Plan,
     environment: JobEnvironment = INHERITED,
-    control: Control,
+    control: TrainingControl,
 ) -> None:
     """Train on a cluster that is up.
 
@@ -71,8 +71,8 @@ def train(
         RemoteCommandError: The program fails wherever it runs.
     """
     cloud = launcher.cloud
-    cloud.allow_peers(cloud.find_security_group(launcher.cluster_id))
-    restored = cloud.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
+    cloud.network.allow_peers(cloud.network.find_group(launcher.cluster_id))
+    restored = cloud.buckets.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
     first = require_coordinator(members, launcher.cluster.name)
     training = _Training(
         launcher=launcher,
@@ -121,7 +121,7 @@ class _Training:
     plan: Plan
     environment: JobEnvironment
     restored: int
-    control: Control
+    control: TrainingControl
 
     def controller(self) -> Controller:
         clock, emit, end = self.launcher.clock, self.launcher.emit, self.launcher.shrink
@@ -176,7 +176,7 @@ class _Training:
             program=program_of(recipe, self.folder, run=run_name(recipe, launcher.cluster_id)),
             coordinator=coordinator,
             image_id=self.plan.image.image_id,
-            prices=PriceLookup(launcher.cloud),
+            prices=PriceLookup(launcher.cloud.prices),
             post=inbox.put,
             storage=Storage(managed=launcher, recipe=recipe, recipe_folder=self.folder),
             restored=self.restored,
@@ -217,7 +217,7 @@ def _watch_reservations(launcher: Launcher, recipe: Recipe) -> ReservationWatch 
     fit = Fit(types=instances.types, zones=instances.zones, group=instances.own_group)
 
     def ask() -> list[CapacityReservation]:
-        return choose_reservations(choice, launcher.cloud.reservations(), fit, strict=False)[0]
+        return choose_reservations(choice, launcher.cloud.capacity.reservations(), fit, strict=False)[0]
 
     def keep_free() -> int:
         stored = launcher.store.clusters.keep_free(launcher.cluster_id)

@@ -7,7 +7,7 @@ from typing import Protocol
 from dlcloud.elastic.reports import WorkerReport
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError
-from dlcloud.planning.protocols import Refusal
+from dlcloud.planning.launch_request import Refusal
 from dlcloud.scheduling.elastic import ScalingDecision, Worker
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dlcloud.elastic.program import ALIAS, CONTROL, PACKAGE, Coordinator, Program, control_file
+from dlcloud.elastic.program import ALIAS, CONTROL, PACKAGE, Coordinator, TrainingProgram, control_file
 from dlcloud.elastic.reports import EventReported, WorkerReport, parse_reports
 from dlcloud.launch.container import send_command
 from dlcloud.launch.files import send_files
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.peers import Peer
+from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RECORDS, RemoteJobs, folder_of
 from dlcloud.launch.setup import OLDEST_PYTHON, prepare
@@ -83,7 +83,7 @@ class Workers:
 
     launcher: Launcher
     recipe: Recipe
-    program: Program
+    program: TrainingProgram
     coordinator: Callable[[], Coordinator]
     image_id: str
     prices: PriceLookup
@@ -197,7 +197,7 @@ class Workers:
             self.storage.forget(name)
         self.post(ReportsReceived(instance_id=name, reports=reports))
 
-    def _peers_of(self, member: Member) -> list[Peer]:
+    def _peers_of(self, member: Member) -> list[EnvironmentPeer]:
         """Return the instances that can give a new one their environment: those in its zone first.
 
         Traffic between zones is billed, and the coordinator has enough to do. Several newcomers ask in
@@ -208,7 +208,7 @@ class Workers:
         random.shuffle(others)
         others.sort(key=lambda peer: (peer.instance.zone != zone, peer.instance.instance_id == first))
         return [
-            Peer(
+            EnvironmentPeer(
                 instance_id=peer.instance.instance_id,
                 host=peer.instance.private_host or peer.instance.host,
                 connect=partial(self._jobs.connect, peer),

@@ -14,7 +14,7 @@ from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, Warned, stage
 from dlcloud.model.instance import Instance
 from dlcloud.model.wait import wait_until
-from dlcloud.planning.protocols import Cloud
+from dlcloud.planning.protocols import Cloud, CloudNetwork
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 
@@ -49,16 +49,16 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     with stage(managed.emit, managed.clock, f"deleting the security group of {cluster.name}"):
         if closed.error is not None:
             raise closed.error
-        cloud.delete_fleets(_fleets(managed, instances.values()))
+        cloud.fleets.delete(_fleets(managed, instances.values()))
         if is_late:
-            cloud.delete_launch_templates(cluster.cluster_id)
+            cloud.fleets.delete_templates(cluster.cluster_id)
         if slow := [name for name, instance in instances.items() if not instance.ended]:
             _warn_of_slow_ends(slow, emit=managed.emit)
         else:
             hint = f"dlcloud down {cluster.name}"
-            _delete_groups(cluster.cluster_id, cloud=cloud, clock=managed.clock, hint=hint)
+            _delete_groups(cluster.cluster_id, network=cloud.network, clock=managed.clock, hint=hint)
             if clusters.intents(cluster.cluster_id, PLACEMENT_GROUP):
-                cloud.delete_placement_group(cluster.cluster_id)
+                cloud.capacity.delete_placement_group(cluster.cluster_id)
     clusters.set_state(cluster.cluster_id, ClusterState.DOWN, managed.clock.now())
     return clusters.members(cluster.cluster_id)
 
@@ -75,12 +75,12 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
 
     for leftover in leftovers:
         if leftover.kind == "iam-role":
-            cloud.delete_control_role(leftover.cluster_id)
+            cloud.roles.delete(leftover.cluster_id)
     instance_ids = ids("instance")
     with stage(emit, clock, f"terminating {len(instance_ids)} instance(s) in {cloud.region}"):
-        cloud.terminate(instance_ids)
+        cloud.instances.terminate(instance_ids)
         left = wait_until(
-            lambda: [i for i in cloud.instances() if i.instance_id in instance_ids and not i.ended],
+            lambda: [i for i in cloud.instances.find() if i.instance_id in instance_ids and not i.ended],
             not_,
             clock=clock,
             timeout_s=TERMINATION_TIMEOUT_S,
@@ -94,18 +94,18 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
     slow = {instance.tags.get(CLUSTER_TAG, "") for instance in left}
     cluster_ids = sorted({leftover.cluster_id for leftover in leftovers})
     with stage(emit, clock, f"removing what belongs to {len(cluster_ids)} cluster(s) in {cloud.region}"):
-        cloud.delete_fleets(ids("fleet"))
-        cloud.delete_volumes(ids("volume"))
-        cloud.delete_interfaces(ids("network-interface"))
-        cloud.delete_images(ids("image"))
-        cloud.delete_snapshots(ids("snapshot"))
+        cloud.fleets.delete(ids("fleet"))
+        cloud.leftovers.delete_volumes(ids("volume"))
+        cloud.leftovers.delete_interfaces(ids("network-interface"))
+        cloud.own_images.delete(ids("image"))
+        cloud.own_images.delete_snapshots(ids("snapshot"))
         for leftover in leftovers:
             if leftover.kind == "placement-group" and leftover.cluster_id not in slow:
-                cloud.delete_placement_group(leftover.cluster_id)
+                cloud.capacity.delete_placement_group(leftover.cluster_id)
         for cluster_id in cluster_ids:
-            cloud.delete_launch_templates(cluster_id)
+            cloud.fleets.delete_templates(cluster_id)
             if cluster_id not in slow:
-                _delete_groups(cluster_id, cloud=cloud, clock=clock, hint="dlcloud gc")
+                _delete_groups(cluster_id, network=cloud.network, clock=clock, hint="dlcloud gc")
 
 
 def _close(managed: ManagedCluster) -> dict[str, Instance]:
@@ -114,9 +114,9 @@ def _close(managed: ManagedCluster) -> dict[str, Instance]:
     has_handed_over = clusters.last_hand_over(managed.cluster_id) is not None
     roles = clusters.intents(managed.cluster_id, STORAGE_ROLE)
     if has_handed_over or any(intent.outcome != REFUSED for intent in roles):
-        managed.cloud.delete_control_role(managed.cluster_id)
-    managed.cloud.revoke_ssh(managed.cluster_id)
-    managed.cloud.delete_launch_templates(managed.cluster_id)
+        managed.cloud.roles.delete(managed.cluster_id)
+    managed.cloud.network.revoke_ssh(managed.cluster_id)
+    managed.cloud.fleets.delete_templates(managed.cluster_id)
     return {}
 
 
@@ -130,7 +130,7 @@ def _fleets(managed: ManagedCluster, instances: Iterable[Instance]) -> list[str]
     texts = [intent.outcome or "" for intent in intents]
     texts += [instance.fleet_id for instance in instances]
     if any(intent.outcome in {None, UNSEEN} for intent in intents):
-        texts += managed.cloud.fleets(managed.cluster_id)
+        texts += managed.cloud.fleets.find(managed.cluster_id)
     return sorted({fleet for text in texts for fleet in FLEET.findall(text)})
 
 
@@ -142,7 +142,7 @@ def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
     def terminate_living() -> dict[str, Instance]:
         listed = managed.describe_instances()
         living = [name for name, instance in listed.items() if instance.alive and name not in requested]
-        managed.cloud.terminate(living)
+        managed.cloud.instances.terminate(living)
         requested.update(living)
         return listed
 
@@ -191,9 +191,9 @@ def _store_ends(managed: ManagedCluster, listed: Mapping[str, Instance], request
     clusters.put_members(managed.cluster_id, mark_ended(list(members.values()), listed, requested_at))
 
 
-def _delete_groups(cluster_id: str, *, cloud: Cloud, clock: Clock, hint: str) -> None:
+def _delete_groups(cluster_id: str, *, network: CloudNetwork, clock: Clock, hint: str) -> None:
     left = wait_until(
-        lambda: cloud.delete_security_groups(cluster_id),
+        lambda: network.delete_groups(cluster_id),
         not_,
         clock=clock,
         timeout_s=TERMINATION_TIMEOUT_S,

@@ -22,8 +22,8 @@ from dlcloud.planning.attempts import (
     next_zone,
     reserved_attempt,
 )
+from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, Refusal
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
 from dlcloud.planning.reservations import MARGINAL_USD
 
 REPEATABLE = timedelta(minutes=15)
@@ -183,10 +183,12 @@ class Provisioner:
             )
         try:
             if attempt.single:
-                launched = LaunchResult(instances=_in_reservation(managed.cloud.launch(request), attempt))
+                launched = LaunchResult(
+                    instances=_in_reservation(managed.cloud.instances.launch(request), attempt)
+                )
             else:
                 template = self._template(attempt, request)
-                launched = managed.cloud.launch_fleet(self._fleet_request(attempt, request, template))
+                launched = managed.cloud.fleets.launch(self._fleet_request(attempt, request, template))
         except (CapacityError, QuotaError) as error:
             zone = attempt.pools[0][1]
             launched = LaunchResult(
@@ -206,7 +208,7 @@ class Provisioner:
         """Return the launch template of a fleet; rounds that differ only in their market share one."""
         key = (attempt.image.image_id, attempt.life_minutes)
         if key not in self._templates:
-            self._templates[key] = self.managed.cloud.create_launch_template(request)
+            self._templates[key] = self.managed.cloud.fleets.create_template(request)
         return self._templates[key]
 
     def _fleet_request(self, attempt: LaunchAttempt, request: LaunchRequest, template: str) -> FleetRequest:

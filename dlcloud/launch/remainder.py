@@ -91,7 +91,7 @@ def _most_usd(managed: ManagedCluster, requests: Sequence[LaunchAttempt]) -> lis
     types = sorted({name for request in requests for name, _ in request.pools})
     prices: list[Price] = []
     with suppress(CloudError):
-        prices = managed.cloud.prices(types, [Market.ON_DEMAND]) if types else []
+        prices = managed.cloud.prices.find(types, [Market.ON_DEMAND]) if types else []
     by_type = {price.instance_type: price.hourly_usd for price in prices}
     most: list[Decimal | None] = []
     for request in requests:

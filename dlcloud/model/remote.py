@@ -2,10 +2,20 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from dlcloud.model.sent_file import SentFile
+
+
+class Access(StrEnum):
+    """How SSH reaches the instances."""
+
+    PUBLIC = "public"
+    INSTANCE_CONNECT_ENDPOINT = "instance-connect-endpoint"
+    SESSION_MANAGER = "session-manager"
+    BASTION = "bastion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 from dlcloud.model.errors import CloudError
 from dlcloud.model.money import exact, money, rounded, total_usd
-from dlcloud.planning.fit import Fit, LeftOut
+from dlcloud.planning.fit import Fit
+from dlcloud.planning.left_out import LeftOut
 from dlcloud.planning.plan import Plan
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.bench import BenchmarkMatrix, rehearsal_s

@@ -14,6 +14,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.money import MINIMUM_BILLED_S, member_usd, total_usd
 from dlcloud.results.timeline import Timeline, TrainingEvent
 from dlcloud.results.training import OnDemandBaseline
+from dlcloud.trainer.events import EventName
 
 BILL_POINTS = 60
 """Times at which the bill is drawn, beside launches and ends."""
@@ -33,12 +34,12 @@ class Happening(StrEnum):
 
 
 HAPPENINGS: Mapping[str, Happening] = {
-    "notice": Happening.NOTICE,
-    "rebalance": Happening.NOTICE,
-    "drained": Happening.DRAIN,
-    "joined": Happening.JOIN,
-    "healed": Happening.JOIN,
-    "lost": Happening.LOSS,
+    EventName.NOTICE: Happening.NOTICE,
+    EventName.REBALANCE: Happening.NOTICE,
+    EventName.DRAINED: Happening.DRAIN,
+    EventName.JOINED: Happening.JOIN,
+    EventName.HEALED: Happening.JOIN,
+    EventName.LOST: Happening.LOSS,
 }
 
 

@@ -12,7 +12,7 @@ from dlcloud.launch.container import send_command
 from dlcloud.launch.files import check_files, send_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.peers import Peer
+from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
@@ -65,7 +65,7 @@ class Runner:
     _earlier_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud))
+        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud.prices))
         object.__setattr__(self, "_jobs", RemoteJobs(managed=self.managed))
         object.__setattr__(self, "_sharing", Sharing(allow=self.allow_peers))
         storage = Storage(managed=self.managed, recipe=self.recipe, recipe_folder=self.recipe_folder)
@@ -95,7 +95,7 @@ class Runner:
     def allow_peers(self) -> None:
         """Let the instances reach each other."""
         cloud, cluster = self.managed.cloud, self.managed.cluster
-        cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
+        cloud.network.allow_peers(cloud.network.find_group(cluster.cluster_id))
 
     def _run(self, member: Member) -> Run:
         jobs = self._jobs
@@ -183,7 +183,7 @@ class Runner:
         """Store the prices of a run's instance type, while its program runs."""
         self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
 
-    def _peer(self, member: Member) -> Peer | None:
+    def _peer(self, member: Member) -> EnvironmentPeer | None:
         """Describe an instance to the others, where they copy a folder of this machine from it."""
         if all(item.is_remote for item in self.recipe.data):
             return None

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from .checkpoint import Checkpoints
 from .control import Control, ControlFile
 from .drain import Drain
-from .engine import Connect, Engine, Member
+from .engine import Connect, Engine, QuorumMember
 from .events import EventName
-from .fence import CommitDecision, Verdict, check_history, check_size
+from .fence import CommitDecision, CommitVerdict, check_history, check_size
 from .job import TrainingState
 from .ledger import LedgerReporter
 from .quorum import NoQuorumError
@@ -52,7 +52,7 @@ class Membership:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     engine: Engine | None = field(default=None, init=False)
-    previous: Member | None = field(default=None, init=False)
+    previous: QuorumMember | None = field(default=None, init=False)
     announced: int = field(default=0, init=False)
     waiting: str = field(default="", init=False)
     _is_proven: bool = field(default=False, init=False)  # the ledger allows to train on this state
@@ -76,7 +76,7 @@ class Membership:
         self.records.event(EventName.COORDINATOR, cause, step=self.state.step, generation=control.generation)
         return True
 
-    def agree(self, control: Control) -> tuple[Engine, Member] | None:
+    def agree(self, control: Control) -> tuple[Engine, QuorumMember] | None:
         """Agree on the participants of the next step; None: try again."""
         engine = self.engine or self._connect()
         member = None if engine is None else self._begin(engine)
@@ -84,7 +84,7 @@ class Membership:
             return None
         return engine, member
 
-    def is_unchanged(self, member: Member) -> bool:
+    def is_unchanged(self, member: QuorumMember) -> bool:
         """True if the step before had the same workers, so that no newcomer is fetching state."""
         return self.previous is not None and member.quorum == self.previous.quorum
 
@@ -110,7 +110,7 @@ class Membership:
             self.sleep(HOLD_S)
         return self.engine
 
-    def _begin(self, engine: Engine) -> Member | None:
+    def _begin(self, engine: Engine) -> QuorumMember | None:
         started_at = self.clock()
         try:
             # An interrupted wait returns None: no other worker came for a while.
@@ -129,7 +129,7 @@ class Membership:
             self.sleep(HOLD_S)
         return None
 
-    def _note_change(self, member: Member, step: int, seconds: float) -> None:
+    def _note_change(self, member: QuorumMember, step: int, seconds: float) -> None:
         before, size = self.previous, member.size
         if member.healed:
             seconds = round(seconds, 3)
@@ -151,29 +151,29 @@ class Membership:
             self.records.event(EventName.LOST, "no sign of life", step=step, workers=lost, size=size)
         self.announced = 0
 
-    def _may_commit(self, engine: Engine, member: Member, control: Control) -> bool:
+    def _may_commit(self, engine: Engine, member: QuorumMember, control: Control) -> bool:
         """True if this worker may commit the step; waits a moment if it may not yet.
 
         Raises:
             AlreadyDoneError: The run is done.
         """
         decision = check_size(member.size, control.minimum)
-        if decision.verdict is not Verdict.GO or not self._is_proven:
+        if decision.verdict is not CommitVerdict.GO or not self._is_proven:
             history = check_history(engine.step, self.reporter.read(), control.least)
             # Where the run is done, no other worker will come.
-            if decision.verdict is Verdict.GO or history.verdict is Verdict.END:
+            if decision.verdict is CommitVerdict.GO or history.verdict is CommitVerdict.END:
                 decision = history
-        if decision.verdict is Verdict.GO:
+        if decision.verdict is CommitVerdict.GO:
             self._is_proven, self.waiting = True, ""
             return True
         engine.commit(agreed=False)
-        if decision.verdict is Verdict.END:
+        if decision.verdict is CommitVerdict.END:
             self.records.event(EventName.DONE, decision.reason, step=engine.step)
             raise AlreadyDoneError
         self._hold(engine, member, decision)
         return False
 
-    def _hold(self, engine: Engine, member: Member, decision: CommitDecision) -> None:
+    def _hold(self, engine: Engine, member: QuorumMember, decision: CommitDecision) -> None:
         """Wait for other workers, on a checkpoint."""
         self._is_proven = False
         self.previous = member

@@ -63,7 +63,7 @@ class ImageOptions:
 def run(context: Context, options: ImageOptions) -> None:
     """Make an image with the environment of RECIPE in it, which instances.image then names."""
     if options.listed:
-        images = context.clouds.cloud(options.cloud, options.region).own_images()
+        images = context.clouds.cloud(options.cloud, options.region).own_images.find()
         _print_images(context, images, region=options.region, output=options.output)
         return
     if not options.recipe:
@@ -149,7 +149,9 @@ class ImageMaker:
         recipe, cloud = self._recipe, self.context.clouds.cloud(self._recipe.cloud, self._recipe.region)
         own = recipe.instances.image.startswith(image_name(""))
         base = self.base or ("auto" if own else recipe.instances.image)
-        return find_image(cloud, base, recipe.instances.types, cloud.hardware(recipe.instances.types))
+        return find_image(
+            cloud.images, base, recipe.instances.types, cloud.types.hardware(recipe.instances.types)
+        )
 
 
 def _deletion(launcher: Launcher, image_id: str, *, disk_gib: int) -> Undo:
@@ -162,7 +164,7 @@ def _deletion(launcher: Launcher, image_id: str, *, disk_gib: int) -> Undo:
     )
     return Undo(
         action=f"deleting {image}",
-        call=lambda: launcher.cloud.delete_images([image_id]),
+        call=lambda: launcher.cloud.own_images.delete([image_id]),
         left=left,
         end=End(subject=image, command=command, emit=launcher.emit, describe=lambda: words),
     )

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from dlcloud.app.clusters.workload import RecipeWorkload
 from dlcloud.app.context import Context
+from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
@@ -16,7 +17,6 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.experiment import ExperimentTable, experiment_report
-from dlcloud.report.rows import rows_of_runs
 from dlcloud.report.table import Format, render
 from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState

@@ -7,11 +7,12 @@ from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
 from dlcloud.elastic.rescue import bring_home
-from dlcloud.elastic.run import Control
+from dlcloud.elastic.run import TrainingControl
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
@@ -22,7 +23,6 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.plan import plan_report
-from dlcloud.report.rows import rows_of_runs
 from dlcloud.report.table import Format, render
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.run import Runner
@@ -122,7 +122,7 @@ class Up:
 
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:
-            self.workload.train(launcher, plan, members, Control(rehearsal=self.workload.rehearsal()))
+            self.workload.train(launcher, plan, members, TrainingControl(rehearsal=self.workload.rehearsal()))
         except KeyboardInterrupt:
             bring_home(launcher, self.workload.recipe)
             raise

@@ -13,7 +13,7 @@ from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.elastic.program import program_of as training_of
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.run import Control, train
+from dlcloud.elastic.run import TrainingControl, train
 from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
@@ -118,7 +118,7 @@ class RecipeWorkload:
             emit=self.context.emit,
         )
 
-    def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: Control) -> None:
+    def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: TrainingControl) -> None:
         """Train on a cluster that is up; see `dlcloud.elastic.run.train`."""
         train(
             launcher,

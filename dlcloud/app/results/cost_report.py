@@ -6,6 +6,8 @@ from pathlib import Path
 
 from dlcloud.app.context import Context
 from dlcloud.app.results.measure_again import commands_again
+from dlcloud.app.results.rows import load_rows, refuse_unknown
+from dlcloud.app.results.timelines import load_timelines, read_timelines
 from dlcloud.app.results.training import StoredTraining, trainings_of_home
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import CloudError, RecipeError
@@ -18,10 +20,9 @@ from dlcloud.report.cost_details import billed_records, billed_section, unasked
 from dlcloud.report.course_charts import course_charts
 from dlcloud.report.files import report_file
 from dlcloud.report.page import bundle, page, picture
-from dlcloud.report.rows import load_rows, refuse_unknown
 from dlcloud.report.spending import spending_records, spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.timeline_charts import load_timelines, read_timelines, step_charts, timeline_charts
+from dlcloud.report.timeline_charts import step_charts, timeline_charts
 from dlcloud.report.trainings import training_records, trainings_section
 from dlcloud.resources.texts import template
 from dlcloud.results.cost import BilledCost, reconcile

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dlcloud.app.context import Context
+from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.timeline_charts import timelines_of_runs
 from dlcloud.report.training import training_report
 from dlcloud.results.course import Course, course_of
 from dlcloud.results.timeline import Timeline

@@ -5,10 +5,12 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +31,9 @@ _ROOT_VARIABLES = {
 _KEEP_IDS = "--preserve-credentials"
 _CHANGE_FOLDER = 'cd "$0" && exec "$@"'
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+MOST_PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
+"""Processes and threads of an instance."""
 
 log = logging.getLogger(__name__)
 
@@ -165,9 +170,10 @@ class Container:
         options: dict[str, Any] = {"env": variables, "stdin": stdin, "stdout": stdout, "stderr": stderr}
         options |= {"umask": UMASK, "start_new_session": not has_terminal}
         if self.rootfs is not None:
-            return await start_process(*self._enter_command(), *argv, cwd="/", **options)
+            return await start_process(*limit_processes(), *self._enter_command(), *argv, cwd="/", **options)
         if self.owner != os.getuid():
             options |= {"user": self.owner, "group": self.owner, "extra_groups": []}
+            argv = [*limit_processes(), *argv]
         return await start_process(*argv, cwd=self.root / "home", **options)
 
     def _enter_command(self) -> tuple[str, ...]:
@@ -196,6 +202,16 @@ class Container:
         if self.owner != os.getuid():
             os.fchown(slave, self.owner, self.owner)
         return master, slave
+
+
+@cache
+def limit_processes() -> tuple[str, ...]:
+    """Return the words before a command that limit the processes and threads of its user, or namespace.
+
+    Processes of root are counted and not limited, so the limit holds from where the instance's user begins.
+    """
+    program = shutil.which("prlimit")
+    return () if program is None else (program, f"--nproc={MOST_PROCESSES}:{MOST_PROCESSES}", "--")
 
 
 async def _send(process: asyncio.subprocess.Process, content: bytes) -> None:

@@ -1,8 +1,8 @@
 """Copy a tree while programs change it: no link is followed, no name is opened twice, nothing waits.
 
 As `cp -a`: owners, modes, times, holes, hard links and extended attributes stay. Left out: sockets, devices
-but the marks that overlayfs leaves of removed files, further names of files that may be someone else's, and
-what lies deeper than is walked.
+but the marks that overlayfs leaves of removed files, files of someone else, and what lies deeper than is
+walked.
 """
 
 import errno
@@ -32,7 +32,7 @@ class TreeCopy:
         source: The folder; its own name is not in the hands of others.
         target: The other folder, which no instance controls.
         leaves_out: Paths below the source that are not copied.
-        owners: Who may own a file that has further names; empty: anyone.
+        owners: Who may own a file that is copied; empty: anyone.
     """
 
     source: Path

@@ -27,7 +27,7 @@ class InstanceTree:
 
     Args:
         root: The folder; its own name is the daemon's.
-        owners: Who may own a file that has further names, outside perhaps; empty: anyone.
+        owners: Who may own a file, unless it is in `bin` or `lib`, which are the daemon's; empty: anyone.
     """
 
     root: Path
@@ -51,7 +51,7 @@ class InstanceTree:
             OSError: It cannot be read.
         """
         with self._open_root() as root:
-            descriptor = open_file(root, path, follow=True, owners=self.owners)
+            descriptor = open_file(root, path, follow=True, owners=self._owners_of(path))
         with os.fdopen(descriptor, "rb") as stream:
             stream.seek(max(0, os.fstat(descriptor).st_size - most))
             return stream.read(most)
@@ -186,7 +186,11 @@ class InstanceTree:
 
     def give(self, owner: int, *, keeps: Collection[str] = ()) -> None:
         """Make a user the owner of all that is in it, and of the folder, but for the names in `keeps`."""
-        give(self.root, owner, keeps=keeps)
+        give(self.root, owner, users=self.owners, keeps=keeps)
+
+    def _owners_of(self, path: str) -> Collection[int]:
+        is_own = path.partition("/")[0] in ("bin", "lib")
+        return {*self.owners, os.getuid()} if is_own and self.owners else self.owners
 
     @contextmanager
     def _open_root(self) -> Iterator[int]:

@@ -12,7 +12,7 @@ from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.protocols import Refusal
+from dlcloud.planning.launch_request import Refusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool

@@ -105,7 +105,9 @@ def test_the_pools_of_a_plan_have_prices_by_zone():
 
 
 def test_prices_are_asked_for_again_from_time_to_time(launcher):
-    launcher.cloud = SimpleNamespace(prices=lambda *_: [price(Market.SPOT, "0.09", "us-east-1a")])
+    launcher.cloud = SimpleNamespace(
+        prices=SimpleNamespace(find=lambda *_: [price(Market.SPOT, "0.09", "us-east-1a")])
+    )
     prices = PoolPrices(launcher=launcher, types=(TYPE,), prices={(Market.SPOT, A): 0.05})
     assert prices() == {(Market.SPOT, A): 0.05}
     launcher.clock.advance(PRICES_EVERY_S)

@@ -37,7 +37,7 @@ class World:
         clusters.add(cluster())
         self.machines = [FakeMachine(name) for name in ("i-0001", "i-0002")]
         cloud = FakeCloud(self.clock)
-        cloud.launch(request(count=2))
+        cloud.instances.launch(request(count=2))
         members = [
             Member(instance=instance(machine.instance_id, host=f"198.51.100.{number}"))
             for number, machine in enumerate(self.machines, start=1)

@@ -3,6 +3,8 @@
 import json
 import re
 
+from dlcloud.app.results.rows import load_rows
+from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.console import line_of
 from dlcloud.elastic.progress import TrainingProgress
 from dlcloud.elastic.registry import WorkerRegistry
@@ -12,9 +14,8 @@ from dlcloud.model.instance import Market
 from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.page import page
-from dlcloud.report.rows import load_rows
 from dlcloud.report.table import Format, render
-from dlcloud.report.timeline_charts import timeline_charts, timelines_of_runs
+from dlcloud.report.timeline_charts import timeline_charts
 from dlcloud.report.training import training_report
 from dlcloud.resources.texts import template
 from dlcloud.results.ranking import By, Group

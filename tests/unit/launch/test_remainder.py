@@ -39,7 +39,7 @@ def test_running_instances_are_stated_with_price_and_end(world):
 
 
 def test_a_launch_without_an_answer_counts_in_full_at_the_on_demand_price(world):
-    world.cloud.failures.append(Failure("launch", Killed(), after=True))
+    world.cloud.failures.append(Failure("instances.launch", Killed(), after=True))
     world.killed_while_provisioning(ONE_TYPE)
     text = world.launcher.remainder().describe()
     assert text.startswith(
@@ -51,8 +51,8 @@ def test_a_launch_without_an_answer_counts_in_full_at_the_on_demand_price(world)
 def test_a_price_that_cannot_be_had_is_stated_as_unknown(world, failing):
     world.cloud.known_prices = []
     if failing:
-        world.cloud.failures.append(Failure("prices", CloudError("gone")))
-    world.cloud.failures.append(Failure("launch_fleet", Killed(), after=True))
+        world.cloud.failures.append(Failure("prices.find", CloudError("gone")))
+    world.cloud.failures.append(Failure("fleets.launch", Killed(), after=True))
     world.killed_while_provisioning(RECIPE)
     assert " may still be up at an unknown price" in world.launcher.remainder().describe()
 
