@@ -30,7 +30,6 @@ from dlcloud.results.ranking import Group, group_rows, pareto_front
 from dlcloud.results.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Comparison
 from dlcloud.results.result_row import ResultRow
 
-ON_THE_FRONT = {"field": "shown", "type": "quantitative", "scale": None}
 MOST_NAMES = 8
 """With more points than this, a picture names only those on the front."""
 

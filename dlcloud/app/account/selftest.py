@@ -18,7 +18,15 @@ from dlcloud.model.money import money
 from dlcloud.model.untrusted import printable
 from dlcloud.report.account import selftest_report
 from dlcloud.report.table import Format, render
-from dlcloud.results.selftest import MAX_USD, PROBE, Observations, Verdict, judge, read_probe, recipe_text
+from dlcloud.results.selftest import (
+    MAX_USD,
+    PROBE,
+    Observations,
+    SelftestVerdict,
+    judge,
+    read_probe,
+    recipe_text,
+)
 
 _MARKETS = ("on-demand", "spot")
 _GRACE_S = 120
@@ -42,7 +50,7 @@ def run(*, cloud: str, region: str, instance_type: str, yes: bool, output: str) 
         trip.run()
     findings = judge(trip.observations)
     say(render(selftest_report(findings, errors=trip.observations.errors), Format(output)))
-    return 5 if any(finding.verdict is Verdict.FAILED for finding in findings) else 0
+    return 5 if any(finding.verdict is SelftestVerdict.FAILED for finding in findings) else 0
 
 
 def _confirm(usd: Decimal, *, limit: Decimal, is_rehearsal: bool, yes: bool) -> None:

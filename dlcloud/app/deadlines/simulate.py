@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.deadlines.simulation import Setting, Source, build_jobs, build_windows
+from dlcloud.app.deadlines.simulation import SimulationSetting, Source, build_jobs, build_windows
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Notice
@@ -33,7 +33,7 @@ class SimulateOptions:
 
     recipe: str
     source: Source
-    setting: Setting
+    setting: SimulationSetting
     policies: tuple[str, ...]
     plot: str
     window_name: str

@@ -11,7 +11,7 @@ from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.launch_request import Refusal
+from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
@@ -123,7 +123,7 @@ class Life:
                 self.add(decision.market, zone)
             if missing:
                 error = CapacityError("none")
-                refusals.append(Refusal(pool=f"{TYPE} {decision.market}", zone=zone, error=error))
+                refusals.append(PoolRefusal(pool=f"{TYPE} {decision.market}", zone=zone, error=error))
         grown = LaunchedMembers(members=[], connections={}, refusals=tuple(refusals))
         self.scaler.handle_launch(decision, grown, new=decision.launch - missing, is_final=False)
 
