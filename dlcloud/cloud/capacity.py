@@ -1,23 +1,26 @@
 """Capacity Reservations as EC2 describes them, and the placement groups of clusters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.faults import LATE_PAUSES_S, retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_specification
 from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.reservations import LINUX, CapacityReservation
 
 LIVE = ["active", "scheduled"]
+IN_USE = {"InvalidPlacementGroup.InUse"}
+"""Also for a moment after the last instance of a group is terminated."""
 
 
 class Ec2Capacity:
-    """Capacity Reservations and placement groups of one region."""
+    """Capacity Reservations and placement groups of one region; `pause` waits so many seconds."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, *, clients: Clients, pause: Callable[[float], None]) -> None:
         self._clients = clients
+        self._pause = pause
 
     def reservations(self) -> list[CapacityReservation]:
         """Return the reservations that can be used, now or later."""
@@ -45,13 +48,14 @@ class Ec2Capacity:
         return name
 
     def delete_placement_group(self, cluster_id: str) -> None:
-        """Delete a cluster's placement group; its instances are terminated."""
+        """Delete a cluster's placement group; its instances are terminated, which EC2 may know only later."""
         name = group_name(cluster_id)
         with translate_errors(
             f"deleting the placement group {name} (ec2:DeletePlacementGroup)",
             ignore={"InvalidPlacementGroup.Unknown"},
         ):
-            self._clients.get("ec2").delete_placement_group(GroupName=name)
+            call = self._clients.get("ec2").delete_placement_group
+            retry_codes(call, {"GroupName": name}, IN_USE, pauses_s=LATE_PAUSES_S, pause=self._pause)
 
 
 def read_reservation(answer: Mapping[str, Any]) -> CapacityReservation:

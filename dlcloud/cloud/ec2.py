@@ -50,11 +50,11 @@ class Ec2Cloud:
         self.types = types
         self.prices = prices
         self.images = images
-        self.own_images = Ec2OwnImages(clients)
+        self.own_images = Ec2OwnImages(clients=clients, pause=pause)
         self.instances = Ec2Instances(clients=clients, pause=pause, inside=inside)
         self.fleets = Ec2Fleets(clients=clients, pause=pause)
         self.network = Ec2Network(clients)
-        self.capacity = Ec2Capacity(clients)
+        self.capacity = Ec2Capacity(clients=clients, pause=pause)
         self.buckets = S3Buckets(clients)
         self.roles = IamRoles(clients=clients, control_policy=control_policy, pause=pause)
         self.claims = Ec2Claims(clients)

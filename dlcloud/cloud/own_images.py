@@ -1,26 +1,29 @@
 """Make, list and delete images of the account's own: those that carry dlcloud's tag."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import error_code, translate_errors
+from dlcloud.cloud.faults import LATE_PAUSES_S, error_code, retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_specification
 from dlcloud.model.cluster import CLUSTER_TAG, Leftover
 from dlcloud.model.own_images import IMAGE_TAG, OwnImage
 
 OURS = [{"Name": "tag-key", "Values": [IMAGE_TAG]}]
 NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"}
+IN_USE = {"InvalidSnapshot.InUse"}
+"""Also for a moment after the image of a snapshot is deregistered."""
 
 
 class Ec2OwnImages:
-    """The account's own images in one region that carry dlcloud's tag."""
+    """The account's own images in one region that carry dlcloud's tag; `pause` waits so many seconds."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, *, clients: Clients, pause: Callable[[float], None]) -> None:
         self._clients = clients
+        self._pause = pause
 
     def create(self, instance_id: str, name: str, tags: Mapping[str, str]) -> str:
         """Create an image of an instance, which EC2 reboots for it, or find the one of that name.
@@ -63,12 +66,15 @@ class Ec2OwnImages:
                 self.delete_snapshots(images[image_id].snapshot_ids)
 
     def delete_snapshots(self, snapshot_ids: Sequence[str]) -> None:
-        """Delete snapshots; no error for one that is gone."""
+        """Delete snapshots, of images that are gone; no error for one that is gone itself."""
         for snapshot_id in snapshot_ids:
             with translate_errors(
                 f"deleting {snapshot_id} (ec2:DeleteSnapshot)", ignore={"InvalidSnapshot.NotFound"}
             ):
-                self._clients.get("ec2").delete_snapshot(SnapshotId=snapshot_id)
+                call = self._clients.get("ec2").delete_snapshot
+                retry_codes(
+                    call, {"SnapshotId": snapshot_id}, IN_USE, pauses_s=LATE_PAUSES_S, pause=self._pause
+                )
 
     def leftovers(self, kinds: Iterable[str]) -> Iterable[Leftover]:
         """Yield dlcloud's images, and the snapshots of deleted images; `kinds` are those that have tags."""

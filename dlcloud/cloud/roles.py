@@ -70,13 +70,19 @@ class IamRoles:
         self._pause = pause
 
     def put_control(
-        self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "", storage: str = ""
+        self,
+        cluster_id: str,
+        tags: Mapping[str, str],
+        *,
+        boundary: str = "",
+        storage: str = "",
+        own: str = "",
     ) -> str:
         region, partition = self._clients.region, partition_of(self._clients.region)
+        more = [own] if own else []
+        more += [storage, pass_policy(region, cluster_id, storage_role_name(cluster_id))] if storage else []
         policy = self._control_policy(cluster_id, region, partition.name)
-        if storage:
-            more = [storage, pass_policy(region, cluster_id, storage_role_name(cluster_id))]
-            policy = join_policies([policy, *(_in_partition(text, partition.name) for text in more)])
+        policy = join_policies([policy, *(_in_partition(text, partition.name) for text in more)])
         role = Role(
             cluster_id=cluster_id,
             policy=policy,

@@ -27,6 +27,7 @@ from dlcloud.model.events import Emit, Notice, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import printable
 from dlcloud.model.wait import wait_until
+from dlcloud.planning.controller_policy import controller_policy
 from dlcloud.planning.storage import reads_buckets, storage_policy
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
@@ -170,8 +171,13 @@ class HandOver:
             if storage:
                 # For the instances that the controller will launch.
                 cloud.roles.put_storage(cluster.cluster_id, storage, cluster.tags, boundary=boundary)
+            groups = recipe.network.security_groups if recipe.network is not None else []
             profile = cloud.roles.put_control(
-                cluster.cluster_id, cluster.tags, boundary=boundary, storage=storage
+                cluster.cluster_id,
+                cluster.tags,
+                boundary=boundary,
+                storage=storage,
+                own=controller_policy(recipe.instances.types, groups, cluster.region),
             )
             cloud.instances.attach_profile(instance_id, profile)
 

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ControllerSession:
     """A login on a controlling instance, with the files for the system's ssh."""
 
     connection: Connection
@@ -108,7 +108,7 @@ class DetachedClusters:
         return next((d for d in candidates if d.cluster_id == cluster.cluster_id), None)
 
     @contextmanager
-    def log_in(self, detached: DetachedCluster) -> Iterator[Session]:
+    def log_in(self, detached: DetachedCluster) -> Iterator[ControllerSession]:
         """Log in on the instance: with the cluster's key where this home has it, else with a temporary one.
 
         Raises:
@@ -139,7 +139,7 @@ class DetachedClusters:
             with closing(dialer):
                 endpoint = detached.endpoint
                 connection = dialer.dial(endpoint, wait_s=LOGIN_WAIT_S)
-                yield Session(connection=connection, key=key, known_hosts=known_hosts)
+                yield ControllerSession(connection=connection, key=key, known_hosts=known_hosts)
 
     def forward_command(
         self,

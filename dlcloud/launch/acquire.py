@@ -97,6 +97,16 @@ def resolve_cluster(file: RecipeFile, *, name: str, store: Store) -> Cluster | N
     return None
 
 
+def clusters_at_work(file: RecipeFile, *, store: Store) -> dict[str, str]:
+    """Return what runs the same recipe now: the process in charge, by the name of its cluster."""
+    locks = {
+        cluster.name: FileLock(store.paths.cluster_lock(cluster.cluster_id))
+        for cluster in store.clusters.active()
+        if file.is_of(cluster)
+    }
+    return {name: lock.holder() for name, lock in locks.items() if lock.is_held()}
+
+
 def new_cluster(file: RecipeFile, *, name: str, clock: Clock) -> Cluster:
     """Return a cluster for a recipe, which nothing remembers yet."""
     recipe = file.recipe

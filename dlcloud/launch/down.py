@@ -9,10 +9,10 @@ from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import ClusterState, Leftover, Member
+from dlcloud.model.cluster import CLUSTER_TAG, ClusterState, Leftover, Member
 from dlcloud.model.errors import CloudError
-from dlcloud.model.events import Emit, stage
-from dlcloud.model.instance import Instance, InstanceState
+from dlcloud.model.events import Emit, Warned, stage
+from dlcloud.model.instance import Instance
 from dlcloud.model.wait import wait_until
 from dlcloud.planning.protocols import Cloud, CloudNetwork
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
@@ -25,6 +25,9 @@ FLEET = re.compile(r"\bfleet-[0-9a-f-]+")
 
 def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     """Terminate every instance that carries the cluster's tag, then delete all else that does.
+
+    An instance that takes longer than TERMINATION_TIMEOUT_S to shut down is billed no more; what it still
+    uses is left to `dlcloud gc`, with a warning.
 
     Returns:
         The cluster's instances with the times at which they ended.
@@ -49,10 +52,13 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
         cloud.fleets.delete(_fleets(managed, instances.values()))
         if is_late:
             cloud.fleets.delete_templates(cluster.cluster_id)
-        hint = f"dlcloud down {cluster.name}"
-        _delete_groups(cluster.cluster_id, network=cloud.network, clock=managed.clock, hint=hint)
-        if clusters.intents(cluster.cluster_id, PLACEMENT_GROUP):
-            cloud.capacity.delete_placement_group(cluster.cluster_id)
+        if slow := [name for name, instance in instances.items() if not instance.ended]:
+            _warn_of_slow_ends(slow, emit=managed.emit)
+        else:
+            hint = f"dlcloud down {cluster.name}"
+            _delete_groups(cluster.cluster_id, network=cloud.network, clock=managed.clock, hint=hint)
+            if clusters.intents(cluster.cluster_id, PLACEMENT_GROUP):
+                cloud.capacity.delete_placement_group(cluster.cluster_id)
     clusters.set_state(cluster.cluster_id, ClusterState.DOWN, managed.clock.now())
     return clusters.members(cluster.cluster_id)
 
@@ -74,15 +80,18 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
     with stage(emit, clock, f"terminating {len(instance_ids)} instance(s) in {cloud.region}"):
         cloud.instances.terminate(instance_ids)
         left = wait_until(
-            lambda: {i.instance_id for i in cloud.instances.find() if not i.ended}.intersection(instance_ids),
+            lambda: [i for i in cloud.instances.find() if i.instance_id in instance_ids and not i.ended],
             not_,
             clock=clock,
             timeout_s=TERMINATION_TIMEOUT_S,
             poll_s=POLL_S,
             first_poll_s=FIRST_POLL_S,
         )
-        if left:
-            raise CloudError(f"still not terminated: {', '.join(sorted(left))}", "dlcloud gc")
+        if living := sorted(instance.instance_id for instance in left if instance.alive):
+            raise CloudError(f"still not terminated: {', '.join(living)}", "dlcloud gc")
+    if left:
+        _warn_of_slow_ends([instance.instance_id for instance in left], emit=emit)
+    slow = {instance.tags.get(CLUSTER_TAG, "") for instance in left}
     cluster_ids = sorted({leftover.cluster_id for leftover in leftovers})
     with stage(emit, clock, f"removing what belongs to {len(cluster_ids)} cluster(s) in {cloud.region}"):
         cloud.fleets.delete(ids("fleet"))
@@ -91,11 +100,12 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
         cloud.own_images.delete(ids("image"))
         cloud.own_images.delete_snapshots(ids("snapshot"))
         for leftover in leftovers:
-            if leftover.kind == "placement-group":
+            if leftover.kind == "placement-group" and leftover.cluster_id not in slow:
                 cloud.capacity.delete_placement_group(leftover.cluster_id)
         for cluster_id in cluster_ids:
             cloud.fleets.delete_templates(cluster_id)
-            _delete_groups(cluster_id, network=cloud.network, clock=clock, hint="dlcloud gc")
+            if cluster_id not in slow:
+                _delete_groups(cluster_id, network=cloud.network, clock=clock, hint="dlcloud gc")
 
 
 def _close(managed: ManagedCluster) -> dict[str, Instance]:
@@ -139,7 +149,7 @@ def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
     listed = wait_until(
         terminate_living,
         lambda listed: (
-            not _not_terminated(listed)
+            all(instance.ended for instance in listed.values())
             and not unlisted_ids(managed, listed)
             and clock.monotonic() - started >= appear_s
         ),
@@ -148,18 +158,19 @@ def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
         poll_s=POLL_S,
         first_poll_s=FIRST_POLL_S,
     )
-    if left := _not_terminated(listed):
+    if left := [f"{name} ({instance.state})" for name, instance in listed.items() if instance.alive]:
         name = managed.cluster.name
         raise CloudError(f"{name}: still not terminated: {', '.join(left)}", f"dlcloud down {name}")
     return listed
 
 
-def _not_terminated(listed: Mapping[str, Instance]) -> list[str]:
-    return [
-        f"{instance.instance_id} ({instance.state})"
-        for instance in listed.values()
-        if instance.state is not InstanceState.TERMINATED
-    ]
+def _warn_of_slow_ends(instance_ids: Sequence[str], *, emit: Emit) -> None:
+    """Metal types and Trainium took up to 20 minutes. Source: packer-plugin-amazon, issue 682."""
+    message = (
+        f"{', '.join(sorted(instance_ids))}: still shutting down, which is not billed; dlcloud gc, in some "
+        "minutes, removes the security group, and the placement group, that are in use until then"
+    )
+    emit(Warned(message=message))
 
 
 def _appear_s(managed: ManagedCluster) -> float:

@@ -16,7 +16,7 @@ from dlcloud.launch.members import (
 )
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
-from dlcloud.launch.remainder import describe_remainder
+from dlcloud.launch.remainder import Remainder, find_remainder
 from dlcloud.launch.storage import describe_storage
 from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
 from dlcloud.model.errors import CloudError, DlcloudError, UnwritableError
@@ -197,9 +197,9 @@ class Launcher(ManagedCluster):
         remove_secrets(self.cluster, paths=self.store.paths)
         return members
 
-    def remainder(self) -> str:
-        """Return what may still be up after `destroy` has failed, with its price; EC2 is not asked."""
-        return describe_remainder(self)
+    def remainder(self, keeping: Collection[str] = ()) -> Remainder:
+        """Return what may still be up besides the instances of these ids; EC2 is not asked what is up."""
+        return find_remainder(self, keeping)
 
     def _provisioner(self, plan: Plan) -> Provisioner:
         """Return what requests the plan's instances, its security group made."""

@@ -114,6 +114,8 @@ class Provisioner:
         while zone is not None and (missing := self._count_missing(members)) > 0:
             if not has_pools(self.plan, market, on_demand=_on_demand(members)):
                 break
+            if self.placement_group and zone == EVERY_ZONE and members:
+                break  # a group of nearby instances is in one zone
             if self.plan.one_zone and zone == EVERY_ZONE and members:
                 self._announce_other_zones(home_zone(members), missing)
             attempt = self._next_attempt(members, market, zone=zone)
@@ -316,7 +318,9 @@ def capacity_error(provisioned: Provisioned, minimum: int) -> CloudError:
     if refusals and all(isinstance(refusal.error, QuotaError) for refusal in refusals):
         return QuotaError(message, refusals[0].error.hint)
     hint = "add types, zones or market: spot-then-on-demand to the recipe, or try another region"
-    return CapacityError(message, hint)
+    lacking = [refusal.error for refusal in refusals if isinstance(refusal.error, CapacityError)]
+    special = {error.hint for error in lacking} - {"", CapacityError.USUAL_HINT}
+    return CapacityError(message, special.pop() if len(special) == 1 else hint)
 
 
 def refusal_lines(refusals: Sequence[PoolRefusal]) -> list[str]:

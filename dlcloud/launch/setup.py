@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlcloud.launch.container import in_container, pull_image
-from dlcloud.launch.peers import Peer, copy_environment, read_answer
+from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Emit, Notice, stage
@@ -48,7 +48,7 @@ def prepare(
     clock: Clock,
     emit: Emit,
     minimum_python: str = "",
-    peers: Sequence[Peer] = (),
+    peers: Sequence[EnvironmentPeer] = (),
 ) -> str:
     """Set one instance up: the recipe's commands, then the environment.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.peers import Peer, copy_environment, read_answer
+from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.launch.setup import FOLDER, prepare
 from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import CredentialsError, RecipeError
@@ -52,13 +52,13 @@ class Storage:
     _upload_locks: defaultdict[str, threading.Lock] = field(
         default_factory=lambda: defaultdict(threading.Lock), init=False
     )
-    _holders: dict[str, Peer] = field(default_factory=dict, init=False)
+    _holders: dict[str, EnvironmentPeer] = field(default_factory=dict, init=False)
 
     @property
     def is_used(self) -> bool:
         return bool(self.recipe.data) or self.recipe.checkpoints is not None
 
-    def bring(self, connection: Connection, member: Member, peer: Peer | None = None) -> None:
+    def bring(self, connection: Connection, member: Member, peer: EnvironmentPeer | None = None) -> None:
         """Give an instance access to the buckets, and copy the data there; what is there is not copied again.
 
         With `peer`, which describes the instance to the others, data comes from one of them where it can, and
@@ -252,11 +252,11 @@ def check_data(recipe: Recipe, recipe_folder: Path) -> None:
             )
 
 
-def peer_of(member: Member, connect: Callable[[], Connection]) -> Peer:
+def peer_of(member: Member, connect: Callable[[], Connection]) -> EnvironmentPeer:
     """Return how the other instances of a cluster reach one of them."""
     instance = member.instance
     host = instance.private_host or instance.host
-    return Peer(instance_id=instance.instance_id, host=host, connect=connect)
+    return EnvironmentPeer(instance_id=instance.instance_id, host=host, connect=connect)
 
 
 def describe_storage(buckets: CloudBuckets, recipe: Recipe) -> list[str]:

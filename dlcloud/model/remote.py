@@ -138,13 +138,16 @@ class Connection(Protocol):
             UnreachableError: The connection broke.
         """
 
-    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
+    def fetch_files(
+        self, folder: str, patterns: Iterable[str], target: Path, *, written_after: str = ""
+    ) -> list[Path]:
         """Bring home the regular files below `folder` that match any glob; returns where they lie, sorted.
 
         Args:
             folder: On the instance.
             patterns: Relative to `folder`; `*` stays within a folder level, `**` spans any number of them.
             target: Made if it is missing; files keep their names relative to `folder`.
+            written_after: A file, relative to `folder`; what has not changed since then stays there.
 
         Raises:
             RemoteCommandError: `folder` cannot be read, or the instance sent what was not asked for.

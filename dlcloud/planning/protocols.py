@@ -258,12 +258,19 @@ class CloudRoles(Protocol):
     """The roles of clusters' instances."""
 
     def put_control(
-        self, cluster_id: str, tags: Mapping[str, str], *, boundary: str = "", storage: str = ""
+        self,
+        cluster_id: str,
+        tags: Mapping[str, str],
+        *,
+        boundary: str = "",
+        storage: str = "",
+        own: str = "",
     ) -> str:
         """Return the name of an instance profile that may control this cluster only.
 
         Its role, its policy and itself are made where they are missing; `boundary` is the ARN of the role's
-        permissions boundary, `storage` the policy of the cluster's buckets, where it has some.
+        permissions boundary, `storage` the policy of the cluster's buckets, where it has some, and `own` what
+        its recipe adds.
         """
 
     def put_storage(

@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.recipe.recipe import Recipe
 
 DIGITS = 16
+EC2_SERVICES = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
+"""To which roles are passed; the second in China. Source: AWS managed policy AWSEC2FleetServiceRolePolicy."""
 GB = 10**9
 REGION_TRAFFIC_USD_PER_GB = Decimal("0.02")
 """Out of most regions into another one; us-east-1 to us-east-2 is half of it, regions outside North America
@@ -72,7 +74,7 @@ def pass_policy(region: str, cluster_id: str, role: str) -> str:
             "Effect": "Allow",
             "Action": "iam:PassRole",
             "Resource": f"arn:@PARTITION@:iam::*:role/dlcloud/{region}/{role}",
-            "Condition": {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
+            "Condition": {"StringEquals": {"iam:PassedToService": list(EC2_SERVICES)}},
         },
         {
             "Effect": "Allow",

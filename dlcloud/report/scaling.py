@@ -6,7 +6,7 @@ from typing import Any
 from dlcloud.model.instance import Market
 from dlcloud.model.money import exact, money, rounded
 from dlcloud.report import cells
-from dlcloud.report.encoding import BLUE, DESCRIPTION, GREY, Chart, Spec, field
+from dlcloud.report.html.encoding import BLUE, DESCRIPTION, GREY, Chart, Spec, field
 from dlcloud.report.printed import fact_notes, facts_of
 from dlcloud.report.table import Section
 from dlcloud.results.compare import Ratio

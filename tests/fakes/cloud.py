@@ -276,6 +276,8 @@ class FakeCapacity(_Subject):
 
     def delete_placement_group(self, cluster_id):
         def delete():
+            if self._cloud.group_zones and self._cloud.alive():
+                raise CloudError("the placement group is in use (InvalidPlacementGroup.InUse)")
             self._cloud.placement_groups.pop(f"dlcloud-{cluster_id}", None)
 
         return self._cloud._call("capacity.delete_placement_group", delete)
@@ -297,10 +299,11 @@ class FakeBuckets(_Subject):
 class FakeRoles(_Subject):
     """Roles, whose profiles instances are given."""
 
-    def put_control(self, cluster_id, tags, *, boundary="", storage=""):  # noqa: ARG002  the protocol's
+    def put_control(self, cluster_id, tags, *, boundary="", storage="", own=""):  # noqa: ARG002
         assert tags[CLUSTER_TAG] == cluster_id
 
         def put():
+            self._cloud.policies[f"{cluster_id} control"] = own
             self._cloud.roles_made.setdefault(cluster_id, dict(tags))
             return f"dlcloud-{cluster_id}"
 
@@ -363,7 +366,7 @@ class FakeCloud:
     boot_s: float = 2.0
     shutdown_s: float = 3.0
     runs_without_address: bool = False
-    stuck: set = field(default_factory=set)
+    protected: set = field(default_factory=set)
     failures: list = field(default_factory=list)
     requests: list = field(default_factory=list)
     calls: Counter = field(default_factory=Counter)
@@ -380,6 +383,7 @@ class FakeCloud:
     claims_made: list = field(default_factory=list)
     capacity_reservations: list = field(default_factory=list)
     placement_groups: dict = field(default_factory=dict)
+    group_zones: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self._lock = threading.RLock()
@@ -473,7 +477,7 @@ class FakeCloud:
                 )
                 try:
                     granted = self._granted(one)
-                except (CapacityError, QuotaError) as error:
+                except CloudError as error:
                     refusals.append(PoolRefusal(pool=f"{name} {market}", zone=zone, error=error))
                     continue
                 tagged = replace(one, tags={**one.tags, "aws:ec2:fleet-id": fleet_id})
@@ -500,6 +504,10 @@ class FakeCloud:
                 raise CapacityError("the reservation is full (ReservationCapacityExceeded)")
             return min(request.max_count, left)
         pool = (request.instance_type, request.zone or self.zones[0], request.market)
+        if self.group_zones.get(request.placement_group, pool[1]) != pool[1]:
+            error = CloudError("the placement group is in another zone (InvalidParameterCombination)")
+            error.is_final = True
+            raise error
         left = self.pools.get(pool, UNLIMITED)
         if left < request.min_count:
             raise CapacityError(f"no capacity for {' '.join(pool)} (InsufficientInstanceCapacity)")
@@ -508,6 +516,8 @@ class FakeCloud:
             raise QuotaError("over the account's limit (VcpuLimitExceeded)", "ask for a higher limit")
         granted = min(request.max_count, left, room)
         self.pools[pool] = left - granted
+        if request.placement_group:
+            self.group_zones[request.placement_group] = pool[1]
         return granted
 
     def _new(self, request):
@@ -537,9 +547,10 @@ class FakeCloud:
         now = self.clock.monotonic()
         if record.visible_at > now:
             return  # InvalidInstanceID.NotFound
+        if instance_id in self.protected:
+            return
         record.asked_at = min(record.asked_at, now)
-        if instance_id not in self.stuck:
-            record.gone_at = min(record.gone_at, now + self.shutdown_s)
+        record.gone_at = min(record.gone_at, now + self.shutdown_s)
 
     def _as_of(self, record, now):
         if record.gone_at <= now:

@@ -36,7 +36,8 @@ SHARED_MODULES = {
     *("app.deadlines simulation", "app.results compare", "app.results cost", "app.results spending"),
     *("app.results training", "cloud denials", "cloud login", "cloud network", "cloud own_images"),
     *("elastic deadline", "elastic storage", "launch storage", "local.ec2 instance"),
-    *("local.instance instance", "planning reservations"),
+    *("local.instance instance", "planning reservations", "local.ec2 images", "runs experiment"),
+    *("elastic events", "app.clusters experiment", "local.instance images"),
 }
 """Packages that import two modules of one name, which are still to be told apart."""
 PRIVATE_WORDS = re.compile(r"\b(told|whoever|nobody|somebody)\b", re.IGNORECASE)

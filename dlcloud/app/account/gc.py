@@ -7,6 +7,7 @@ from decimal import Decimal
 from itertools import groupby
 
 from dlcloud.app.context import Context
+from dlcloud.app.lifecycle import ending_of_leftovers
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.launch.down import gc
 from dlcloud.model.cluster import (
@@ -19,7 +20,7 @@ from dlcloud.model.cluster import (
 )
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, PartialError
 from dlcloud.model.events import Notice, Warned, stage
-from dlcloud.model.money import money, price_of, snapshot_usd
+from dlcloud.model.money import hourly_price, money, price_of, snapshot_usd
 from dlcloud.model.own_images import stale_reason
 from dlcloud.model.surcharges import HOURS_PER_MONTH
 from dlcloud.report.account import PricedLeftover, UnfinishedCluster, leftovers_report, price_leftover
@@ -85,7 +86,10 @@ def collect(
     failed = [error for one in results for error in one.failed]
     if priced and not dry_run:
         _confirm(yes=yes)
-        failed += [error for one in results for error in one.collector.remove(one.leftovers)]
+        leftovers = [line.leftover for line in priced]
+        price = hourly_price(line.hourly_usd for line in priced)
+        with ending_of_leftovers(leftovers, context.emit, price=price, command="dlcloud gc"):
+            failed += [error for one in results for error in one.collector.remove(one.leftovers)]
     if failed:
         message = "\n".join(error.message for error in failed)
         raise PartialError(message, "dlcloud gc", result_shown=True)

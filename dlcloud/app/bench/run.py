@@ -72,7 +72,13 @@ def run(context: Context, options: BenchOptions) -> None:
         output=options.output,
         fresh=options.fresh,
         view=options.view,
-        again=command_again(options.benchmarks, options.recipe, options.keys, options.nodes),
+        again=command_again(
+            options.benchmarks,
+            options.recipe,
+            options.keys,
+            options.nodes,
+            is_rehearsal=matrix.base.cloud == "local",
+        ),
     )
     plans = bench.plan()
     if options.dry_run:
@@ -164,7 +170,7 @@ class Bench:
 
     def show(self, plans: Sequence[TypePlan]) -> None:
         """Print the plan as the result."""
-        say(render(plan_report(plans, name=self.matrix.base.name), Format(self.output)))
+        say(render(plan_report(plans, self.matrix), Format(self.output)))
 
     def run(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
         """Carry the plans out, print the results, and leave nothing running, whatever happens.
@@ -174,7 +180,7 @@ class Bench:
             CloudError: Every type was refused.
             InstanceError: The programs failed wherever they ran.
         """
-        say(render(plan_report(plans, name=self.matrix.base.name), Format.TABLE) + "\n", err=True)
+        say(render(plan_report(plans, self.matrix), Format.TABLE) + "\n", err=True)
         self._confirm_spending(plans, yes=yes)
         shared = self._shared(self._begin())
         for plan in plans:

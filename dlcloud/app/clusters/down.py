@@ -4,14 +4,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import destroy_cluster
+from dlcloud.app.lifecycle import describe_remainder, destroy_cluster, ending_of_leftovers
 from dlcloud.app.results.training import training_of_cluster
+from dlcloud.app.terminal.interrupts import EndLeftError
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.detached.locate import DetachedCluster
-from dlcloud.launch.acquire import lock_cluster, remove_stale_folders
+from dlcloud.launch.acquire import remove_stale_folders
 from dlcloud.launch.down import gc
-from dlcloud.model.cluster import Cluster
+from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
 from dlcloud.model.events import Warned
 from dlcloud.report.table import Format, Report, Section, render
@@ -52,6 +54,10 @@ class Down:
             try:
                 trainings += self._terminate(target)
                 done.append(target)
+            except KeyboardInterrupt as error:
+                first = targets.index(target) + isinstance(error, EndLeftError)  # that was emitted
+                self._warn_of(targets[first:])
+                raise
             except DlcloudError as error:
                 failed.append(error)
                 if len(targets) > 1:  # the error of a single one is the command's
@@ -63,6 +69,17 @@ class Down:
         if failed:
             message = f"{len(failed)} of {len(targets)} clusters are not down"
             raise PartialError(message, "dlcloud down --all", result_shown=True)
+
+    def _warn_of(self, targets: Sequence[Cluster | DetachedCluster]) -> None:
+        """Emit what an interrupt has left up."""
+        context = self.context
+        for target in targets:
+            stored = context.clusters.find(target.cluster_id)
+            if stored is None:
+                message = f"{target.name} is still up: dlcloud down {target.name} ends it"
+                context.emit(Warned(message=message))
+            elif stored.state is not ClusterState.DOWN:
+                context.emit(Warned(message=describe_remainder(context.machines.launcher(stored))))
 
     def _find(self, name: str) -> Cluster | DetachedCluster:
         """Return a cluster of this home, or a detached one of another."""
@@ -83,7 +100,7 @@ class Down:
                 self._remove_leftovers(target)
                 return []
             target = fetched
-        with lock_cluster(target, paths=context.paths):
+        with take_charge(context, target, yes=self.yes):
             is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
             if is_handed_over and not self._is_fetched(target):
                 self._fetch_handed_over(target)
@@ -137,7 +154,9 @@ class Down:
         context = self.context
         cloud = context.clouds.cloud(detached.cloud, detached.region, detached.profile)
         leftovers = [item for item in cloud.leftovers.find() if item.cluster_id == detached.cluster_id]
-        gc(leftovers, cloud=cloud, clock=context.clock, emit=context.emit)
+        command, price = f"dlcloud down {detached.name}", "at an unknown price"
+        with ending_of_leftovers(leftovers, context.emit, price=price, command=command):
+            gc(leftovers, cloud=cloud, clock=context.clock, emit=context.emit)
 
     def _is_fetched(self, cluster: Cluster) -> bool:
 

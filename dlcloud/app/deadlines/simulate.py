@@ -11,9 +11,9 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Notice
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.files import report_file
-from dlcloud.report.page import bundle, page, picture
+from dlcloud.report.html.page import bundle, page, picture
+from dlcloud.report.html.simulation_charts import simulation_charts
 from dlcloud.report.simulation import simulation_report
-from dlcloud.report.simulation_charts import simulation_charts
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import recipe_text, template
 from dlcloud.scheduling.deadline_costs import keep_base

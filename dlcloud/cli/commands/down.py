@@ -13,7 +13,12 @@ from dlcloud.cli.options import output_option, verbose_option
 @click.option(
     "--discard", is_flag=True, help="Also where a detached cluster does not answer: its results are lost."
 )
-@click.option("-y", "--yes", is_flag=True, help="End detached trainings that still run without asking.")
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="End without asking: detached trainings, and a process in charge of several clusters.",
+)
 @output_option
 @verbose_option
 def command(
@@ -23,6 +28,9 @@ def command(
 
     The results of one that was left to its own instance (`up --detach`, from any machine) are brought home
     before; of one that still trains, it asks first, on a terminal.
+
+    A process that is in charge of the cluster (`up`, `bench`) is asked to end it; if it does not within a
+    minute, it is killed, and its cluster is ended from here.
     """
     invoke(
         "dlcloud.app.clusters.down:run",

@@ -27,7 +27,8 @@ CASES = [
     ("ExpiredTokenException", CredentialsError),
     ("PendingVerification", CredentialsError),
     ("Blocked", CredentialsError),
-    ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", CredentialsError),
+    ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", CapacityError),
+    ("InvalidPlacementGroup.InUse", CapacityError),
     ("InsufficientFreeAddressesInSubnet", CapacityError),
     ("ReservationCapacityExceeded", CapacityError),
     ("MaxFleetCountExceeded", QuotaError),
@@ -62,6 +63,39 @@ def test_a_launch_that_is_throttled_once_succeeds_under_the_same_token(clients, 
     ec2.add_client_error("run_instances", "RequestLimitExceeded")
     ec2.add_response("run_instances", {"Instances": []})
     assert cloud_over(clients).instances.launch(request()) == []
+
+
+def test_a_missing_role_of_spot_leaves_on_demand_and_says_how_to_make_it(clients, stub):
+    code = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+    stub(clients.get_without_retries()).add_client_error("run_instances", code, "No role.", 403)
+    with pytest.raises(CapacityError) as caught:
+        cloud_over(clients).instances.launch(request())
+    assert not caught.value.is_final
+    assert "aws iam create-service-linked-role" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "remove"),
+    [
+        (
+            "delete_snapshot",
+            "InvalidSnapshot.InUse",
+            lambda cloud: cloud.own_images.delete_snapshots(["snap-1"]),
+        ),
+        (
+            "delete_placement_group",
+            "InvalidPlacementGroup.InUse",
+            lambda cloud: cloud.capacity.delete_placement_group("c0ffee"),
+        ),
+    ],
+)
+def test_what_is_in_use_for_a_moment_longer_is_deleted_a_moment_later(clients, stub, method, code, remove):
+    clock, ec2 = FakeClock(), stub(clients.get("ec2"))
+    for _ in range(3):
+        ec2.add_client_error(method, code)
+    ec2.add_response(method, {})
+    remove(cloud_over(clients, clock=clock))
+    assert len(clock.slept) == 3
 
 
 def test_the_zone_of_a_refused_launch_is_named(clients, stub):

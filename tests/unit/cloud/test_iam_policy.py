@@ -12,6 +12,8 @@ from dlcloud.cloud.caller import Ec2Caller
 from dlcloud.cloud.capacity import Ec2Capacity
 from dlcloud.cloud.instances import Ec2Instances
 from dlcloud.cloud.network import Ec2Network
+from dlcloud.model.instance import KEY_ACTIONS
+from dlcloud.planning.storage import EC2_SERVICES
 from dlcloud.resources.texts import control_policy, iam_policy
 
 SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.glob("*.py"))
@@ -132,7 +134,7 @@ def test_the_controller_of_a_cluster_may_make_exactly_its_calls():
     assert all(hasattr(kind, name) for name, kind in ONLY_BY_PEOPLE.items())
     sources = [path.read_text() for path in SOURCES if path.stem not in MODULES_OF_PEOPLE]
     used = actions_of(without(source, ONLY_BY_PEOPLE) for source in sources)
-    implied = {"iam:CreateServiceLinkedRole", "iam:PassRole"}
+    implied = {"iam:CreateServiceLinkedRole", "iam:PassRole", *KEY_ACTIONS}
     assert allowed(own_statements()) - implied == used - FREE
 
 
@@ -162,7 +164,7 @@ def test_the_controller_gives_its_own_rights_to_its_own_instances_only():
     assert iam == {"iam:CreateServiceLinkedRole", "iam:PassRole"}
     (passing,) = [found for found in own_statements() if "iam:PassRole" in actions(found)]
     assert passing["Resource"] == "arn:aws:iam::*:role/dlcloud/eu-west-1/dlcloud-c0ffee"
-    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": list(EC2_SERVICES)}}
 
 
 def test_a_policy_fits_into_the_quotas_of_iam():

@@ -26,7 +26,7 @@ from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.local.ec2.placement_groups import PlacementGroup, groups_of
 from dlcloud.local.iam.access import access_requests, spot_role_request
 from dlcloud.model.errors import CloudError
-from dlcloud.model.instance import Image, Market
+from dlcloud.model.instance import KEY_ACTIONS, Image, Market
 from dlcloud.model.own_images import IMAGE_TAG
 from dlcloud.model.remote import Access
 from dlcloud.planning.launch_request import FleetRequest
@@ -288,8 +288,21 @@ def recorded():
     return {
         "iam_policy.json": [r for r in people.requests if not is_of_detaching(r)],
         "iam_policy_detach.json": [r for r in people.requests if is_of_detaching(r)],
-        "control_policy.json": controller.requests,
+        "control_policy.json": [*controller.requests, *key_requests()],
     }
+
+
+def key_requests():
+    """Return what EC2 asks in the caller's name of the key of an encrypted volume.
+
+    Source: EBS user guide, "Requirements for Amazon EBS encryption".
+    """
+    arn = f"arn:aws:kms:{REGION}:{DEFAULT_ACCOUNT_ID}:key/0123"
+    through = {"kms:ViaService": [f"ec2.{REGION}.amazonaws.com"]}
+    for action in KEY_ACTIONS:
+        is_grant = action == "kms:CreateGrant"
+        context = {**through, "kms:GrantIsForAWSResource": ["true"]} if is_grant else through
+        yield AccessRequest(action=action, resource=arn, context=context)
 
 
 def is_of_detaching(asked):

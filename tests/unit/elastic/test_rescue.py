@@ -115,7 +115,7 @@ def test_an_instance_that_does_not_answer_is_passed_over(world):
 
 def test_only_where_no_worker_has_the_files_there_is_a_warning(world):
     warn_if_nothing_is_kept(world.managed, ["model.pt"])
-    assert "nothing is kept: no file matches model.pt" in world.texts()
+    assert "nothing is kept: no file that the run wrote matches model.pt" in world.texts()
     world.events.clear()
     folder = world.paths.make_folder(world.paths.run_files("run-1"))
     (folder / "model.pt").write_bytes(b"model")

@@ -7,9 +7,10 @@ import pytest
 from dlcloud.launch.down import TERMINATION_TIMEOUT_S, gc
 from dlcloud.model.cluster import ClusterState, Leftover
 from dlcloud.model.errors import CloudError
+from dlcloud.model.events import Warned
 from dlcloud.model.instance import InstanceState, Market
 from dlcloud.model.money import member_usd
-from dlcloud.store.clusters import HAND_OVER
+from dlcloud.store.clusters import HAND_OVER, PLACEMENT_GROUP
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE, cluster, request
 from tests.unit.launch.conftest import ONE_TYPE
@@ -99,15 +100,29 @@ def test_a_template_whose_creation_was_cut_off_is_deleted(world):
     assert left(world) == []
 
 
+def test_a_shutdown_of_twenty_minutes_is_billed_no_more_and_is_a_warning(world):
+    members = world.provision()
+    world.cloud.capacity.create_placement_group("c0ffee", world.cluster.tags)
+    world.clusters.begin_intent("c0ffee", PLACEMENT_GROUP, "", world.clock.now())
+    world.cloud.shutdown_s = 1200.0
+    members = down(world)
+    assert world.state is ClusterState.DOWN
+    assert {member.ended_at for member in members} == {world.cluster.created_at}
+    assert TERMINATION_TIMEOUT_S < world.clock.monotonic() < TERMINATION_TIMEOUT_S + 10
+    (warning,) = [event.message for event in world.events if isinstance(event, Warned)]
+    assert "i-0001, i-0002: still shutting down, which is not billed; dlcloud gc" in warning
+    assert (list(world.cloud.groups), list(world.cloud.placement_groups)) == (["c0ffee"], ["dlcloud-c0ffee"])
+
+
 def test_what_does_not_end_is_named_and_the_next_down_goes_on(world):
     world.provision()
-    world.cloud.stuck.add("i-0002")
-    with pytest.raises(CloudError, match=r"still not terminated: i-0002 \(shutting-down\)") as caught:
+    world.cloud.protected.add("i-0002")
+    with pytest.raises(CloudError, match=r"still not terminated: i-0002 \(") as caught:
         down(world)
     assert "dlcloud down sample-1a2b" in caught.value.hint
     assert world.state is ClusterState.STOPPING
     assert TERMINATION_TIMEOUT_S < world.clock.monotonic() < TERMINATION_TIMEOUT_S + 10
-    world.cloud.stuck.clear()
+    world.cloud.protected.clear()
     world.cloud.interrupt("i-0002")
     down(world)
     assert left(world) == []

@@ -138,6 +138,25 @@ def test_a_denied_spot_request_never_becomes_an_on_demand_one(world, kind):
     assert len(world.cloud.requests) == 1
 
 
+def test_spot_that_lacks_its_role_leaves_the_rest_to_on_demand(world):
+    world.cloud.denied[SPOT] = CapacityError("no service-linked role", "make the role")
+    assert {member.instance.market for member in world.provision(SPOT_FIRST)} == {ON_DEMAND}
+
+
+def test_spot_alone_that_lacks_its_role_says_how_to_make_it(world):
+    world.cloud.denied[SPOT] = CapacityError("no service-linked role", "make the role")
+    with pytest.raises(CapacityError) as caught:
+        world.provision(SPOT_FIRST.replace("spot-then-on-demand", "spot"))
+    assert caught.value.hint == "make the role"
+
+
+def test_a_placement_group_is_never_asked_for_in_another_zone(world):
+    text = ONE_TYPE.replace("count: 2", "count: {min: 1, max: 3}\n  placement_group: cluster")
+    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 1
+    assert where(world.provision(text)) == {("c7i.xlarge", A): 1}
+    assert len(world.cloud.requests) == 1
+
+
 def test_a_denial_beside_enough_instances_is_a_warning(world):
     world.cloud.denied[SPOT] = final(CloudError, "it is invalid")
     based = SPOT_FIRST.replace("count: 2", "count: {min: 1, max: 2}\n  on_demand_base: 1")

@@ -19,7 +19,7 @@ from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.roles import POLICY_NAME
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
-from dlcloud.local.instance.tree import InstanceTree
+from dlcloud.local.tree.instance_tree import InstanceTree
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.model.instance import InstanceState, Market

@@ -9,8 +9,8 @@ import pytest
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
+from dlcloud.report.html.timeline_charts import timeline_charts
 from dlcloud.report.table import Format, render
-from dlcloud.report.timeline_charts import timeline_charts
 from dlcloud.report.training import training_report
 from dlcloud.results.timeline import build_timelines
 from dlcloud.results.training import market_usd, summarize_training
@@ -88,6 +88,16 @@ def test_the_cost_beside_a_fixed_run_on_demand():
     # Twenty seconds of boot, one to the first step, thirty at their usual speed: below the 60 s minimum.
     assert (run.baseline.instances, round(run.baseline.usd - 3 * address, 9)) == (3, Decimal("0.18"))
     assert run.saved_fraction == 1 - run.usd / run.baseline.usd
+
+
+def test_the_fixed_run_has_as_many_instances_as_were_asked_for():
+    """A third worker for a few steps, as where one is replaced, is none that was asked for."""
+    (timeline,) = build_timelines(records())
+    prices = {"c7i.xlarge": Decimal("3.6")}
+    more = {"on_demand": prices, "disk_gib": 0, "now": THEN + timedelta(hours=1)}
+    assert summarize_training(timeline, MEMBERS, requested=2, **more).baseline.instances == 2
+    assert summarize_training(timeline, MEMBERS, requested=4, **more).baseline.instances == 3
+    assert summarize_training(timeline, MEMBERS, requested=1, **more).baseline.instances == 2
 
 
 def test_traffic_is_bounded_while_instances_of_two_zones_are_up():

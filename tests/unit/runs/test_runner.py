@@ -329,7 +329,7 @@ def test_files_asked_for_that_are_not_there_are_named(world):
     there = world(one)
     there.runner(text="keep: {files: ['*.pt']}\n" + RECIPE).run_all(there.members)
     warnings = [event.message for event in there.events if isinstance(event, Warned)]
-    assert any("no file matches *.pt (keep.files)" in message for message in warnings)
+    assert any("no file that the run wrote matches *.pt (keep.files)" in message for message in warnings)
 
 
 def test_on_many_instances_one_failure_keeps_what_the_others_measured(world):

@@ -1,10 +1,12 @@
 """The timeline of an elastic run as charts that share their axis of time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dlcloud.report.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
+from dlcloud.report.html.course_charts import seconds_since_launch
+from dlcloud.report.html.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
+from dlcloud.results.course import Course
 from dlcloud.results.timeline import Step, Timeline
 from dlcloud.results.training import number_segments
 
@@ -26,21 +28,37 @@ class Panel:
     zero: bool = True
 
 
+WORLD_SIZE = Panel(title="world size", value=lambda step: step.world_size, interpolate="step-before")
+THROUGHPUT = Panel(title="samples/s", value=lambda step: step.throughput)
+LOSS = Panel(title="loss", value=lambda step: step.loss, zero=False)
+
+
+def step_charts(timeline: Timeline, name: str, place: int, course: Course) -> list[Chart]:
+    """Return throughput and, where it is reported, loss over time: what `course_charts` does not draw."""
+    offset_s = (timeline.began_at - course.launched_at).total_seconds()
+    steps = tuple(replace(step, at_s=step.at_s + offset_s) for step in timeline.steps)
+    shifted = replace(timeline, steps=steps)
+    x = seconds_since_launch(course)
+    return [chart for chart in _panels(shifted, name, place, [THROUGHPUT, LOSS], x) if chart is not None]
+
+
+def _panels(
+    timeline: Timeline, name: str, place: int, panels: Sequence[Panel], x: Spec
+) -> list[Chart | None]:
+    return [
+        _steps_chart(f"timeline-{place}-{number}", f"{name}: {panel.title}", panel, timeline.steps, x)
+        for number, panel in enumerate(panels)
+    ]
+
+
 def timeline_charts(timeline: Timeline, place: int) -> list[Chart]:
     """Return world size, throughput, loss and events over time."""
     last = max([timeline.steps[-1].at_s, *(event.at_s for event in timeline.events)])
     title = f"seconds since {timeline.began_at:%Y-%m-%d %H:%M:%S} UTC"
     x = field("at_s", title, scale={"domain": [0, last or 1], "nice": False})
     name = timeline.run or "elastic run"
-    panels = [
-        Panel(title="world size", value=lambda step: step.world_size, interpolate="step-before"),
-        Panel(title="samples/s", value=lambda step: step.throughput),
-        Panel(title="loss", value=lambda step: step.loss, zero=False),
-    ]
-    charts = [
-        _steps_chart(f"timeline-{place}-{number}", f"{name}: {panel.title}", panel, timeline.steps, x)
-        for number, panel in enumerate(panels)
-    ]
+    panels = [WORLD_SIZE, THROUGHPUT, LOSS]
+    charts = _panels(timeline, name, place, panels, x)
     events = _events_chart(f"timeline-{place}-events", f"{name}: events", timeline, x)
     return [chart for chart in (*charts, events) if chart is not None]
 

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.report.bars import cost_bars
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
-from dlcloud.report.encoding import (
+from dlcloud.report.html.encoding import (
     BLUE,
     DESCRIPTION,
     GREY,
@@ -27,7 +28,7 @@ from dlcloud.report.encoding import (
 from dlcloud.report.scaling import scaling_charts
 from dlcloud.results.node_scaling import rows_apart, scalings_of
 from dlcloud.results.ranking import Group, group_rows, pareto_front
-from dlcloud.results.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Comparison
+from dlcloud.results.result import Comparison
 from dlcloud.results.result_row import ResultRow
 
 MOST_NAMES = 8
@@ -177,7 +178,7 @@ def _speed_up_chart(rows: Sequence[ResultRow], place: int) -> list[Chart]:
         scale={"domain": [0, longest], "nice": False},
         axis={"tickCount": 6},
     )
-    verdicts = scale((FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED), (BLUE, ORANGE, GREY, GREY))
+    verdicts = scale(tuple(Verdict), (BLUE, ORANGE, GREY, GREY))
     bars = {
         "mark": {"type": "bar", "height": {"band": 0.7}},
         "encoding": {
