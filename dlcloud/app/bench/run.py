@@ -29,7 +29,7 @@ from dlcloud.results.result_row import ResultRow
 from dlcloud.results.resume import RESUME_WINDOW
 from dlcloud.runs.matrix import repeat_matrix
 from dlcloud.runs.parallel import ExclusiveSlot, run_parallel
-from dlcloud.runs.program import Program, program_of
+from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.system.parallel import fan_out
 
 
@@ -122,7 +122,7 @@ class Bench:
     rows: Sequence[ResultRow] = ()
 
     @cached_property
-    def programs(self) -> dict[str, Program]:
+    def programs(self) -> dict[str, RunProgram]:
         """The program of each job, by its name."""
         first = self.matrix.types[0]
         recipes = {job.name: self.matrix.recipe_of_job(first, job) for job in self.matrix.jobs}

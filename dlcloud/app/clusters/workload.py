@@ -25,7 +25,7 @@ from dlcloud.recipe.deadline import check_deadline
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.runs.program import Program, program_of
+from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.tiny import describe_tiny, tiny_form
 
 NOTE_WIDTH = 76
@@ -53,7 +53,7 @@ class RecipeWorkload:
         return self.recipe.workload.elastic is not None
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> RunProgram:
         """The program that the recipe measures."""
         return program_of(self.recipe, self.folder)
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.deadlines.simulation import Setting, Source, build_jobs, build_windows
+from dlcloud.app.deadlines.simulation import SimulationSetting, Source, build_jobs, build_windows
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Notice
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.files import report_file
-from dlcloud.report.page import bundle, page, picture
+from dlcloud.report.html.page import bundle, page, picture
+from dlcloud.report.html.simulation_charts import simulation_charts
 from dlcloud.report.simulation import simulation_report
-from dlcloud.report.simulation_charts import simulation_charts
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import recipe_text, template
 from dlcloud.scheduling.deadline_costs import keep_base
@@ -33,7 +33,7 @@ class SimulateOptions:
 
     recipe: str
     source: Source
-    setting: Setting
+    setting: SimulationSetting
     policies: tuple[str, ...]
     plot: str
     window_name: str

@@ -32,7 +32,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SimulationSetting:
     """The options that say what is replayed in each window; lists multiply."""
 
     work: float | None
@@ -47,7 +47,7 @@ class Setting:
     traffic_gb: float
 
 
-def build_jobs(recipe: Recipe, setting: Setting) -> list[Job]:
+def build_jobs(recipe: Recipe, setting: SimulationSetting) -> list[Job]:
     """Return one job per deadline and changeover."""
     maximum = recipe.instances.maximum
     on_demand_usd = _on_demand_usd(recipe, setting)
@@ -94,7 +94,7 @@ def _possible(job: Job) -> Job:
     return job
 
 
-def _work_h(recipe: Recipe, setting: Setting) -> float:
+def _work_h(recipe: Recipe, setting: SimulationSetting) -> float:
     """Return the hours that the work takes on all workers."""
     if setting.work is not None:
         return setting.work
@@ -106,7 +106,7 @@ def _work_h(recipe: Recipe, setting: Setting) -> float:
     return hours / Scaling(loss=setting.scaling_loss).speed(recipe.instances.maximum)
 
 
-def _deadlines_h(recipe: Recipe, setting: Setting) -> Sequence[float]:
+def _deadlines_h(recipe: Recipe, setting: SimulationSetting) -> Sequence[float]:
     if setting.deadlines:
         return setting.deadlines
     length = recipe.deadline.length if recipe.deadline else None
@@ -117,7 +117,7 @@ def _deadlines_h(recipe: Recipe, setting: Setting) -> Sequence[float]:
     return [length.total_seconds() / HOUR_S]
 
 
-def _on_demand_usd(recipe: Recipe, setting: Setting) -> float:
+def _on_demand_usd(recipe: Recipe, setting: SimulationSetting) -> float:
 
     if setting.on_demand_usd is not None:
         return setting.on_demand_usd

@@ -14,7 +14,7 @@ from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S, SpeedMeter
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.launch_request import Refusal
+from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
@@ -248,7 +248,7 @@ def test_a_program_with_other_steps_than_the_recipe_is_warned_of():
 def test_a_refused_pool_is_left_out_until_its_wait_is_over():
     case = Case()
     decision = case.decide(FIRST)
-    refusal = Refusal(pool=f"{TYPE} spot", zone="us-east-1a", error=CapacityError("none"), code="X")
+    refusal = PoolRefusal(pool=f"{TYPE} spot", zone="us-east-1a", error=CapacityError("none"), code="X")
     case.scaler.handle_request(RequestEnded(decision=decision, refusals=(refusal,)))
     assert case.decide(FIRST).pools == (B[1],)
     case.clock.advance(5)

@@ -12,7 +12,7 @@ from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.launch_request import Refusal
+from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
@@ -124,7 +124,7 @@ class Life:
             new += [self.add(decision.market, zone) for _ in range(given)]
             if missing:
                 error = CapacityError("none")
-                refusals.append(Refusal(pool=f"{TYPE} {decision.market}", zone=zone, error=error))
+                refusals.append(PoolRefusal(pool=f"{TYPE} {decision.market}", zone=zone, error=error))
         self.scaler.handle_request(RequestEnded(decision=decision, new=new, refusals=refusals))
 
     def add(self, market, zone):

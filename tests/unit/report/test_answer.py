@@ -8,8 +8,8 @@ import pytest
 
 from dlcloud.report.compare import Sides, compare_report
 from dlcloud.report.cost import View, cost_report
+from dlcloud.report.html.page import page
 from dlcloud.report.job import duration
-from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
 from dlcloud.results.compare import pairs_of
 from dlcloud.results.ranking import By
