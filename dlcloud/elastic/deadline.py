@@ -10,6 +10,7 @@ from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.reports import StepCommitted, TrainingStarted, WorkerReport
 from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.elastic.speed import SpeedMeter
+from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.clock import Clock
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.model.instance import Market
@@ -27,8 +28,8 @@ from dlcloud.scheduling.policies.situation import REFUSAL_S, Decision, Policy, P
 ASK_EVERY_S = 60.0
 """The policy is asked so often, and whenever a worker or a pool has changed."""
 
-ASSUMED_BOOT_S = 300.0
-"""From a request to training, until it is measured: a boot, and the copy of the environment from a peer."""
+ASSUMED_BOOT_S = SLOW_BOOT_S
+"""From a request to training, until it is measured; the copy of the environment from a peer comes on top."""
 
 ASSUMED_SHARE = 0.5
 """The share of the time that the work takes at full size, while its speed is neither given nor measured."""
