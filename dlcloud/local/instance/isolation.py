@@ -211,7 +211,7 @@ def place_instances(paths: SitePaths, isolation: Isolation) -> SitePaths:
 
 
 def kill_users(isolation: Isolation) -> None:
-    """Kill every program of instances; in namespaces they end with the daemon, as its user's they are found."""
+    """Kill every program of instances; in namespaces they end with the daemon."""
     if isolation.level is Level.USER:
         kill_user(isolation.owner)
 
