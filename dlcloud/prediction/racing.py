@@ -95,7 +95,9 @@ def judge(
     """
     bounds = {one.name: _bounds(one, error / len(entrants)) for one in entrants}
     ceiling = min(high for name, (_, _, high) in bounds.items() if name not in out)
-    kept = sorted((n for n, b in bounds.items() if n not in out and b[0] <= ceiling), key=lambda n: bounds[n][1])
+    kept = sorted(
+        (n for n, b in bounds.items() if n not in out and b[0] <= ceiling), key=lambda n: bounds[n][1]
+    )
     stopped = {
         name: f"at least {max(exp(low - ceiling) - 1, 0.0):.1%} dearer than the cheapest"
         for name, (low, _, _) in bounds.items()

@@ -202,9 +202,7 @@ def print_choices(outcomes: Sequence[Outcome]) -> None:
             f" (goal 90 %: {verdict(share >= 0.9)})"
         )
     spent = float(np.mean([one.raced_share for one in unique]))
-    print(
-        f"{'USD of both over measuring every type':42} {spent:6.1%} (goal 25 %: {verdict(spent <= 0.25)})"
-    )
+    print(f"{'USD of both over measuring every type':42} {spent:6.1%} (goal 25 %: {verdict(spent <= 0.25)})")
 
 
 def print_cut_off(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -> None:
@@ -273,7 +271,9 @@ def main() -> None:
     data = read_data(options.folder)
     described = not options.undescribed
     outcomes = leave_out(data, "" if options.other else options.only, described=described)
-    scales = {m: calibration(o for o in outcomes if o.model != m) or UNIT for m in {o.model for o in outcomes}}
+    scales = {
+        m: calibration(o for o in outcomes if o.model != m) or UNIT for m in {o.model for o in outcomes}
+    }
     everything = calibration(outcomes)
     if options.other:
         other = read_data(options.other, hardware=None)
