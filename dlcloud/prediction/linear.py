@@ -1,4 +1,7 @@
-"""Linear equations of a few unknowns. NumPy would double what plain dlcloud weighs, for matrices of 3 rows."""
+"""Linear equations of a few unknowns, in plain Python.
+
+NumPy would add 60 MB to the 90 of plain dlcloud, for matrices of three rows.
+"""
 
 from collections.abc import Sequence
 from math import sqrt

@@ -55,7 +55,7 @@ def predict_jobs(
     prices: Mapping[str, Mapping[Market, Decimal]],
     market: Market,
 ) -> list[PredictedJob]:
-    """Return what each job of these rows, the newest of each type, would do on all types that have a price."""
+    """Return what each job of these rows would do on all types that have a price."""
     jobs: dict[tuple[str, str, str, str], list[ResultRow]] = {}
     for row in rows:
         if row.throughput is not None and row.throughput.value > 0:

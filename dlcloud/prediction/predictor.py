@@ -9,7 +9,7 @@ process, conditioned on the measurements. Scores of left-out jobs scale its inte
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, log, sqrt
+from math import exp, log, log2, sqrt
 
 from dlcloud.prediction.linear import factor, solve_lower
 from dlcloud.prediction.similarity import DEVIATIONS, Traits, covariance
@@ -47,7 +47,7 @@ class Estimate:
 class Calibration:
     """What intervals are scaled by: on types that the table measured, and on those that it estimates.
 
-    Source: `tests/performance/prediction.py --undescribed`: the 90th percentile of |error| / standard deviation.
+    Source: `tests/performance/prediction.py --undescribed`: 90th percentile of |error| / standard deviation.
     """
 
     measured: float = 1.25
@@ -102,8 +102,8 @@ def weights_of(references: Sequence[Reference], description: Reference | None) -
 
 def _distance(one: Reference, other: Reference) -> float:
     kind = 2.5 * (one.is_generation - other.is_generation)
-    size = 2.0 * log(one.file_bytes / other.file_bytes, 2)
-    tokens = 0.7 * log(one.tokens / other.tokens, 2)
+    size = 2.0 * log2(one.file_bytes / other.file_bytes)
+    tokens = 0.7 * log2(one.tokens / other.tokens)
     return kind * kind + size * size + tokens * tokens
 
 

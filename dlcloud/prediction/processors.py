@@ -1,7 +1,7 @@
 """Data sheets of the processors that EC2 types have.
 
-Source: AWS's pages of instance types and the data sheets of Intel, AMD and Arm. Estimates: the all-core clock of
-processors that are made for AWS alone, and the operations of one core in a cycle (dense 8-bit integer dot
+Source: AWS's pages of instance types and the data sheets of Intel, AMD and Arm. Estimates: the all-core clock
+of processors that are made for AWS alone, and the operations of one core in a cycle (dense 8-bit integer dot
 products, as a power of two; AMX is not counted, because the recorded programs did not use it).
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """One processor; clock with all cores busy in GHz, memory bandwidth in GB/s and last-level cache per socket."""
+    """One processor: its clock with all cores busy; memory bandwidth, cores and L3 cache of a socket."""
 
     name: str
     design: str

@@ -64,7 +64,7 @@ def half_width(count: int, deviation: float, error: float) -> float:
 
     Infinite while the samples are too few to say anything.
 
-    Source: the t test with a Gaussian prior of the effect and Haar's prior of the deviation is a test martingale
+    Source: the t test with a Gaussian prior of the effect and Haar's of the deviation is a test martingale
     (Lai 1976; Perez-Ortiz et al., "E-statistics, group invariance and anytime-valid testing", 2024); Ville's
     inequality bounds its supremum.
     """

@@ -13,12 +13,14 @@ VERSION = 1
 SCALE = 100
 """Logarithms are stored times this."""
 _TRAITS = ("type", "processor", "cores", "threads_per_core", "sockets", "measured")
+_KINDS = ("p", "g")
+"""Of prompts and of generation, as columns name them."""
 NOISES = ("noise_prompt", "noise_generation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A job that many types have run: tokens of a language model, read in one go or written one after the other.
+    """A job that many types have run: tokens of a language model, read at once or written one by one.
 
     Args:
         name: Its column.
@@ -41,7 +43,7 @@ class TypeRow:
         traits: Its hardware.
         measured: False if estimated from specifications and from types like it.
         levels: The logarithm of each reference's throughput.
-        noises: The standard deviation of a type beside types like it: where computing bounds, where memory does.
+        noises: The standard deviation beside types like it: where computing bounds, where memory does.
     """
 
     traits: Traits
@@ -69,7 +71,7 @@ class TypeTable:
         return [level - mean for level, mean in zip(levels, self.means, strict=True)]
 
     def noise(self, name: str, weights: Sequence[float]) -> float:
-        """Return the standard deviation of a type, for a job that resembles the references by these weights."""
+        """Return a type's standard deviation, for a job that resembles the references by `weights`."""
         pair = self.rows[name].noises
         kinds = [reference.is_generation for reference in self.references]
         return sum(weight * pair[kind] for weight, kind in zip(weights, kinds, strict=False))
@@ -89,7 +91,7 @@ def parse_table(text: str) -> TypeTable:
 def format_table(table: TypeTable) -> str:
     """Return the text of a table; what `parse_table` reads."""
     names = [
-        f"{reference.name}:{'g' if reference.is_generation else 'p'}:{reference.file_bytes}:{reference.tokens}"
+        f"{reference.name}:{_KINDS[reference.is_generation]}:{reference.file_bytes}:{reference.tokens}"
         for reference in table.references
     ]
     lines = [

@@ -2,12 +2,13 @@
 
     python tests/performance/prediction.py FOLDER [--other FOLDER] [--undescribed] [--only MODEL]
 
-FOLDER has the files of SpareCores/sc-inspector-data that `type_table.py` reads. Families are split into four parts
-by the SHA-256 of their names. For each part and each model, the table is completed without that part and that
-model; each test of the model is then measured on three types that the predictor chooses of the others, and
-predicted on all. `--other` instead learns from all of FOLDER and predicts what is in another folder of the same
-format. `--undescribed` keeps from the predictor what a test is (size of the model, tokens): the case of one's own
-job. Intervals are scaled by the errors of the other models. Needs NumPy.
+FOLDER has the files of SpareCores/sc-inspector-data that `type_table.py` reads. Families are split into
+four parts by the SHA-256 of their names. For each part and each model, the table is completed without that
+part and that model; each test of the model is then measured on three types that the predictor chooses of
+the others, and predicted on all. `--other` instead learns from all of FOLDER and predicts what is in
+another folder of the same format. `--undescribed` keeps from the predictor what a test is (size of the
+model, tokens): the case of one's own job. Intervals are scaled by the errors of the other models. Needs
+NumPy.
 """
 
 import argparse
@@ -41,14 +42,14 @@ from dlcloud.prediction.similarity import Traits  # noqa: E402
 from dlcloud.prediction.table import Reference, TypeTable  # noqa: E402
 
 PARTS = 4
-RACED = 20
+RACED = 40
 FEWEST_HELD = 20
 UNIT = Calibration(measured=1.0, estimated=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One test, predicted: error and standard deviation of the logarithm by type, and what the choice cost."""
+    """One test, predicted: errors and standard deviations of logarithms, and what the choice cost."""
 
     model: str
     test: str
@@ -77,6 +78,7 @@ def predict_test(
     table: TypeTable,
     j: int,
     prices: dict[str, float],
+    *,
     is_held: Callable[[Traits], bool],
     description: Reference | None,
 ) -> Outcome:
@@ -96,7 +98,7 @@ def predict_test(
     names = [name for name in ran if name not in chosen]
     errors = np.array([log(estimates[name].throughput) - ran[name] for name in names])
     deviations = np.array([log(estimates[name].high / estimates[name].throughput) for name in names])
-    # Above 0: the standard deviations by which a test that was cut off is predicted to be faster than any kept.
+    # Above 0: by how many standard deviations a test that was cut off is predicted to be faster than kept ones.
     above = [
         (log(estimates[n].throughput) - data.cut_offs[j]) / log(estimates[n].high / estimates[n].throughput)
         for n in cut
@@ -180,7 +182,8 @@ def print_intervals(outcomes: Sequence[Outcome], scales: dict[str, Calibration])
         if inside[key]:
             share = float(np.mean(inside[key]))
             print(
-                f"90 % intervals, {key:36} hold {share:6.1%} (goal 85 to 95 %: {verdict(0.85 <= share <= 0.95)})"
+                f"90 % intervals, {key:36} hold {share:6.1%}"
+                f" (goal 85 to 95 %: {verdict(0.85 <= share <= 0.95)})"
             )
     within = sum(0.85 <= share <= 0.95 for share in families)
     if families:
@@ -229,8 +232,8 @@ def leave_out(data: Data, only: str, *, described: bool) -> list[Outcome]:
                     table,
                     j,
                     prices,
-                    lambda one, part=part: part_of(one.family) == part,
-                    data.references[j] if described else None,
+                    is_held=lambda one, part=part: part_of(one.family) == part,
+                    description=data.references[j] if described else None,
                 )
                 for j in tests
                 if data.models[j] == model and only in model
@@ -252,8 +255,8 @@ def other_folder(data: Data, other: Data, *, described: bool) -> list[Outcome]:
                 table,
                 j,
                 read_prices(),
-                lambda one: one.family not in families,
-                other.references[j] if described else None,
+                is_held=lambda one: one.family not in families,
+                description=other.references[j] if described else None,
             )
             for j in range(len(other.models))
             if other.models[j] == model and (~np.isnan(other.levels[j])).sum() >= FEWEST_HELD

@@ -2,10 +2,11 @@
 
     python tests/performance/racing.py FOLDER [--replays 10000]
 
-FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. A replay draws a test and 16 of the 40 types on which it
-is cheapest. Each type's machine is as fast as its recorded samples, times a factor of its own with a deviation of
-5 %; its samples are drawn from the five recorded ones. The truth is the cost of those machines. Saved are the USD
-of all replays beside measuring, in each, all types with as many samples as the last one had.
+FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. A replay draws a test and 16 of the 40 types on
+which it is cheapest. Each type's machine is as fast as its recorded samples, times a factor of its own with
+a deviation of 5 %; its samples are drawn from the five recorded ones. The truth is the cost of those
+machines. Saved are the USD of all replays beside measuring, in each, all types with as many samples as the
+last one had.
 """
 
 import argparse
@@ -90,6 +91,10 @@ def replay(types: list[tuple[float, list[float]]], rng: random.Random) -> dict[s
     }
 
 
+def verdict(is_met: object) -> str:
+    return "met" if is_met else "MISSED"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -101,13 +106,14 @@ def main() -> None:
     mean["saved"] = 1 - mean["spent"] / mean["whole"]
     for key, goal in (("dear kept", 0.05), ("dear named", 0.05), ("cheapest stopped", 0.05)):
         print(
-            f"{key:18} {mean[key]:7.2%} (goal: at most {goal:.0%}: {'met' if mean[key] <= goal else 'MISSED'})"
+            f"{key:18} {mean[key]:7.2%} (goal: at most {goal:.0%}: {verdict(mean[key] <= goal)})"
         )
     print(
-        f"{'USD saved':18} {mean['saved']:7.2%} (goal: at least 75 %: {'met' if mean['saved'] >= 0.75 else 'MISSED'})"
+        f"{'USD saved':18} {mean['saved']:7.2%} (goal: at least 75 %: {verdict(mean['saved'] >= 0.75)})"
     )
     print(
-        f"{'ended':18} {len(results) / options.replays:7.2%} (goal: all); tied {mean['tied']:.1%}, at the limit {mean['undecided']:.1%}"
+        f"{'ended':18} {len(results) / options.replays:7.2%} (goal: all);"
+        f" tied {mean['tied']:.1%}, at the limit {mean['undecided']:.1%}"
     )
     print(f"samples of the last one, mean: {mean['samples']:.0f}; looks: {mean['looks']:.0f}")
 

@@ -2,10 +2,10 @@
 
     python tests/performance/type_table.py FOLDER [--output FILE]
 
-FOLDER has `hardware.csv` and `llm.csv.gz` of SpareCores/sc-inspector-data. Each reference job is completed to all
-types with a listed processor by a Gaussian process over their hardware; a test that was cut off on a type is
-taken to be as slow as the slowest that was kept, at most. Needs NumPy. The same code completes the tables that
-`prediction.py` evaluates, with families and models left out.
+FOLDER has `hardware.csv` and `llm.csv.gz` of SpareCores/sc-inspector-data. Each reference job is completed
+to all types with a listed processor by a Gaussian process over their hardware; a test that was cut off on a
+type is taken to be as slow as the slowest that was kept, at most. Needs NumPy. The same code completes the
+tables that `prediction.py` evaluates, with families and models left out.
 """
 
 import argparse
@@ -53,9 +53,9 @@ class Data:
 
 def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
     path = folder / name
-    opened = gzip.open(path, "rt") if name.endswith(".gz") else path.open()
-    with opened as file:
-        return list(csv.DictReader(file))
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if name.endswith(".gz") else content).decode()
+    return list(csv.DictReader(text.splitlines()))
 
 
 def read_traits(folder: Path) -> list[Traits]:
@@ -148,7 +148,7 @@ def complete(data: Data, tests: Sequence[int], is_used: Callable[[Traits], bool]
 
 
 def _process(shared: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the posterior mean, the leave-one-out residuals (NaN where not run) and the posterior variance."""
+    """Return the posterior mean, the leave-one-out residuals (NaN if not run) and the posterior variance."""
     seen = np.where(~np.isnan(level))[0]
     inverse = np.linalg.inv(shared[np.ix_(seen, seen)] + NOISE * np.eye(len(seen)))
     center = level[seen].mean()
