@@ -30,7 +30,7 @@ DRAIN_S = 1.0
 GRACE_S = 5.0
 CHUNK = 1 << 16
 NAMES = "DLCLOUD_SECRETS"
-POWER_OFF = ("shutdown", "--no-wall", "-P", "now")
+POWER_OFF = ("systemctl", "--no-wall", "poweroff", "-i")  # -i: whatever program locks it
 
 
 def start(folder: pathlib.Path, source: str = "") -> None:

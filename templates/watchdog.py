@@ -2,11 +2,13 @@
 
 With shutdown behaviour "terminate", an instance that powers off is terminated, and its disk deleted. systemd
 starts this program at every boot, and again if it fails. A timer of systemd's ends the budget without it; a
-reboot forgets that timer, so this program arms one for the rest. None of it needs the launcher. DLCLOUD_ROOT,
-and a DLCLOUD_MINUTE_S other than 60, are set on the local EC2 only.
+reboot forgets that timer, so this program arms one for the rest. A timer orders once; this program repeats
+the order until the system is down. None of it needs the launcher. DLCLOUD_ROOT, and a DLCLOUD_MINUTE_S other
+than 60, are set on the local EC2 only.
 """
 
 import contextlib
+import itertools
 import math
 import os
 import pathlib
@@ -23,28 +25,48 @@ HOME = pathlib.Path(os.environ["HOME"] if ROOT else os.path.expanduser("~" + USE
 # Path.expanduser would fail if the image has no such user; then there is no such folder, and no work is seen.
 BUSY_SHARE = 0.05
 """Share of one processor, over a tick, from which a user's programs count as work."""
+TICK_S = MINUTE_S / 4
+POLITE_TICKS = 8
+"""Longer than systemd waits for services to stop (DefaultTimeoutStopSec: 90 s)."""
+LONGEST_ORDER_S = 60.0
 
 
 def main() -> None:
-    """Arm the end of the budget; if idleness ends the instance, watch it until the system goes down."""
-    ends_at = deadline()
-    if not math.isinf(IDLE_MINUTES):
-        watch(ends_at)
+    """Wait for the end of the budget or of the idle minutes, then power off until the system is down."""
+    wait_for_end(deadline())
+    power_off()
 
 
-def watch(ends_at: float) -> None:
-    """Power off when the instance was idle for its minutes, or at the end of its budget."""
-    tick_s = MINUTE_S / 4
-    busy_before, used_at = busy_seconds(), time.time()
-    while True:
-        now, busy = time.time(), busy_seconds()
-        if has_running_job() or was_used_since(used_at) or busy - busy_before > BUSY_SHARE * tick_s:
+def wait_for_end(ends_at: float) -> None:
+    """Sleep until the budget ends, or until the instance was idle for its minutes, if it has any.
+
+    A clock that is set meanwhile moves neither: both are counted by the clock that only runs on.
+    """
+    now = time.monotonic()
+    budget_ends_at, used_at = now + ends_at - time.time(), now
+    used, busy_before = last_use(), busy_seconds()
+    while now < min(budget_ends_at, used_at + IDLE_MINUTES * MINUTE_S):
+        time.sleep(TICK_S)
+        now = time.monotonic()
+        if math.isinf(IDLE_MINUTES):
+            continue  # nothing is looked at that could disturb a measurement
+        use, busy = last_use(), busy_seconds()
+        if has_running_job() or use != used or busy - busy_before > BUSY_SHARE * TICK_S:
             used_at = now
-        busy_before = busy
-        if now >= min(ends_at, used_at + IDLE_MINUTES * MINUTE_S):
-            # Again at every tick until the system has gone down.
-            subprocess.run(["systemctl", "poweroff"], check=False)
-        time.sleep(tick_s)
+        used, busy_before = use, busy
+
+
+def power_off() -> None:
+    """Order the end at every tick until the system has gone down; after some, without asking anything.
+
+    From systemd 257 on, a lock that a program holds against a shutdown (apt does, while it runs) binds root
+    as well. Source: systemd 257, NEWS; systemctl(1): -i, --force. The disk is deleted with the instance.
+    """
+    for tick in itertools.count():
+        options = ["-i"] if tick < POLITE_TICKS else ["--force", "--force"]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(["systemctl", "poweroff", *options], check=False, timeout=LONGEST_ORDER_S)
+        time.sleep(TICK_S)
 
 
 def deadline() -> float:
@@ -64,7 +86,7 @@ def deadline() -> float:
 def arm(seconds: float) -> None:
     """Have systemd power off after a time; one in the past ends the instance now."""
     timer = ["systemd-run", "--unit=dlcloud-budget", f"--on-active={max(1, math.ceil(seconds))}s"]
-    subprocess.run([*timer, "systemctl", "poweroff"], check=False)
+    subprocess.run([*timer, "systemctl", "poweroff", "-i"], check=False)
 
 
 def has_running_job() -> bool:
@@ -77,11 +99,11 @@ def has_running_job() -> bool:
     return False
 
 
-def was_used_since(moment: float) -> bool:
-    """True if a command of dlcloud connected after a time."""
+def last_use() -> float:
+    """Return what changes whenever a command of dlcloud connects."""
     with contextlib.suppress(FileNotFoundError):
-        return (HOME / "dlcloud/used").stat().st_mtime > moment
-    return False
+        return (HOME / "dlcloud/used").stat().st_mtime
+    return 0.0
 
 
 def busy_seconds() -> float:

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from dlcloud.app.account_clients import AccountClients
 from dlcloud.app.terminal.console import Console
-from dlcloud.cloud.account import Account
-from dlcloud.cloud.billing import Billing, billing_region
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
@@ -21,6 +20,10 @@ from dlcloud.model.cluster import Cluster
 from dlcloud.resources.texts import control_policy
 from dlcloud.store.cache import AnswerCache, PriceCache
 from dlcloud.store.database import Database
+
+if TYPE_CHECKING:
+    from dlcloud.cloud.account import Account
+    from dlcloud.cloud.billing import Billing
 
 LOCAL_CIDR = "127.0.0.1/32"
 
@@ -59,18 +62,20 @@ class Clouds:
 
     def cloud_of(self, cluster: Cluster) -> Ec2Cloud:
         """Return EC2 in a cluster's region, by the credentials that launched it."""
-        cloud = self.cloud(cluster.cloud, cluster.region, cluster.profile)
-        cloud.by_private_addresses |= cluster.is_private
-        return cloud
+        inside = self.on_instance or cluster.is_private
+        return self.cloud(cluster.cloud, cluster.region, cluster.profile, inside=inside)
 
-    def account_of(self, cluster: Cluster) -> Account:
+    def account_of(self, cluster: Cluster) -> "Account":
         """Return the account that a cluster was launched in."""
         return self.account(cluster.cloud, cluster.region, cluster.profile)
 
-    def cloud(self, name: str, region: str, profile: str | None = None) -> Ec2Cloud:
+    def cloud(
+        self, name: str, region: str, profile: str | None = None, *, inside: bool | None = None
+    ) -> Ec2Cloud:
         """Return EC2 in a region: AWS's, or the local one, which is started if it does not run.
 
-        `profile` is the name of one, empty for none; by default this command's.
+        `profile` is the name of one, empty for none; by default this command's. `inside`: the instances are
+        reached by their private addresses; by default if this process runs on an instance.
         """
         local = name == "local"
         clients = self.clients.get(name, region, profile)
@@ -87,15 +92,17 @@ class Clouds:
             own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
             control_policy=control_policy,
             pause=self.clock.sleep,
-            inside=self.on_instance,
+            inside=self.on_instance if inside is None else inside,
         )
 
     def secret_values(self, name: str, region: str) -> SecretValues:
 
         return SecretValues(self.clients.get(name, region))
 
-    def account(self, name: str, region: str, profile: str | None = None) -> Account:
+    def account(self, name: str, region: str, profile: str | None = None) -> "Account":
         """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
+        from dlcloud.cloud.account import Account  # noqa: PLC0415  few commands need it
+
         return Account(
             clients=self.clients.get(name, region, profile),
             catalog=Catalog(),
@@ -103,6 +110,7 @@ class Clouds:
             clock=self.clock,
         )
 
-    def billing(self) -> Billing:
+    def billing(self) -> "Billing":
+        from dlcloud.cloud.billing import Billing, billing_region  # noqa: PLC0415  few commands need it
 
         return Billing(self.clients.get("aws", billing_region(self.first_region())))

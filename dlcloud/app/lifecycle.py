@@ -1,11 +1,13 @@
 """The life of a cluster within one command: plan it, acquire it, and destroy it whatever happens."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 
 from dlcloud.app.context import Context
-from dlcloud.app.terminal.interrupts import Interrupt
+from dlcloud.app.terminal.ends import End, EndWords
+from dlcloud.app.terminal.interrupts import EndLeftError, ends
 from dlcloud.app.terminal.screen import confirm
 from dlcloud.launch.acquire import (
     ClusterLock,
@@ -16,7 +18,7 @@ from dlcloud.launch.acquire import (
     resolve_cluster,
 )
 from dlcloud.launch.launcher import Launcher
-from dlcloud.model.cluster import Cluster, ClusterState, Member
+from dlcloud.model.cluster import Cluster, ClusterState, Leftover, Member
 from dlcloud.model.errors import (
     BudgetError,
     DlcloudError,
@@ -57,7 +59,8 @@ def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -
     Raises:
         StoreError, RecipeError: As `acquire_cluster`.
     """
-    acquired = acquire_cluster(file, name=name, store=context.store, clock=context.clock)
+    owner = context.owner(file.recipe.cloud, file.recipe.region)
+    acquired = acquire_cluster(file, name=name, store=context.store, clock=context.clock, owner=owner)
     cluster = acquired.cluster
     controller = context.clusters.controller_instance_id(cluster.cluster_id)
     if controller is not None:
@@ -103,26 +106,85 @@ def destroy_cluster(launcher: Launcher) -> None:
     Raises:
         CloudError: Something is left of it, which is emitted with its price; running it again goes on.
     """
-    with warn_of_remainder(launcher):
-        members = launcher.destroy()
-    launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, members)))
+    with ends.unbroken(end_of(launcher)):
+        with ending(launcher):
+            members = launcher.destroy()
+        launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, members)))
 
 
 @contextmanager
-def warn_of_remainder(launcher: Launcher) -> Iterator[None]:
-    """Emit what may still be up, with its price, when the block, which is to end instances, fails."""
-    try:
-        yield
-    except UnwritableError:  # nothing is up any more
-        raise
-    except (DlcloudError, KeyboardInterrupt):
-        name = launcher.cluster.name
+def ending(launcher: Launcher, *, keeping: Collection[str] = (), command: str = "") -> Iterator[None]:
+    """Let no signal break off the block, which is to end instances; see `Ends`.
+
+    When it fails, what may still be up is emitted, with its price.
+
+    Args:
+        launcher: Of the cluster.
+        keeping: The ids of the instances that stay.
+        command: Ends what is left; by default `dlcloud down`.
+    """
+    end = end_of(launcher, keeping=keeping, command=command)
+    with ends.unbroken(end):
         try:
-            remainder = launcher.remainder()
-        except StoreError as second:  # it must not hide why the block failed
-            remainder = f"instances may still be up, and their price is unknown ({second.message})"
-        launcher.emit(Warned(message=f"{name}: {remainder}; dlcloud down {name} ends it"))
-        raise
+            yield
+        except (UnwritableError, EndLeftError):  # nothing is up any more, or it was emitted
+            raise
+        except (DlcloudError, KeyboardInterrupt):
+            launcher.emit(Warned(message=describe_remainder(launcher, keeping=keeping, command=command)))
+            raise
+
+
+@contextmanager
+def ending_of_leftovers(
+    leftovers: Sequence[Leftover], emit: Emit, *, price: str, command: str
+) -> Iterator[None]:
+    """Let no signal break off the block, which removes leftovers.
+
+    Args:
+        leftovers: What is removed.
+        emit: Takes the messages.
+        price: Of leaving all of it, as in "for 0.12 USD/h".
+        command: Goes on with it later.
+    """
+    count = sum(item.instance is not None for item in leftovers)
+    others = len(leftovers) - count
+    kinds = [f"{count} instance(s)"] if count else []
+    kinds += [f"{others} other thing(s)"] if others else []
+    words = EndWords(
+        doing=f"removing {' and '.join(kinds) or 'nothing'}",
+        otherwise=f"to leave what is there {price}",
+        left=f"{' and '.join(kinds) or 'nothing'} may be left {price}; {command} removes it",
+    )
+    end = End(subject="what is left over", command=command, emit=emit, describe=lambda: words)
+    with ends.unbroken(end):
+        yield
+
+
+def end_of(launcher: Launcher, *, keeping: Collection[str] = (), command: str = "") -> End:
+    """Return the end of a cluster's instances, or of all but those of some ids."""
+    name = launcher.cluster.name
+
+    def describe() -> EndWords:
+        remainder = launcher.remainder(keeping)
+        count = remainder.count + remainder.requested
+        instances = f"{count} instance{'s' if count > 1 else ''} of " if count else ""
+        return EndWords(
+            doing=f"ending {instances}{name}",
+            otherwise=remainder.describe_leaving(launcher.clock.now()),
+            left=describe_remainder(launcher, keeping=keeping, command=command),
+        )
+
+    return End(subject=name, command=command or f"dlcloud down {name}", emit=launcher.emit, describe=describe)
+
+
+def describe_remainder(launcher: Launcher, *, keeping: Collection[str] = (), command: str = "") -> str:
+    """Return what of a cluster may still be up, with its price, its own end and the command that ends it."""
+    name = launcher.cluster.name
+    try:
+        remainder = launcher.remainder(keeping).describe()
+    except StoreError as error:  # it must not hide why the end failed
+        remainder = f"instances may still be up, and their price is unknown ({error.message})"
+    return f"{name}: {remainder}; {command or f'dlcloud down {name}'} ends it"
 
 
 @contextmanager
@@ -132,25 +194,33 @@ def destroy_at_end(launcher: Launcher, acquired: ClusterLock, *, keep: bool) -> 
     With `keep` it stays up, also where a program failed on it: that is when one wants to look. It is
     destroyed where it did not come up, and after Ctrl-C.
     """
+    failure: DlcloudError | None = None
+    with ExitStack() as stack:
+        # In here a signal that comes between still destroys it; what is kept is emitted before that ends.
+        with destroy_on_failure(launcher, acquired):
+            try:
+                yield
+            except (InstanceError, PartialError) as error:
+                living = _living_members(launcher) if keep else []
+                if not living:
+                    raise
+                _keep_failed(launcher, living, error)
+                failure = error
+            else:
+                if keep:
+                    _keep(launcher)
+                else:
+                    stack.enter_context(ends.unbroken(end_of(launcher)))
+        if failure is not None:
+            raise failure
+        if not keep:
+            destroy_cluster(launcher)
+
+
+def _keep(launcher: Launcher) -> None:
     name = launcher.cluster.name
-    with destroy_on_failure(launcher, acquired):
-        try:
-            yield
-        except (InstanceError, PartialError) as error:
-            failure: DlcloudError | None = error
-            living = _living_members(launcher) if keep else []
-            if not living:
-                raise
-        else:
-            failure = None
-    if failure is not None:
-        _keep_failed(launcher, living, failure)
-        raise failure
-    if keep:
-        launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
-        launcher.emit(Notice(message=f"{name} is kept up: dlcloud down {name} ends it"))
-    else:
-        destroy_cluster(launcher)
+    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+    launcher.emit(Notice(message=f"{name} is kept up: dlcloud down {name} ends it"))
 
 
 def _living_members(launcher: Launcher) -> list[Member]:
@@ -187,46 +257,63 @@ def destroy_on_failure(launcher: Launcher, acquired: ClusterLock) -> Iterator[No
                 launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
             raise
     else:
-        with undo_on_failure(
-            launcher.emit,
-            f"terminating {name}",
-            lambda: destroy_cluster(launcher),
+        undo = Undo(
+            action=f"terminating {name}",
+            call=lambda: destroy_cluster(launcher),
             left=f"{name} is not down",
-            hint=f"dlcloud down {name}",
-        ):
+            end=end_of(launcher),
+        )
+        with undo_on_failure(undo):
             yield
 
 
-@contextmanager
-def undo_on_failure(
-    emit: Emit, action: str, undo: Callable[[], None], *, left: str, hint: str
-) -> Iterator[None]:
-    """Call `undo` when the block fails; its own failure does not hide the first one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """What is done when a block fails.
 
     Args:
-        emit: Takes the warnings.
-        action: What `undo` does.
-        undo: Called for any exception, Ctrl-C included.
-        left: The state after `undo` has failed, too.
-        hint: The command for that case.
+        action: What it does, as in "terminating digits".
+        call: Does it.
+        left: The state after it has failed, too.
+        end: Its description, its sink of warnings, and the command for that case.
     """
-    try:
-        yield
-    except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt | StoppedError)
-        emit(
-            Warned(message=f"{'interrupted' if interrupted else f'failed ({_first_line(error)})'}: {action}")
-        )
+
+    action: str
+    call: Callable[[], None]
+    left: str
+    end: End
+
+
+@contextmanager
+def undo_on_failure(undo: Undo) -> Iterator[None]:
+    """Undo when the block fails, Ctrl-C included: no signal breaks that off.
+
+    Its own failure does not hide the first one. Nothing is undone after a Ctrl-C has left an inner end.
+    """
+    with ends.owing(undo.end):
         try:
-            undo()
-        except UnwritableError as second:  # nothing is up any more
-            emit(Warned(message=f"{second.message}; {second.hint}"))
-        except (DlcloudError, KeyboardInterrupt) as second:
-            if isinstance(second, Interrupt):
-                second.handled = True
-            reason = second.message if isinstance(second, DlcloudError) else "interrupted again"
-            emit(Warned(message=f"{left} ({reason}): {hint}"))
-        raise
+            yield
+        except BaseException as error:
+            if not ends.is_left:
+                with ends.unbroken(undo.end):
+                    _undo(undo, error)
+                ends.settle()
+            raise
+
+
+def _undo(undo: Undo, error: BaseException) -> None:
+    emit = undo.end.emit
+    interrupted = isinstance(error, KeyboardInterrupt | StoppedError)
+    cause = "interrupted" if interrupted else f"failed ({_first_line(error)})"
+    emit(Warned(message=f"{cause}: {undo.action}"))
+    try:
+        undo.call()
+    except UnwritableError as second:  # nothing is up any more
+        emit(Warned(message=f"{second.message}; {second.hint}"))
+    except DlcloudError as second:
+        emit(Warned(message=f"{undo.left} ({second.message}): {undo.end.command}"))
+    except EndLeftError as second:
+        second.handled = True
 
 
 def _first_line(error: BaseException) -> str:

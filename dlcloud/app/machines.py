@@ -11,7 +11,6 @@ from dlcloud.app.profiles import find_profile
 from dlcloud.app.routes import route_of_cluster, route_of_detached
 from dlcloud.app.terminal.console import Console
 from dlcloud.launch.admit import AdmittingDialer
-from dlcloud.launch.launcher import Launcher
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.events import Emit
@@ -23,6 +22,7 @@ from dlcloud.system.open_files import allow_many_files
 
 if TYPE_CHECKING:  # an `up` without --detach imports nothing of it
     from dlcloud.detached.locate import DetachedCluster
+    from dlcloud.launch.launcher import Launcher
 
 
 @dataclass(kw_only=True)
@@ -77,15 +77,17 @@ class Machines:
         """Return connections to a cluster that is up, also from a machine whose address has changed."""
         if cluster.is_private:
             return self.dialer(cluster)
-
+        cloud = self.clouds.cloud_of(cluster)
         return AdmittingDialer(
             dialer=self.dialer(cluster),
-            cloud=self.clouds.cloud_of(cluster),
+            caller=cloud.caller,
+            network=cloud.network,
             cluster_id=cluster.cluster_id,
             emit=self.emit,
         )
 
-    def launcher(self, cluster: Cluster) -> Launcher:
+    def launcher(self, cluster: Cluster) -> "Launcher":
+        from dlcloud.launch.launcher import Launcher  # noqa: PLC0415  pydantic, which `ssh` never needs
 
         return Launcher(
             cluster=cluster,

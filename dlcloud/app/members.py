@@ -24,7 +24,7 @@ def find_members(context: Context, cluster: Cluster, instance: str) -> list[Memb
 
 def _ended_ids(context: Context, cluster: Cluster) -> set[str]:
     try:
-        listed = context.clouds.cloud_of(cluster).instances(cluster.cluster_id)
+        listed = context.clouds.cloud_of(cluster).instances.find(cluster.cluster_id)
     except DlcloudError:
         return set()
     return {instance.instance_id for instance in listed if not instance.alive}

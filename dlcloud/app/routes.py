@@ -11,14 +11,14 @@ from dlcloud.cloud.sessions import PLUGIN, start_session
 from dlcloud.cloud.tunnel import EndpointTunnels
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import CloudError, RecipeError, UnreachableError
-from dlcloud.model.remote import Endpoint
-from dlcloud.recipe.network import Access, Bastion, Network, read_network
-from dlcloud.recipe.profile import Profile
+from dlcloud.model.remote import Access, Endpoint
 from dlcloud.ssh.route import BastionRoute, Connect, Stream, connect_by_program, connect_directly
 from dlcloud.store.clusters import Clusters
 
-if TYPE_CHECKING:  # an `up` without --detach imports nothing of it
+if TYPE_CHECKING:  # most commands need neither the detached mode nor pydantic
     from dlcloud.detached.locate import DetachedCluster
+    from dlcloud.recipe.network import Bastion, Network
+    from dlcloud.recipe.profile import Profile
 
 NO_PLUGIN = (
     "access: session-manager needs AWS's session-manager-plugin on the PATH",
@@ -30,6 +30,8 @@ def route_of_cluster(cluster: Cluster, clients: Callable[[], Clients], *, inside
     """Return the way to the instances of a cluster of this home; one of them, `inside`, connects directly."""
     if inside or not cluster.is_private:
         return connect_directly
+    from dlcloud.recipe.network import read_network  # noqa: PLC0415  pydantic, only for private networks
+
     return route_of(read_network(cluster.network), clients())
 
 
@@ -37,7 +39,7 @@ def route_of_detached(
     detached: "DetachedCluster",
     clients: Callable[[], Clients],
     clusters: Clusters,
-    profile: Profile | None,
+    profile: "Profile | None",
 ) -> Connect:
     """Return the way to the instance that controls a cluster; see `network_of_detached`."""
     if not detached.is_private:
@@ -45,7 +47,7 @@ def route_of_detached(
     return route_of(network_of_detached(detached, clusters, profile), clients())
 
 
-def route_of(network: Network, clients: Clients) -> Connect:
+def route_of(network: "Network", clients: Clients) -> Connect:
     """Return what opens connections to instances in a network.
 
     Raises:
@@ -71,12 +73,16 @@ TUNNEL_S = 15.0
 """Seconds for the way through the endpoint, which takes TLS, a signature and EC2's own connection."""
 
 
-def network_of_detached(detached: "DetachedCluster", clusters: Clusters, profile: Profile | None) -> Network:
+def network_of_detached(
+    detached: "DetachedCluster", clusters: Clusters, profile: "Profile | None"
+) -> "Network":
     """Return the network of a detached cluster: as this home stored it, else by its tag and the profile.
 
     Raises:
         RecipeError: It is reached by a bastion, which the profile does not name.
     """
+    from dlcloud.recipe.network import Network, read_network  # noqa: PLC0415  as above
+
     cluster, access = clusters.find(detached.cluster_id), detached.access
     if cluster is not None and cluster.is_private:
         return read_network(cluster.network)
@@ -87,7 +93,7 @@ def network_of_detached(detached: "DetachedCluster", clusters: Clusters, profile
     return Network(access=Access(access))
 
 
-def bastion_route(bastion: Bastion) -> BastionRoute:
+def bastion_route(bastion: "Bastion") -> BastionRoute:
 
     return BastionRoute(
         host=bastion.host,
@@ -98,7 +104,7 @@ def bastion_route(bastion: Bastion) -> BastionRoute:
     )
 
 
-def refuse_missing_program(network: Network | None) -> None:
+def refuse_missing_program(network: "Network | None") -> None:
     """Refuse an access that this machine lacks the program for, before anything is created.
 
     Raises:

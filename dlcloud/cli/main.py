@@ -1,14 +1,16 @@
 """The `dlcloud` command: finds its subcommands, and turns every error into a message and an exit code."""
 
 import gc
+import os
 import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
-from dlcloud.app.terminal.interrupts import interrupts
+from dlcloud.app.terminal.interrupts import ends, interrupts
 
 COMMANDS = {
     "up": "Launch, run, bring results home, terminate.",
@@ -101,9 +103,19 @@ def main() -> None:
     # Imports make many objects and no garbage: Python's 700 would cost a command a tenth of its CPU time.
     gc.set_threshold(GARBAGE_THRESHOLD)
     status = run()
+    if ends.has_begun:
+        exit_at_once(status)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from here on ends it without a traceback
     sys.exit(status)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """Exit after an end of instances: Python's own way out gives the signals back, and waits for threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # the reader is gone
+            stream.flush()
+    os._exit(status)
 
 
 def run() -> int:

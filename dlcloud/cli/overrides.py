@@ -39,6 +39,13 @@ class Assignment(click.ParamType[tuple[str, str]]):
 def override_options(command: Command) -> Command:
     """Add the options that change a recipe; the command takes them as `overrides`."""
     options = (
+        click.option(
+            "--cloud",
+            default="",
+            type=click.Choice(["", "aws", "local"]),
+            metavar="CLOUD",
+            help="aws, or local: rehearsed on this machine, a recipe for AWS in its tiny form.",
+        ),
         click.option("--type", "types", multiple=True, metavar="TYPE", help="This instance type; repeat it."),
         click.option("--region", default="", metavar="REGION", help="In this region."),
         click.option(
@@ -62,7 +69,7 @@ def override_options(command: Command) -> Command:
             help="A variable whose value is not stored: yours, or of file:, ssm:, secretsmanager:.",
         ),
     )
-    fields = ("types", "region", "market", "count", "settings", "variables", "secrets")
+    fields = ("cloud", "types", "region", "market", "count", "settings", "variables", "secrets")
     command = collect_options("overrides", "dlcloud.recipe.overrides:overrides_of_options", fields)(command)
     for option in reversed(options):
         command = option(command)

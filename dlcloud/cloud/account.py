@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.chosen_network import find_network
@@ -14,10 +14,13 @@ from dlcloud.cloud.faults import translate_errors
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market
-from dlcloud.planning.protocols import FoundNetwork, LaunchRequest, Subnet
+from dlcloud.planning.launch_request import LaunchRequest
+from dlcloud.planning.protocols import FoundNetwork, Subnet
 from dlcloud.planning.quota import FALLBACKS, Usage
 from dlcloud.planning.successors import KnownType
-from dlcloud.recipe.network import Network
+
+if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.recipe.network import Network
 
 FRESH = timedelta(days=1)
 NO_QUOTA = "NoSuchResourceException"
@@ -113,7 +116,7 @@ class Account:
             self._put("fit default subnets", {zone: subnet.zone_id for zone, subnet in subnets.items()})
         return subnets
 
-    def network(self, network: Network) -> FoundNetwork:
+    def network(self, network: "Network") -> FoundNetwork:
         """Return what a recipe's network is in this account."""
         return find_network(self._clients, network, self._routes)
 

@@ -60,7 +60,7 @@ class Billing:
         token: dict[str, str] = {}
         while True:
             with translate_errors("looking up billed costs in Cost Explorer (ce:GetCostAndUsage)"):
-                answer = self._clients.get("ce", BILLING_REGION).get_cost_and_usage(
+                answer = self._clients.get("ce", billing_region(self._clients.region)).get_cost_and_usage(
                     TimePeriod={"Start": first.isoformat(), "End": last.isoformat()},
                     Granularity="MONTHLY",
                     Metrics=["UnblendedCost"],

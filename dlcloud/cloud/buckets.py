@@ -8,86 +8,89 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.model.errors import CloudError
-from dlcloud.recipe.data import split_uri
-from dlcloud.recipe.data_set import DataSet
+from dlcloud.recipe.data_set import DataSet, split_uri
 
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
 """As templates/storage.py names them; the checkpoint beside it is `step-STEP-DIGEST.pt`."""
 
 
-def describe_prefix(clients: Clients, uri: str) -> DataSet:
-    """Return region, number and size of the files below a prefix.
+class S3Buckets:
+    """Buckets of any region, by the credentials of one."""
 
-    Raises:
-        CloudError: There is no such bucket, nothing below the prefix, or no permission.
-    """
-    bucket, prefix = split_uri(uri)
-    with translate_errors(f"looking at {uri} (s3:ListBucket)"):
-        region = _region(clients, bucket)
-        pages = clients.get("s3", region).get_paginator("list_objects_v2")
-        sizes = [
-            item["Size"]
-            for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
-            for item in page.get("Contents", ())
-            if not item["Key"].endswith("/")
-        ]
-    if not sizes:
-        raise CloudError(f"data: there is nothing below {uri}/", f"aws s3 ls {uri}/")
-    return DataSet(uri=uri, region=region, files=len(sizes), size=sum(sizes))
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
 
+    def describe_prefix(self, uri: str) -> DataSet:
+        """Return region, number and size of the files below a prefix.
 
-def newest_step(clients: Clients, uri: str) -> int:
-    """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none.
+        Raises:
+            CloudError: There is no such bucket, nothing below the prefix, or no permission.
+        """
+        bucket, prefix = split_uri(uri)
+        with translate_errors(f"looking at {uri} (s3:ListBucket)"):
+            region = self._region(bucket)
+            pages = self._clients.get("s3", region).get_paginator("list_objects_v2")
+            sizes = [
+                item["Size"]
+                for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
+                for item in page.get("Contents", ())
+                if not item["Key"].endswith("/")
+            ]
+        if not sizes:
+            raise CloudError(f"data: there is nothing below {uri}/", f"aws s3 ls {uri}/")
+        return DataSet(uri=uri, region=region, files=len(sizes), size=sum(sizes))
 
-    Raises:
-        CloudError: There is no such bucket, or no permission.
-    """
-    bucket, prefix = split_uri(uri)
-    with translate_errors(f"looking for checkpoints in {uri} (s3:ListBucket)"):
-        pages = clients.get("s3", _region(clients, bucket)).get_paginator("list_objects_v2")
-        sizes = {
-            item["Key"].rpartition("/")[2]: item["Size"]
-            for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
-            for item in page.get("Contents", ())
-        }
-    return max(
-        (
-            int(match["step"])
-            for name in sizes
-            if (match := MANIFEST.fullmatch(name)) and sizes.get(checkpoint_name(name)) == int(match["size"])
-        ),
-        default=0,
-    )
+    def newest_step(self, uri: str) -> int:
+        """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none.
 
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        bucket, prefix = split_uri(uri)
+        with translate_errors(f"looking for checkpoints in {uri} (s3:ListBucket)"):
+            pages = self._clients.get("s3", self._region(bucket)).get_paginator("list_objects_v2")
+            sizes = {
+                item["Key"].rpartition("/")[2]: item["Size"]
+                for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
+                for item in page.get("Contents", ())
+            }
+        return max(
+            (
+                int(match["step"])
+                for name in sizes
+                if (match := MANIFEST.fullmatch(name))
+                and sizes.get(checkpoint_name(name)) == int(match["size"])
+            ),
+            default=0,
+        )
 
-def bucket_region(clients: Clients, uri: str) -> str:
-    """Return the region of a bucket; raises as `newest_step` does."""
-    with translate_errors(f"looking up the region of {uri} (s3:ListBucket)"):
-        return _region(clients, split_uri(uri)[0])
+    def region_of(self, uri: str) -> str:
+        """Return the region of a bucket; raises as `newest_step` does."""
+        with translate_errors(f"looking up the region of {uri} (s3:ListBucket)"):
+            return self._region(split_uri(uri)[0])
+
+    def _region(self, bucket: str) -> str:
+        """Return the region of a bucket, which S3 also states to those who may list a part of it only.
+
+        Source: S3 API reference, HeadBucket: x-amz-bucket-region.
+        """
+        try:
+            answer = self._clients.get("s3").head_bucket(Bucket=bucket)
+        except ClientError as error:
+            metadata = error.response["ResponseMetadata"]
+            if metadata["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
+                raise CloudError(f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket}") from error
+            region = metadata["HTTPHeaders"].get("x-amz-bucket-region")
+            if not region:
+                raise
+            return str(region)
+        return str(answer.get("BucketRegion") or self._clients.region)
 
 
 def checkpoint_name(manifest: str) -> str:
     """Return the name of the checkpoint that a manifest is of."""
     _, step, digest, _ = manifest.split("-")
     return f"step-{step}-{digest}.pt"
-
-
-def _region(clients: Clients, bucket: str) -> str:
-    """Return the region of a bucket, which S3 also states to those who may list a part of it only.
-
-    Source: S3 API reference, HeadBucket: x-amz-bucket-region.
-    """
-    try:
-        answer = clients.get("s3").head_bucket(Bucket=bucket)
-    except ClientError as error:
-        metadata = error.response["ResponseMetadata"]
-        if metadata["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
-            raise CloudError(f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket}") from error
-        region = metadata["HTTPHeaders"].get("x-amz-bucket-region")
-        if not region:
-            raise
-        return str(region)
-    return str(answer.get("BucketRegion") or clients.region)
 
 
 def _folder(prefix: str) -> str:

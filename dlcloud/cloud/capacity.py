@@ -1,28 +1,61 @@
 """Capacity Reservations as EC2 describes them, and the placement groups of clusters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.faults import LATE_PAUSES_S, retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_specification
+from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.reservations import LINUX, CapacityReservation
-from dlcloud.recipe.placement import NEW_GROUP
 
 LIVE = ["active", "scheduled"]
+IN_USE = {"InvalidPlacementGroup.InUse"}
+"""Also for a moment after the last instance of a group is terminated."""
 
 
-def list_reservations(clients: Clients) -> list[CapacityReservation]:
-    """Return the reservations that can be used, now or later."""
-    with translate_errors("listing reservations (ec2:DescribeCapacityReservations)"):
-        answers = clients.pages(
-            "ec2",
-            "describe_capacity_reservations",
-            "CapacityReservations",
-            Filters=[{"Name": "state", "Values": LIVE}],
-        )
-    return [read_reservation(answer) for answer in answers]
+class Ec2Capacity:
+    """Capacity Reservations and placement groups of one region; `pause` waits so many seconds."""
+
+    def __init__(self, *, clients: Clients, pause: Callable[[float], None]) -> None:
+        self._clients = clients
+        self._pause = pause
+
+    def reservations(self) -> list[CapacityReservation]:
+        """Return the reservations that can be used, now or later."""
+        with translate_errors("listing reservations (ec2:DescribeCapacityReservations)"):
+            answers = self._clients.pages(
+                "ec2",
+                "describe_capacity_reservations",
+                "CapacityReservations",
+                Filters=[{"Name": "state", "Values": LIVE}],
+            )
+        return [read_reservation(answer) for answer in answers]
+
+    def create_placement_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
+        """Return the name of a cluster's placement group, made if it is missing."""
+        name = group_name(cluster_id)
+        with translate_errors(
+            f"creating the placement group {name} (ec2:CreatePlacementGroup)",
+            ignore={"InvalidPlacementGroup.Duplicate"},
+        ):
+            self._clients.get("ec2").create_placement_group(
+                GroupName=name,
+                Strategy=NEW_GROUP,
+                TagSpecifications=[tag_specification("placement-group", tags)],
+            )
+        return name
+
+    def delete_placement_group(self, cluster_id: str) -> None:
+        """Delete a cluster's placement group; its instances are terminated, which EC2 may know only later."""
+        name = group_name(cluster_id)
+        with translate_errors(
+            f"deleting the placement group {name} (ec2:DeletePlacementGroup)",
+            ignore={"InvalidPlacementGroup.Unknown"},
+        ):
+            call = self._clients.get("ec2").delete_placement_group
+            retry_codes(call, {"GroupName": name}, IN_USE, pauses_s=LATE_PAUSES_S, pause=self._pause)
 
 
 def read_reservation(answer: Mapping[str, Any]) -> CapacityReservation:
@@ -43,28 +76,3 @@ def read_reservation(answer: Mapping[str, Any]) -> CapacityReservation:
         group=str(answer.get("PlacementGroupArn") or "").rpartition("/")[2],
         tags={tag["Key"]: tag["Value"] for tag in answer.get("Tags") or ()},
     )
-
-
-def create_placement_group(clients: Clients, cluster_id: str, tags: Mapping[str, str]) -> str:
-    """Return the name of a cluster's placement group, made if it is missing."""
-    name = group_name(cluster_id)
-    with translate_errors(
-        f"creating the placement group {name} (ec2:CreatePlacementGroup)",
-        ignore={"InvalidPlacementGroup.Duplicate"},
-    ):
-        clients.get("ec2").create_placement_group(
-            GroupName=name,
-            Strategy=NEW_GROUP,
-            TagSpecifications=[tag_specification("placement-group", tags)],
-        )
-    return name
-
-
-def delete_placement_group(clients: Clients, cluster_id: str) -> None:
-    """Delete a cluster's placement group; its instances are terminated."""
-    name = group_name(cluster_id)
-    with translate_errors(
-        f"deleting the placement group {name} (ec2:DeletePlacementGroup)",
-        ignore={"InvalidPlacementGroup.Unknown"},
-    ):
-        clients.get("ec2").delete_placement_group(GroupName=name)

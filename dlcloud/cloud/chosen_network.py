@@ -1,13 +1,16 @@
 """Look up the VPC, the subnets and the security groups that a recipe names, by id or tag."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.model.errors import CloudError
+from dlcloud.model.remote import Access
 from dlcloud.planning.protocols import FoundNetwork, Subnet
-from dlcloud.recipe.network import Access, Network
+
+if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.recipe.network import Network
 
 READY = ("create-complete", "update-in-progress", "update-complete")
 """States of an endpoint that carries connections. Source: aws-cli, customizations/ec2instanceconnect."""
@@ -16,7 +19,7 @@ HasRoute = Callable[[str], bool]
 
 
 def find_network(
-    clients: Clients, network: Network, routes: Callable[[str], tuple[HasRoute, HasRoute]]
+    clients: Clients, network: "Network", routes: Callable[[str], tuple[HasRoute, HasRoute]]
 ) -> FoundNetwork:
     """Return what a recipe's network is in the account.
 
@@ -56,7 +59,7 @@ def find_network(
     )
 
 
-def _vpc_id(clients: Clients, network: Network) -> str:
+def _vpc_id(clients: Clients, network: "Network") -> str:
     """Return the id of the VPC; empty if the subnets say it."""
     if not network.vpc and network.subnets:
         return ""
@@ -73,7 +76,7 @@ def _vpc_id(clients: Clients, network: Network) -> str:
     return ids[0]
 
 
-def _subnets(clients: Clients, network: Network, vpc_id: str) -> list[dict[str, Any]]:
+def _subnets(clients: Clients, network: "Network", vpc_id: str) -> list[dict[str, Any]]:
     """Return each subnet once: a name may be of several, and several names of one."""
     of_vpc = [{"Name": "vpc-id", "Values": [vpc_id]}] if vpc_id else []
     subnets: dict[str, dict[str, Any]] = {}
@@ -90,7 +93,7 @@ def _subnets(clients: Clients, network: Network, vpc_id: str) -> list[dict[str, 
     return list(subnets.values())
 
 
-def _groups(clients: Clients, network: Network, vpc_id: str) -> tuple[str, ...]:
+def _groups(clients: Clients, network: "Network", vpc_id: str) -> tuple[str, ...]:
     ids: dict[str, None] = {}
     for name in network.security_groups:
         filters = [{"Name": "vpc-id", "Values": [vpc_id]}, *_filters([name], "group-id")]

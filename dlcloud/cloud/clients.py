@@ -22,7 +22,7 @@ from dlcloud.cloud.denials import decode_denials
 from dlcloud.cloud.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
 from dlcloud.cloud.login import open_session
 from dlcloud.cloud.partitions import check_region
-from dlcloud.recipe.profile import Login
+from dlcloud.model.login import Login
 
 # Repeated for throttling and dropped connections, with growing, jittered pauses.
 _RETRIED = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})

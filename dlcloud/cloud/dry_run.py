@@ -18,7 +18,7 @@ from dlcloud.cloud.requests import (
     template_data,
 )
 from dlcloud.model.instance import Market
-from dlcloud.planning.protocols import FleetRequest, LaunchRequest
+from dlcloud.planning.launch_request import FleetRequest, LaunchRequest
 
 WOULD_SUCCEED = {"DryRunOperation"}
 NAME = "dlcloud-dry-run"

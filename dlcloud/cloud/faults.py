@@ -12,6 +12,7 @@ from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, Qu
 
 # Source: EC2 API reference, "Error codes for the Amazon EC2 API"; karpenter-provider-aws, pkg/errors.
 CAPACITY = {
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted",  # of spot alone: its service-linked role is missing
     "InsufficientAddressCapacity",
     "InsufficientCapacity",
     "InsufficientFreeAddressesInSubnet",
@@ -20,6 +21,7 @@ CAPACITY = {
     "InsufficientReservedInstanceCapacity",
     "InsufficientVolumeCapacity",
     "InvalidFleetConfiguration",  # of a pool: its zone does not offer its type
+    "InvalidPlacementGroup.InUse",  # of a pool in another zone than the group's
     "ReservationCapacityExceeded",
     "SpotMaxPriceTooLow",
     "Unsupported",
@@ -98,7 +100,7 @@ def translate_errors(action: str, *, ignore: Collection[str] = ()) -> Iterator[N
     try:
         yield
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
-        hint = "run `aws configure`, or set AWS_PROFILE; `cloud: local` in a recipe needs no account"
+        hint = "run `aws configure`, or set AWS_PROFILE; `dlcloud up RECIPE --cloud local` needs no account"
         raise CredentialsError(f"{action}: there are no AWS credentials ({error})", hint) from error
     except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
         message = f"{action}: the AWS credentials are not valid ({error})"
@@ -133,7 +135,7 @@ def refusal(action: str, error: boto.ClientError) -> CloudError:
     denial = read_denial(message) if code in DENIED else None
     text = f"{action}: {denial.describe() if denial else message} ({code})"
     if code in CAPACITY:
-        return CapacityError(text, "try another type, zone or market")
+        return CapacityError(text, ACCOUNT_HINTS.get(code, CapacityError.USUAL_HINT))
     if code in QUOTA:
         return QuotaError(text, "request a higher limit in Service Quotas, or fewer or smaller instances")
     if code in THROTTLED:

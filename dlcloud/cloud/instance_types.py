@@ -87,6 +87,21 @@ class InstanceTypes:
         filters = [{"Name": "instance-type", "Values": list(patterns)}] if patterns else []
         return [read_type(answer, self._catalog) for answer in self._describe(filters)]
 
+    def zones(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the zones of the region that offer each type, sorted; a type not offered is absent."""
+        with translate_errors("looking up zones that offer the types (ec2:DescribeInstanceTypeOfferings)"):
+            offers = self._clients.pages(
+                "ec2",
+                "describe_instance_type_offerings",
+                "InstanceTypeOfferings",
+                LocationType="availability-zone",
+                Filters=[{"Name": "instance-type", "Values": list(names)}],
+            )
+        zones: dict[str, set[str]] = {}
+        for offer in offers:
+            zones.setdefault(offer["InstanceType"], set()).add(offer["Location"])
+        return {name: tuple(sorted(locations)) for name, locations in zones.items()}
+
     def _describe(self, filters: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Filter instead of naming types: EC2 refuses the whole call for one unknown name."""
         with translate_errors("describing instance types (ec2:DescribeInstanceTypes)"):

@@ -18,7 +18,7 @@ from botocore.utils import JSONFileCache
 
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.model.errors import CredentialsError
-from dlcloud.recipe.profile import Login
+from dlcloud.model.login import Login
 
 CLI_CACHE = Path("~/.aws/cli/cache")
 """Where the AWS CLI keeps sessions of roles, and this program with it: neither asks for a code again."""

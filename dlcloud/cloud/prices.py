@@ -49,6 +49,11 @@ class Prices:
         self._cache = cache
         self._clock = clock
 
+    def find(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
+        """Return the known prices of types, spot prices by zone; on-demand ones are always among them."""
+        on_demand = self.on_demand(instance_types)
+        return on_demand + (self.spot(instance_types) if Market.SPOT in markets else [])
+
     def on_demand(self, instance_types: Sequence[str]) -> list[Price]:
         """Return the known on-demand prices: cached for a day, else AWS's, else of the bundled table."""
         if self._cache is not None:

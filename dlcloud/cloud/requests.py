@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.faults import refusal
 from dlcloud.model.cluster import CLUSTER_TAG, SSH_PORT_TAG
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
-from dlcloud.planning.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, Refusal
 
 FLEET_TAG = "aws:ec2:fleet-id"
 """Set by EC2 on the instances of a fleet."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.model.errors import CloudError
-from dlcloud.recipe.secrets import SecretSource, SourceKind
+from dlcloud.model.secret_source import SecretSource, SourceKind
 
 POLICY_HINT = "what it needs: dlcloud policy --secrets"
 

@@ -27,6 +27,7 @@ from dlcloud.model.events import Emit, Notice, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import printable
 from dlcloud.model.wait import wait_until
+from dlcloud.planning.controller_policy import controller_policy
 from dlcloud.planning.storage import reads_buckets, storage_policy
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
@@ -108,7 +109,9 @@ class HandOver:
             self.send_commands(connection, folder, cidrs)
             # Before it begins: every controller can be found.
             host_key = self.host_key_fingerprint(instance_id)
-            managed.cloud.put_tags([instance_id], {CONTROLLER_TAG: cluster.user, HOST_KEY_TAG: host_key})
+            managed.cloud.instances.put_tags(
+                [instance_id], {CONTROLLER_TAG: cluster.user, HOST_KEY_TAG: host_key}
+            )
         try:
             start_job(connection, JOB_FOLDER, environment.of_controller())
             self._wait_until_in_charge(connection)
@@ -162,16 +165,21 @@ class HandOver:
         cloud, cluster = self.managed.cloud, self.managed.cluster
         message = "giving it a role for this cluster only"
         with stage(self.managed.emit, self.managed.clock, message, instance_id=instance_id):
-            cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
+            cloud.network.allow_peers(cloud.network.find_group(cluster.cluster_id))
             boundary = recipe.permissions_boundary
             storage = storage_policy(recipe) if reads_buckets(recipe) else ""
             if storage:
                 # For the instances that the controller will launch.
-                cloud.put_storage_role(cluster.cluster_id, storage, cluster.tags, boundary=boundary)
-            profile = cloud.put_control_role(
-                cluster.cluster_id, cluster.tags, boundary=boundary, storage=storage
+                cloud.roles.put_storage(cluster.cluster_id, storage, cluster.tags, boundary=boundary)
+            groups = recipe.network.security_groups if recipe.network is not None else []
+            profile = cloud.roles.put_control(
+                cluster.cluster_id,
+                cluster.tags,
+                boundary=boundary,
+                storage=storage,
+                own=controller_policy(recipe.instances.types, groups, cluster.region),
             )
-            cloud.attach_profile(instance_id, profile)
+            cloud.instances.attach_profile(instance_id, profile)
 
     def send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:
         """Send the recipe and its files, in place of all that the instance knew of a cluster."""

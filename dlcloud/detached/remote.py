@@ -18,9 +18,10 @@ from dlcloud.launch.admit import move_access
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import DEFAULT_REGION, REGIONS_AT_ONCE, Cluster, ClusterState
+from dlcloud.model.cluster import DEFAULT_REGION, NO_OWNER, REGIONS_AT_ONCE, Cluster, ClusterState
 from dlcloud.model.errors import CloudError, DlcloudError, RecipeError, UnreachableError
 from dlcloud.model.events import Emit, Notice, Warned, stage
+from dlcloud.model.ownership import Owner, Ownership, owner_of
 from dlcloud.model.remote import Connection
 from dlcloud.planning.protocols import Cloud
 from dlcloud.recipe.recipe import read_recipe
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ControllerSession:
     """A login on a controlling instance, with the files for the system's ssh."""
 
     connection: Connection
@@ -57,7 +58,8 @@ class DetachedClusters:
 
     `cloud` returns EC2 by its name (`aws` or `local`), a region and a profile. `controller_instance_id` is
     empty but on an instance that controls its own cluster. `route` returns the way to an instance. `profile`
-    is this command's, and `first_region` is asked which others its account has.
+    is this command's, and `first_region` is asked which others its account has. `owner` returns whose
+    clusters are found, unless `all_owners`.
     """
 
     store: Store
@@ -70,6 +72,8 @@ class DetachedClusters:
     route: "Callable[[DetachedCluster], Connect]"
     profile: str = ""
     first_region: str = DEFAULT_REGION
+    owner: Callable[[str, str, str], Owner] = lambda *_: NO_OWNER
+    all_owners: bool = False
 
     def find(self, name: str) -> DetachedCluster | None:
         """Return the detached cluster that a name means; None if there is none.
@@ -85,7 +89,8 @@ class DetachedClusters:
         cluster = self._find_at_home(name)
         if cluster is None:
             places = (self._on_local, self._on_aws) if name else ()
-            return next((d for place in places for d in place() if d.is_named(name)), None)
+            named = (d for place in places for d in place() if d.is_named(name))
+            return next((d for d in named if self._is_ours(d)), None)
         controller = self.store.clusters.controller_instance_id(cluster.cluster_id)
         if controller is None or cluster.state is ClusterState.DOWN:
             return None
@@ -100,7 +105,19 @@ class DetachedClusters:
 
     def find_all(self) -> list[DetachedCluster]:
         """Return all that can be found: on the local EC2 if one runs, in every region of AWS."""
-        return [*self._on_local(), *self._on_aws()]
+        return [d for d in (*self._on_local(), *self._on_aws()) if self._is_ours(d)]
+
+    def describe_owner(self, detached: DetachedCluster) -> str:
+        """Return whose a detached cluster is."""
+        mine = self.owner(detached.cloud, detached.region, detached.profile)
+        return mine.describe(owner_of(detached.instance.tags))
+
+    def _is_ours(self, detached: DetachedCluster) -> bool:
+        """True for a cluster of this caller or this home; for any, if all owners are meant."""
+        if self.all_owners or self.store.clusters.find(detached.cluster_id) is not None:
+            return True
+        mine = self.owner(detached.cloud, detached.region, detached.profile)
+        return mine.relation(owner_of(detached.instance.tags)) is not Ownership.OTHER_OWNER
 
     def find_of(self, cluster: Cluster) -> DetachedCluster | None:
         """Return a cluster of this home if one of its own instances controls it, and is up."""
@@ -108,7 +125,7 @@ class DetachedClusters:
         return next((d for d in candidates if d.cluster_id == cluster.cluster_id), None)
 
     @contextmanager
-    def log_in(self, detached: DetachedCluster) -> Iterator[Session]:
+    def log_in(self, detached: DetachedCluster) -> Iterator[ControllerSession]:
         """Log in on the instance: with the cluster's key where this home has it, else with a temporary one.
 
         Raises:
@@ -120,12 +137,12 @@ class DetachedClusters:
 
         cloud = self.cloud(detached.cloud, detached.region, detached.profile)
         if not detached.is_private:
-            move_access(cloud, detached.cluster_id, self.emit)
+            move_access(detached.cluster_id, caller=cloud.caller, network=cloud.network, emit=self.emit)
         with tempfile.TemporaryDirectory() as temporary:
             key = self.store.paths.key(detached.cluster_id)
             if not key.exists():
                 key = Path(temporary) / "key"
-                cloud.admit_key(detached.instance, detached.user, create_key(key))
+                cloud.instances.admit_key(detached.instance, detached.user, create_key(key))
             known_hosts = Path(temporary) / "known_hosts"
             dialer = Dialer(
                 key_path=key,
@@ -139,7 +156,7 @@ class DetachedClusters:
             with closing(dialer):
                 endpoint = detached.endpoint
                 connection = dialer.dial(endpoint, wait_s=LOGIN_WAIT_S)
-                yield Session(connection=connection, key=key, known_hosts=known_hosts)
+                yield ControllerSession(connection=connection, key=key, known_hosts=known_hosts)
 
     def forward_command(
         self,
@@ -272,7 +289,7 @@ class DetachedClusters:
         return None if run is None else clusters.find(run.cluster_id)
 
     def _in_region(self, cloud: str, region: str, profile: str) -> list[DetachedCluster]:
-        instances = self.cloud(cloud, region, profile).instances()
+        instances = self.cloud(cloud, region, profile).instances.find()
         return find_detached(instances, cloud=cloud, region=region, profile=profile)
 
     def _on_local(self) -> list[DetachedCluster]:
@@ -282,7 +299,7 @@ class DetachedClusters:
     def _on_aws(self) -> list[DetachedCluster]:
         """Look in every region at once; an account, or a region, that cannot be asked has none."""
         try:
-            regions = self.cloud("aws", self.first_region, self.profile).regions()
+            regions = self.cloud("aws", self.first_region, self.profile).caller.regions()
         except CloudError as error:
             log.info("AWS is not searched: %s", error.message)
             return []

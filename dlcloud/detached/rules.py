@@ -1,13 +1,16 @@
 """Which recipes can be detached, and how one reads on the instance: its files and secrets are elsewhere."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.recipe.secrets import CONTROLLER_PREFIX
 
+PUBLIC_PARAMETERS = "/aws/service/"
+"""The parameters of SSM that a controller's role may read."""
 FILES = "files"
 """The folder beside the recipe on the instance; its content is that of `workload.files` here."""
 
@@ -22,6 +25,25 @@ def relocate_recipe(recipe: Recipe) -> str:
     relocated = recipe.model_copy(update={"workload": workload})
     content: dict[str, Any] = relocated.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def settle_recipe(recipe: Recipe, image_id: str, groups: Sequence[str]) -> Recipe:
+    """Return the recipe with what only its user may look up: a parameter of one's own, groups by their tags.
+
+    Args:
+        recipe: The user's.
+        image_id: The image of its plan.
+        groups: The ids of the user's own security groups, of its plan.
+    """
+    name, network = recipe.instances.image, recipe.network
+    if name.startswith("/") and not name.startswith(PUBLIC_PARAMETERS):
+        recipe = recipe.model_copy(
+            update={"instances": recipe.instances.model_copy(update={"image": image_id})}
+        )
+    if network is not None and network.security_groups:
+        settled = network.model_copy(update={"security_groups": list(groups)})
+        recipe = recipe.model_copy(update={"network": settled})
+    return recipe
 
 
 def check_detachable(recipe: Recipe) -> None:

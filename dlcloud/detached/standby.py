@@ -62,7 +62,7 @@ class StandbyPreparer:
         over, managed, instance_id = self.hand_over, self.hand_over.managed, member.instance.instance_id
         connection = managed.connect(member.instance, DIAL_WAIT_S)
         if instance_id not in self._folders:
-            managed.cloud.attach_profile(instance_id, control_role_name(managed.cluster_id))
+            managed.cloud.instances.attach_profile(instance_id, control_role_name(managed.cluster_id))
             variables = {**self.variables, "DLCLOUD_CONTROLLER": instance_id}
             folder = install_dlcloud(connection, variables, clock=managed.clock, emit=managed.emit)
             over.send_recipe(connection, self.recipe, self.recipe_folder)
@@ -106,12 +106,12 @@ class Succession:
         """
         managed = self.managed
         listed = managed.describe_instances()
-        claims = managed.cloud.control_claims(managed.cluster_id)
+        claims = managed.cloud.claims.find(managed.cluster_id)
         decision = decide_succession(self.own, list(listed.values()), claims, managed.clock.now())
         managed.emit(Notice(message=f"{decision.turn}: {decision.reason}", instance_id=self.own))
         if decision.turn not in {Turn.CLAIM, Turn.CONTINUE}:
             return False
-        if decision.turn is Turn.CLAIM and not managed.cloud.claim_control(
+        if decision.turn is Turn.CLAIM and not managed.cloud.claims.claim(
             decision.term, self.own, managed.cluster.tags
         ):
             managed.emit(Notice(message="another instance has claimed the control", instance_id=self.own))
@@ -137,7 +137,7 @@ class Succession:
             CONTROLLER_TAG: managed.cluster.user,
             HOST_KEY_TAG: self.hand_over.host_key_fingerprint(self.own),
         }
-        managed.cloud.put_tags([self.own], tags)
+        managed.cloud.instances.put_tags([self.own], tags)
 
     def _start_controller(self) -> None:
         """Start the controller's job, unless it runs.

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from statistics import median
-from typing import Any
 
 from dlcloud.elastic.pools import PoolHistory
 from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.reports import StepCommitted, TrainingStarted, WorkerReport
+from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.elastic.speed import SpeedMeter
-from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.clock import Clock
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.model.instance import Market
@@ -92,13 +92,14 @@ class DeadlineScaler:
         """The workers that are wanted now."""
         return self.base if self._decision is None else sum(self._decision.targets.values())
 
-    def observe(self, record: Mapping[str, Any]) -> None:
-        """Take a record of a worker into account."""
-        self.meter.observe(record)
-        if record.get("record") == "start" and isinstance(record.get("settings"), dict):
-            batch, samples = record["settings"].get("batch"), record.get("samples")
-            self._batch = batch if isinstance(batch, int) else self._batch
-            self._samples = samples if isinstance(samples, int) else self._samples
+    def observe(self, report: WorkerReport) -> None:
+        """Take what a worker reports into account: its settings, and how long a step took."""
+        match report:
+            case StepCommitted():
+                self.meter.observe(report)
+            case TrainingStarted():
+                self._batch = self._batch if report.batch is None else report.batch
+                self._samples = self._samples if report.samples is None else report.samples
 
     def decide(self, workers: Sequence[Worker], *, is_launching: bool) -> ScalingDecision:
         """Return what is to be done now; the policy is asked if something changed, or it is time."""
@@ -134,25 +135,27 @@ class DeadlineScaler:
         launch = {asked: decision.launch} if decision.launch else {}
         self.store_outlook(replace(outlook, launch=launch, drain=decision.drain), True)
 
-    def handle_launch(
-        self, asked: ScalingDecision, grown: LaunchedMembers | None, *, new: int, is_final: bool
-    ) -> None:
+    def handle_request(self, ended: RequestEnded) -> None:
         """Remember what each pool that was asked has answered."""
-        now, market = self.clock.now(), asked.market
+        decision, now, market = ended.decision, self.clock.now(), ended.decision.market
         if market is None:
             return
-        refused = {(r.zone, r.pool.partition(" ")[0]) for r in (grown.refusals if grown is not None else ())}
-        for name in asked.pools:
+        new = sum(member.instance.market is market for member in ended.new)
+        refused = {(refusal.zone, refusal.pool.partition(" ")[0]) for refusal in ended.refusals}
+        for name in decision.pools:
             zone, _, instance_type = name.rpartition(" ")
             is_named = (zone, instance_type) in refused or not zone
             history = self._history((market, name))
-            if new >= asked.launch:
+            if new >= decision.launch:
                 history.grant(now)
-            elif is_named or not new or len(asked.pools) == 1:
-                history.refuse(now, final=is_final)
-        if new < asked.launch:
-            text = f"{new} of {asked.launch} {market} instance(s) were launched in {', '.join(asked.pools)}"
+            elif is_named or not new or len(decision.pools) == 1:
+                history.refuse(now, final=ended.final_error is not None)
+        if new < decision.launch:
+            pools = ", ".join(decision.pools)
+            text = f"{new} of {decision.launch} {market} instance(s) were launched in {pools}"
             self.emit(Notice(message=f"{text}: {self.target} worker(s) were wanted"))
+        if ended.error is not None:
+            self.emit(Warned(message=str(ended.error)))
 
     def _is_due(self, now: datetime) -> bool:
         if self._asked_at is None or self._decision is None:

@@ -56,10 +56,11 @@ def make_scaler(
     )
 
 
-def end_deadline(launcher: Launcher, deadline: datetime) -> None:
+def end_deadline(launcher: Launcher) -> None:
     """Record and emit by how much the deadline was met or missed, once the last step is committed."""
     clusters, now = launcher.store.clusters, launcher.clock.now()
     stored = clusters.intents(launcher.cluster_id, DEADLINE)
+    deadline = datetime.fromisoformat(stored[-1].detail)
     clusters.end_intent(stored[-1].intent_id, _MET if now <= deadline else _MISSED, now)
     hours = abs((deadline - now).total_seconds()) / 3600
     if now <= deadline:
@@ -115,7 +116,7 @@ class PoolPrices:
 
     def _ask(self) -> None:
         try:
-            prices = self.launcher.cloud.prices(self.types, [*Market])
+            prices = self.launcher.cloud.prices.find(self.types, [*Market])
         except DlcloudError as error:
             log.warning("prices stay those of before: %s", error.message)
             return

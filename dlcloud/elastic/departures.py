@@ -1,7 +1,7 @@
-"""Terminate the instances whose workers have left, from threads: they are still billed."""
+"""Let workers leave, and terminate their instances, from threads: they are still billed."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,23 +10,49 @@ from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Emit, Notice, Warned
-from dlcloud.scheduling.elastic import EC2_ENDS_WITHIN, is_free_if_ec2_ends_it
+from dlcloud.scheduling.elastic import EC2_ENDS_WITHIN, WorkerState, is_free_if_ec2_ends_it
+
+RESIZE = "resize"
+"""The cause that a worker records: it is not wanted any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departures:
-    """Ends instances of one training.
+    """Lets workers of one training leave.
 
     Args:
-        registry: Knows which instances are interrupted.
+        registry: Knows the state of the workers, and which instances are interrupted.
+        drain: Asks the worker on an instance to leave after its step, and tells it why.
         end: Terminates instances.
     """
 
     registry: WorkerRegistry
+    drain: Callable[[Member, str], None]
     end: Callable[[Sequence[Member]], object]
     clock: Clock
     emit: Emit
+    _drained: set[str] = field(init=False, default_factory=set)
     _release_at: dict[str, datetime] = field(init=False, default_factory=dict)
+
+    def is_new(self, names: Iterable[str]) -> bool:
+        """True if one of these workers was not asked to leave yet."""
+        return not self._drained.issuperset(names)
+
+    def begin(self, name: str, cause: str) -> None:
+        """Ask a worker to leave, once; one that has not trained yet has nothing to finish."""
+        if name in self._drained:
+            return
+        self._drained.add(name)
+        self.emit(Notice(message=f"leaves: {cause}", instance_id=name))
+        is_arriving = self.registry.state(name) is WorkerState.ARRIVING
+        self.registry.mark_leaving(name)
+        try:
+            self.drain(self.registry.member(name), RESIZE)
+        except DlcloudError as error:
+            self.emit(Warned(message=error.message, instance_id=name))
+            is_arriving = True
+        if is_arriving:
+            self.release(name)
 
     def release_departed(self, name: str) -> None:
         """Terminate an instance that has no worker any more, unless it is free where EC2 itself ends it."""

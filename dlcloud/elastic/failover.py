@@ -8,18 +8,20 @@ lighthouse is up, the other workers are notified and continue with the state tha
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
 from dlcloud.elastic.program import Coordinator, Revision
 from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.reports import EventReported, StepCommitted, WorkerReport
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.planning.resize import coordinator
 from dlcloud.scheduling.elastic import choose_coordinator
+from dlcloud.trainer.events import EventName
 
 REMIND_S = 60.0
 """Without a coordinator an instance ends itself, unless it has a sign of the controller: `END_ALONE_S`."""
@@ -50,26 +52,41 @@ class CoordinatorTerminated:
     """The lost coordinator is terminated for certain."""
 
 
+def require_coordinator(members: Sequence[Member], cluster_name: str) -> Member:
+    """Return the instance that coordinates the others.
+
+    Raises:
+        InstanceError: None is on-demand.
+    """
+    first = coordinator(members)
+    if first is None:
+        raise InstanceError(f"{cluster_name} has no on-demand instance to coordinate the others")
+    return first
+
+
 @dataclass(slots=True, kw_only=True)
 class CoordinatorFailover:
     """Keeps a run coordinated.
 
     Args:
-        following: Ids of the instances whose agents are followed; the controller keeps it up to date.
+        registry: Knows which agents are followed.
         inform: Writes the control file of an instance; False where no agent is there yet.
         touch: Gives an instance a sign that the controller lives.
         end: Terminates instances.
         post: Receives the end of the lost coordinator, from another thread.
+        restored: Steps of the checkpoint that a run which has not begun goes on from.
+        term: Of a controller that took over from one that was lost, from 1: its coordinator is a new one.
     """
 
     registry: WorkerRegistry
-    following: Collection[str]
     inform: Callable[[Member], bool]
     touch: Callable[[Member], None]
     end: Callable[[Sequence[Member]], object]
     post: Callable[[CoordinatorTerminated], None]
     clock: Clock
     emit: Emit
+    restored: int = 0
+    term: int = 0
     coordinator: Coordinator = field(init=False)
     phase: Phase = field(init=False, default=Phase.STEADY)
     _lost_at: int = field(init=False, default=0)
@@ -78,20 +95,18 @@ class CoordinatorFailover:
     _reminded_at: float = field(init=False, default=float("-inf"))
     _has_changed: bool = field(init=False, default=False)  # since the agents were started
 
-    def begin(self, first: Member, minimum: int = 1, restored: int = 0, term: int = 0) -> None:
+    def begin(self, first: Member, minimum: int = 1) -> None:
         """Begin with the present coordinator, or the next one if an earlier controller saw it lost.
 
         Args:
             first: The coordinator.
             minimum: Workers that every step needs.
-            restored: Steps of the checkpoint that a run which has not begun goes on from.
-            term: Of a controller that took over, from 1: its coordinator is a new one.
         """
         self.coordinator = Coordinator(
-            member=first, step=self.registry.step or restored, minimum=minimum, least=restored
+            member=first, step=self.registry.step or self.restored, minimum=minimum, least=self.restored
         )
-        if self.registry.step or term:
-            generation = self.registry.generation + max(1, term)
+        if self.registry.step or self.term:
+            generation = self.registry.generation + max(1, self.term)
             self.coordinator = replace(self.coordinator, generation=generation, least=self._newest_step())
             self._lost_at = self.registry.step
             self._has_changed = True
@@ -151,15 +166,15 @@ class CoordinatorFailover:
         self.emit(Notice(message="coordinates the others from now on", instance_id=name))
         self.notify_all()
 
-    def observe(self, instance_id: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Advance the failover by new records of an instance; notify it if it may have missed a change."""
+    def observe(self, instance_id: str, reports: Sequence[WorkerReport]) -> None:
+        """Advance the failover by new reports of an instance; notify it if it may have missed a change."""
         if not self._has_changed:
             return
         coordinator, phase = self.coordinator, self.phase
-        has_started = any(record.get("event") == "lighthouse_started" for record in records)
+        has_started = any(_is_start(report) for report in reports)
         if phase is Phase.STARTING and instance_id == coordinator.instance_id and has_started:
             self._resume()
-        if phase is Phase.RESUMING and any(_is_step(record, coordinator.generation) for record in records):
+        if phase is Phase.RESUMING and any(_is_step(report, coordinator.generation) for report in reports):
             # Now a checkpoint is as good as a peer's state: if all workers are lost, no worker waits for one.
             self.phase, self.coordinator = Phase.STEADY, replace(coordinator, least=0)
             self.notify_all()
@@ -167,7 +182,7 @@ class CoordinatorFailover:
 
     def notify_all(self) -> None:
         """Notify every instance that may have missed a change."""
-        for name in list(self.following):
+        for name in self.registry.followed:
             self._notify(name)
 
     def remind(self) -> None:
@@ -176,7 +191,7 @@ class CoordinatorFailover:
         if self.phase is Phase.STEADY or now - self._reminded_at < REMIND_S:
             return
         self._reminded_at = now
-        for name in list(self.following):
+        for name in self.registry.followed:
             member = self.registry.member(name)
             threading.Thread(target=self._touch, args=(member,), name=f"remind {name}", daemon=True).start()
 
@@ -196,7 +211,7 @@ class CoordinatorFailover:
         self.notify_all()
 
     def _holders(self) -> list[str]:
-        return [name for name in self.following if self.registry.step_held(name) is not None]
+        return [name for name in self.registry.followed if self.registry.step_held(name) is not None]
 
     def _newest_step(self) -> int:
         return max((self.registry.step_held(name) or 0 for name in self._holders()), default=0)
@@ -235,7 +250,7 @@ class CoordinatorFailover:
 
     def _inform(self, member: Member, coordinator: Coordinator) -> None:
         name = member.instance.instance_id
-        while self.coordinator == coordinator and name in self.following:
+        while self.coordinator == coordinator and self.registry.is_followed(name):
             try:
                 # Where no agent is there yet, its first record leads here again.
                 if self.inform(member):
@@ -247,6 +262,10 @@ class CoordinatorFailover:
         self._informing.discard((name, coordinator.revision))
 
 
-def _is_step(record: Mapping[str, Any], generation: int) -> bool:
+def _is_start(report: WorkerReport) -> bool:
+    return isinstance(report, EventReported) and report.name is EventName.LIGHTHOUSE_STARTED
+
+
+def _is_step(report: WorkerReport, generation: int) -> bool:
     """True for a step that was committed under a coordinator of this generation."""
-    return record.get("record") == "step" and record.get("generation") == generation
+    return isinstance(report, StepCommitted) and report.generation == generation

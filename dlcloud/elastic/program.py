@@ -69,7 +69,7 @@ class Coordinator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class TrainingProgram:
     """The training job of a recipe.
 
     Args:
@@ -130,7 +130,7 @@ def control_file(coordinator: Coordinator, *, worker: str, drain: str | None = N
     return json.dumps(values).encode() + b"\n"
 
 
-def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> Program:
+def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> TrainingProgram:
     """Return the training job of a recipe, whose paths are relative to `recipe_folder`.
 
     Raises:
@@ -146,7 +146,7 @@ def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> Program:
         )
     if files is not None:
         check_files(files)
-    return Program(
+    return TrainingProgram(
         run=run,
         command=workload.command,
         # An image brings its own PyTorch.

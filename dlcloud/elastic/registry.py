@@ -1,22 +1,22 @@
-"""The state of every worker, by the records of agents and workers."""
+"""The state of every worker, by the reports of agents and workers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from dlcloud.elastic.reports import EventReported, StepCommitted, TrainingStarted, WorkerReport
 from dlcloud.model.cluster import Member
 from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.trainer.events import EventName
 
-WAITING_EVENTS = {"hold", "no_quorum"}
+WAITING_EVENTS = frozenset({EventName.HOLD, EventName.NO_QUORUM})
+"""The workers wait for something instead of taking the next step."""
 
 _STATE_AFTER = {
-    "notice": WorkerState.LEAVING,
-    "drain": WorkerState.LEAVING,
-    "drained": WorkerState.LEAVING,
-    "rebalance": WorkerState.AT_RISK,
-    "joined": WorkerState.TRAINING,
+    EventName.NOTICE: WorkerState.LEAVING,
+    EventName.DRAIN: WorkerState.LEAVING,
+    EventName.DRAINED: WorkerState.LEAVING,
+    EventName.REBALANCE: WorkerState.AT_RISK,
+    EventName.JOINED: WorkerState.TRAINING,
 }
-"""The state of a worker after an event of `trainer/records.py`."""
 
 _ORDER = list(WorkerState)
 """A state never goes back: a step that is recorded after a notice was committed before it."""
@@ -62,6 +62,14 @@ class WorkerRegistry:
     def has(self, instance_id: str) -> bool:
         return instance_id in self._members
 
+    @property
+    def followed(self) -> list[str]:
+        """Ids of the instances whose agents are followed: all that are not gone."""
+        return [name for name, state in list(self._states.items()) if state is not WorkerState.GONE]
+
+    def is_followed(self, instance_id: str) -> bool:
+        return self._states.get(instance_id, WorkerState.GONE) is not WorkerState.GONE
+
     def member(self, instance_id: str) -> Member:
         return self._members[instance_id]
 
@@ -88,50 +96,38 @@ class WorkerRegistry:
     def mark_gone(self, instance_id: str) -> None:
         self._advance(instance_id, WorkerState.GONE)
 
-    def observe(self, instance_id: str, record: Mapping[str, Any]) -> None:
-        """Update from a record of an instance; an unknown record changes nothing."""
-        match record.get("record"):
-            case "start":
-                settings = record.get("settings")
-                steps = settings.get("steps") if isinstance(settings, dict) else None
-                self.steps = steps if isinstance(steps, int) else self.steps
-            case "step":
-                # The coordinator's file has the steps of the others, too.
-                is_own = str(record.get("worker", instance_id)).partition(".")[0] == instance_id
-                if is_own:
-                    self._advance(instance_id, WorkerState.TRAINING)
-                self._observe_step(instance_id if is_own else None, record)
-            case "event" if isinstance(record.get("event"), str):
-                self._observe_event(instance_id, record)
+    def observe(self, instance_id: str, report: WorkerReport) -> None:
+        """Update from a report of an instance."""
+        match report:
+            case TrainingStarted():
+                self.steps = self.steps if report.steps is None else report.steps
+            case StepCommitted():
+                self._observe_step(instance_id, report)
+            case EventReported():
+                self._observe_event(instance_id, report)
 
-    def _observe_event(self, instance_id: str, record: Mapping[str, Any]) -> None:
-        event, step = record["event"], record.get("step")
-        self.done = self.done or event == "done"
-        if event in WAITING_EVENTS:
-            self.waiting = str(record.get("cause", ""))
-        elif event in {"healed", "resumed"} and isinstance(step, int):
-            self._steps_held[instance_id] = step
-        elif event in {"worker_ended", "killed"} and instance_id in self._steps_held:
+    def _observe_event(self, instance_id: str, event: EventReported) -> None:
+        self.done = self.done or event.name is EventName.DONE
+        if event.name in WAITING_EVENTS:
+            self.waiting = event.cause
+        elif event.name in {EventName.HEALED, EventName.RESUMED} and event.step is not None:
+            self._steps_held[instance_id] = event.step
+        elif event.name in {EventName.WORKER_ENDED, EventName.KILLED} and instance_id in self._steps_held:
             self._steps_held[instance_id] = 0
-        elif event == "lighthouse_started":
+        elif event.name is EventName.LIGHTHOUSE_STARTED:
             self._lighthouses.add(instance_id)
-        elif event == "notice":
+        elif event.name is EventName.NOTICE:
             self._interrupted.add(instance_id)
-        self._advance(instance_id, _STATE_AFTER.get(event, WorkerState.ARRIVING))
+        self._advance(instance_id, _STATE_AFTER.get(event.name, WorkerState.ARRIVING))
 
-    def _observe_step(self, holder: str | None, record: Mapping[str, Any]) -> None:
-        step, generation = record.get("step"), record.get("generation")
-        if isinstance(generation, int):
-            self.generation = max(self.generation, generation)
-        if not isinstance(step, int):
-            return
-        if holder is not None:
-            self._steps_held[holder] = step
-        if step > self.step:
-            self.step, self.waiting = step, ""
-            loss, size = record.get("loss"), record.get("world_size")
-            self.loss = loss if isinstance(loss, int | float) else None
-            self.world_size = size if isinstance(size, int) else self.world_size
+    def _observe_step(self, instance_id: str, report: StepCommitted) -> None:
+        if report.instance_id == instance_id:
+            self._advance(instance_id, WorkerState.TRAINING)
+            self._steps_held[instance_id] = report.step
+        self.generation = max(self.generation, report.generation)
+        if report.step > self.step:
+            self.step, self.waiting, self.loss = report.step, "", report.loss
+            self.world_size = self.world_size if report.world_size is None else report.world_size
 
     def _advance(self, instance_id: str, state: WorkerState) -> None:
         if instance_id in self._states:

@@ -6,9 +6,10 @@ from typing import Protocol
 
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.recipe.incident import Incident
+from dlcloud.scheduling.elastic import Worker, WorkerState
 
 
-class FaultInjector(Protocol):
+class RehearsalFaults(Protocol):
     """Injects faults into the local cloud."""
 
     def interrupt(self, instance_id: str, grace_s: float) -> None:
@@ -28,22 +29,29 @@ class Rehearsal:
 
     incidents: Sequence[Incident]
     types: Sequence[str]
-    faults: FaultInjector
+    faults: RehearsalFaults
     emit: Emit
+    _began_s: float | None = None
     _started: set[int] = field(default_factory=set)
 
-    def start_due(self, seconds: float, others: Sequence[str], coordinator: str = "") -> None:
+    def begin(self, now_s: float) -> None:
+        """Begin with the first step; the later ones change nothing."""
+        self._began_s = now_s if self._began_s is None else self._began_s
+
+    def start_due(self, now_s: float, workers: Sequence[Worker], coordinator: str) -> None:
         """Start the incidents that are due.
 
         Args:
-            seconds: Since the first step.
-            others: The training instances except the coordinator, the oldest first.
+            now_s: Seconds on the clock of `begin`.
+            workers: All that the run has had.
             coordinator: The coordinator's id.
         """
+        if self._began_s is None:
+            return
         for number, incident in enumerate(self.incidents):
-            if number not in self._started and incident.after <= seconds:
+            if number not in self._started and incident.after <= now_s - self._began_s:
                 self._started.add(number)
-                self._start(incident, others, coordinator)
+                self._start(incident, _list_others(workers, coordinator), coordinator)
 
     def _start(self, incident: Incident, others: Sequence[str], coordinator: str) -> None:
         if incident.capacity is not None:
@@ -61,6 +69,13 @@ class Rehearsal:
         effect = f"gets a notice of {grace_s:g} s" if grace_s else "ends without a notice"
         self.emit(Notice(message=f"rehearsal: {effect}", instance_id=victim))
         self.faults.interrupt(victim, grace_s)
+
+
+def _list_others(workers: Sequence[Worker], coordinator: str) -> list[str]:
+    """Return the training instances except the coordinator, the oldest first."""
+    training = [worker for worker in workers if worker.state is WorkerState.TRAINING]
+    training.sort(key=lambda worker: (worker.member.instance.launched_at, worker.instance_id))
+    return [worker.instance_id for worker in training if worker.instance_id != coordinator]
 
 
 def _find_victim(choice: int | str | None, others: Sequence[str], coordinator: str) -> str | None:

@@ -4,12 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcloud.elastic.controller import Controller, Post
+from dlcloud.elastic.controller import Controller, Inbox
 from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
+from dlcloud.elastic.departures import Departures
+from dlcloud.elastic.failover import CoordinatorFailover, require_coordinator
+from dlcloud.elastic.failures import FailureCount
 from dlcloud.elastic.program import Coordinator, program_of
+from dlcloud.elastic.progress import TrainingProgress
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.requests import InstanceRequests
 from dlcloud.elastic.reserved import ReservationWatch
+from dlcloud.elastic.scaler import Scaler
+from dlcloud.elastic.size import SizeScaler
 from dlcloud.elastic.standbys import Prepare, Standbys
 from dlcloud.elastic.workers import Workers
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
@@ -31,7 +38,7 @@ from dlcloud.scheduling.elastic import ScalingDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class TrainingControl:
     """How a training is controlled.
 
     Attributes:
@@ -53,7 +60,7 @@ def train(
     recipe_folder: Path,
     plan: Plan,
     environment: JobEnvironment = INHERITED,
-    control: Control,
+    control: TrainingControl,
 ) -> None:
     """Train on a cluster that is up.
 
@@ -64,8 +71,9 @@ def train(
         RemoteCommandError: The program fails wherever it runs.
     """
     cloud = launcher.cloud
-    cloud.allow_peers(cloud.find_security_group(launcher.cluster_id))
-    restored = cloud.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
+    cloud.network.allow_peers(cloud.network.find_group(launcher.cluster_id))
+    restored = cloud.buckets.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
+    first = require_coordinator(members, launcher.cluster.name)
     training = _Training(
         launcher=launcher,
         recipe=recipe,
@@ -73,18 +81,18 @@ def train(
         plan=plan,
         environment=environment,
         restored=restored,
+        control=control,
     )
-    controller = training.controller(control)
     try:
-        controller.run(members)
+        training.controller().run(members, first)
     except InstanceError as error:
         if recipe.checkpoints is None:
             raise
         message = error.message.partition(": the ")[0]
         hint = f"the same dlcloud up RECIPE goes on from the newest checkpoint in {recipe.checkpoints}"
         raise InstanceError(message, hint) from error
-    if controller.deadline is not None:
-        end_deadline(launcher, controller.deadline.deadline)
+    if recipe.deadline is not None:
+        end_deadline(launcher)
     warn_if_nothing_is_kept(launcher, recipe.keep.files)
 
 
@@ -99,7 +107,7 @@ def warn_if_nothing_is_kept(managed: ManagedCluster, patterns: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """Gives a controller what it works with: workers, instances, a size.
+    """Builds a controller with all that it works with: workers, instances, a scaler.
 
     Args:
         folder: The paths of the recipe are relative to it.
@@ -113,33 +121,54 @@ class _Training:
     plan: Plan
     environment: JobEnvironment
     restored: int
+    control: TrainingControl
 
-    def controller(self, control: Control) -> Controller:
-        launcher, recipe = self.launcher, self.recipe
-        registry = WorkerRegistry()
-        deadline = None
-        if recipe.deadline is not None:
-            pools = prices_of(self.plan)
-            deadline = make_scaler(launcher, recipe, recipe.deadline, pools=pools, registry=registry)
-        return Controller(
-            cluster=launcher.cluster,
-            recipe=recipe,
-            make_workers=self._workers,
-            grow=self._grow,
-            end=launcher.shrink,
-            target=self._target,
-            clock=launcher.clock,
-            emit=launcher.emit,
-            rehearsal=control.rehearsal,
-            restored=self.restored,
-            deadline=deadline,
+    def controller(self) -> Controller:
+        clock, emit, end = self.launcher.clock, self.launcher.emit, self.launcher.shrink
+        registry, inbox = WorkerRegistry(), Inbox()
+        workers = self._workers(lambda: failover.coordinator, inbox)
+        failover = CoordinatorFailover(
             registry=registry,
-            term=control.term,
-            reserved=_watch_reservations(launcher, recipe),
-            standbys=self._standbys(control.prepare),
+            inform=workers.write_control,
+            touch=workers.remind,
+            end=end,
+            post=inbox.put,
+            clock=clock,
+            emit=emit,
+            restored=self.restored,
+            term=self.control.term,
+        )
+        return Controller(
+            scaler=self._scaler(registry),
+            registry=registry,
+            workers=workers,
+            failover=failover,
+            departures=Departures(registry=registry, drain=workers.drain, end=end, clock=clock, emit=emit),
+            requests=InstanceRequests(launch_for=self._launch_for, post=inbox.put, emit=emit),
+            failures=FailureCount(error_of=workers.error_of, emit=emit),
+            progress=TrainingProgress(registry=registry, clock=clock, emit=emit),
+            inbox=inbox,
+            clock=clock,
+            minimum=self.recipe.instances.minimum,
+            rehearsal=self.control.rehearsal,
+            standbys=self._standbys(self.control.prepare),
         )
 
-    def _workers(self, coordinator: Callable[[], Coordinator], post: Post) -> Workers:
+    def _scaler(self, registry: WorkerRegistry) -> Scaler:
+        launcher, recipe = self.launcher, self.recipe
+        if recipe.deadline is not None:
+            pools = prices_of(self.plan)
+            return make_scaler(launcher, recipe, recipe.deadline, pools=pools, registry=registry)
+        return SizeScaler(
+            size=self._size,
+            instances=recipe.instances,
+            registry=registry,
+            clock=launcher.clock,
+            emit=launcher.emit,
+            reserved=_watch_reservations(launcher, recipe),
+        )
+
+    def _workers(self, coordinator: Callable[[], Coordinator], inbox: Inbox) -> Workers:
         launcher, recipe = self.launcher, self.recipe
         return Workers(
             launcher=launcher,
@@ -147,14 +176,16 @@ class _Training:
             program=program_of(recipe, self.folder, run=run_name(recipe, launcher.cluster_id)),
             coordinator=coordinator,
             image_id=self.plan.image.image_id,
-            prices=PriceLookup(launcher.cloud),
-            post=post,
+            prices=PriceLookup(launcher.cloud.prices),
+            post=inbox.put,
             storage=Storage(managed=launcher, recipe=recipe, recipe_folder=self.folder),
             restored=self.restored,
+            has_taken_over=bool(self.control.term),
             environment=self.environment,
         )
 
-    def _grow(self, decision: ScalingDecision, connected: Sequence[str]) -> LaunchedMembers:
+    def _launch_for(self, decision: ScalingDecision, connected: Sequence[str]) -> LaunchedMembers:
+        """Plan what a decision requests, from its pools alone, and launch it."""
         members = self.launcher.reconcile()
         size = len(members) + decision.launch
         plan = self.launcher.plan(self.recipe, cidrs=self.plan.cidrs, size=size, members=members)
@@ -166,7 +197,7 @@ class _Training:
             plan = limit_plan(plan, decision.market, decision.pools, size)
         return self.launcher.grow(plan, connected=connected)
 
-    def _target(self) -> int:
+    def _size(self) -> int:
         asked = self.launcher.store.clusters.size(self.launcher.cluster_id)
         return asked or self.recipe.instances.maximum
 
@@ -186,7 +217,7 @@ def _watch_reservations(launcher: Launcher, recipe: Recipe) -> ReservationWatch 
     fit = Fit(types=instances.types, zones=instances.zones, group=instances.own_group)
 
     def ask() -> list[CapacityReservation]:
-        return choose_reservations(choice, launcher.cloud.reservations(), fit, strict=False)[0]
+        return choose_reservations(choice, launcher.cloud.capacity.reservations(), fit, strict=False)[0]
 
     def keep_free() -> int:
         stored = launcher.store.clusters.keep_free(launcher.cluster_id)

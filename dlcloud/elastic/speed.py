@@ -1,11 +1,10 @@
 """The speed of the workers, its scaling with their number, and the pause of a change, measured by steps."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
+from dlcloud.elastic.reports import StepCommitted
 from dlcloud.scheduling.policies.situation import Scaling
 
 STEPS_KEPT = 50
@@ -27,19 +26,19 @@ class SpeedMeter:
     _seconds: dict[int, deque[float]] = field(default_factory=dict)
     _changes: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
 
-    def observe(self, record: Mapping[str, Any]) -> None:
-        """Take a record of a step into account; any other changes nothing."""
-        step, size, seconds = record.get("step"), record.get("world_size"), record.get("seconds")
-        if record.get("record") != "step" or not isinstance(step, int) or step <= self._step:
+    def observe(self, report: StepCommitted) -> None:
+        """Take a step into account."""
+        size, seconds = report.world_size or 0, report.seconds or 0.0
+        if report.step <= self._step:
             return
-        self._step = step
-        if not isinstance(size, int) or size < 1 or not isinstance(seconds, int | float) or seconds <= 0:
+        self._step = report.step
+        if size < 1 or seconds <= 0:
             return
         if self._size and size != self._size:
-            self._changes.append((size, float(seconds)))
+            self._changes.append((size, seconds))
         elif self._size:
             # The first step of all includes the start of the program.
-            self._seconds.setdefault(size, deque(maxlen=STEPS_KEPT)).append(float(seconds))
+            self._seconds.setdefault(size, deque(maxlen=STEPS_KEPT)).append(seconds)
         self._size = size
 
     @property

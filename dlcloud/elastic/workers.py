@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dlcloud.elastic.program import ALIAS, CONTROL, PACKAGE, Coordinator, Program, control_file
+from dlcloud.elastic.program import ALIAS, CONTROL, PACKAGE, Coordinator, TrainingProgram, control_file
+from dlcloud.elastic.reports import EventReported, WorkerReport, parse_reports
 from dlcloud.launch.container import send_command
 from dlcloud.launch.files import send_files
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.peers import Peer
+from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RECORDS, RemoteJobs, folder_of
 from dlcloud.launch.setup import OLDEST_PYTHON, prepare
@@ -26,6 +27,8 @@ from dlcloud.model.remote import Connection
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run, RunState, parse_record
+from dlcloud.trainer.drain import DRAINED
+from dlcloud.trainer.events import EventName
 
 NEWEST_BYTES = 1 << 16
 """Of the records of a worker, some hundred steps: how far it is."""
@@ -35,16 +38,13 @@ REACH_S = 10.0
 
 log = logging.getLogger(__name__)
 
-DRAINED = 10
-"""Exit status of an agent whose workers left because they were asked to."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsReceived:
-    """New records of an instance."""
+class ReportsReceived:
+    """New reports of an instance."""
 
     instance_id: str
-    records: Sequence[dict[str, Any]]
+    reports: Sequence[WorkerReport]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,11 @@ class WorkerExited:
     instance_id: str
     run: Run | None = None
     error: BaseException | None = None
+
+    @property
+    def has_finished(self) -> bool:
+        """True if the worker ended because its training did."""
+        return self.run is not None and self.run.exit_status == 0
 
     @property
     def is_drained(self) -> bool:
@@ -70,6 +75,7 @@ class Workers:
         image_id: The image of the instances, for the stored run.
         prices: Of the instances, in both markets.
         post: Receives what happens, from any thread.
+        has_taken_over: True for a controller that took over from one that was lost.
         storage: The data and the buckets of the recipe.
         environment: Of the workers.
         restored: Committed steps of the checkpoint in S3 that the training goes on from.
@@ -77,14 +83,15 @@ class Workers:
 
     launcher: Launcher
     recipe: Recipe
-    program: Program
+    program: TrainingProgram
     coordinator: Callable[[], Coordinator]
     image_id: str
     prices: PriceLookup
-    post: Callable[[RecordsReceived | WorkerExited], None]
+    post: Callable[[ReportsReceived | WorkerExited], None]
     storage: Storage
     environment: JobEnvironment = INHERITED
     restored: int = 0
+    has_taken_over: bool = False
     _peers: dict[str, Member] = field(default_factory=dict, init=False)  # that have the environment
     _drains: dict[str, str] = field(default_factory=dict, init=False)
     _locks: defaultdict[str, threading.Lock] = field(
@@ -100,21 +107,27 @@ class Workers:
         name = f"worker {member.instance.instance_id}"
         threading.Thread(target=self._serve, args=(member,), name=name, daemon=True).start()
 
-    def read_stored(self, member: Member) -> list[dict[str, Any]]:
-        """Return the records that an agent which is to be followed on sent to an earlier controller."""
+    def read_past(self, member: Member) -> list[WorkerReport]:
+        """Return what an agent that is to be followed on has reported before.
+
+        That is what it sent to an earlier controller; if that one was lost with its store, also the newest
+        that lies on the instance.
+        """
         run = self._jobs.find_unfinished(member, self.recipe.name)
-        lines = [] if run is None else self.launcher.store.runs.all_lines(run.run_id)
-        return [record for line in lines if (record := parse_record(line)) is not None]
+        if run is None:
+            return []
+        lines = list(self.launcher.store.runs.all_lines(run.run_id))
+        if self.has_taken_over:
+            lines += self._read_newest(member, run)
+        records = [record for line in lines if (record := parse_record(line)) is not None]
+        return parse_reports(run.instance_id, records)
 
     def has_run(self, member: Member) -> bool:
         """True if an agent was started on an instance."""
         return self._jobs.find_unfinished(member, self.recipe.name) is not None
 
-    def read_newest(self, member: Member) -> list[dict[str, Any]]:
-        """Return the newest records on an instance; none where it does not answer."""
-        run = self._jobs.find_unfinished(member, self.recipe.name)
-        if run is None:
-            return []
+    def _read_newest(self, member: Member, run: Run) -> list[str]:
+        """Return the newest whole lines of the records on an instance; none where it does not answer."""
         try:
             answer = self._jobs.connect(member, REACH_S).run(
                 f"tail -c {NEWEST_BYTES} {folder_of(run)}/{RECORDS}"
@@ -122,8 +135,7 @@ class Workers:
         except DlcloudError as error:
             log.warning("cannot read the records of %s: %s", run.instance_id, error.message)
             return []
-        lines = answer.stdout.decode("utf-8", "replace").split("\n")[1:-1]
-        return [record for line in lines if (record := parse_record(line)) is not None]
+        return answer.stdout.decode("utf-8", "replace").split("\n")[1:-1]
 
     def error_of(self, run: Run) -> RemoteCommandError:
         """Return the error of a run that failed, with the end of its log."""
@@ -167,7 +179,7 @@ class Workers:
             self._peers[name] = member
             jobs.start(connection, run, self.environment)
             runs.put_prices(run.run_id, self.prices.of(run.instance_type, run.zone))
-            ended = jobs.follow(member, run, lambda records: self._receive(name, records))
+            ended = jobs.follow(member, run, partial(self._receive, name))
             if ended.exit_status == DRAINED:
                 ended = replace(ended, state=RunState.DONE)
             patterns = self.recipe.keep.files if ended.exit_status == 0 else []
@@ -179,12 +191,13 @@ class Workers:
             self.storage.forget(name)
 
     def _receive(self, name: str, records: Sequence[dict[str, Any]]) -> None:
-        if any(record.get("event") == "notice" for record in records):
+        reports = parse_reports(name, records)
+        if any(isinstance(report, EventReported) and report.name is EventName.NOTICE for report in reports):
             self._peers.pop(name, None)  # it would end during a copy
             self.storage.forget(name)
-        self.post(RecordsReceived(instance_id=name, records=records))
+        self.post(ReportsReceived(instance_id=name, reports=reports))
 
-    def _peers_of(self, member: Member) -> list[Peer]:
+    def _peers_of(self, member: Member) -> list[EnvironmentPeer]:
         """Return the instances that can give a new one their environment: those in its zone first.
 
         Traffic between zones is billed, and the coordinator has enough to do. Several newcomers ask in
@@ -195,7 +208,7 @@ class Workers:
         random.shuffle(others)
         others.sort(key=lambda peer: (peer.instance.zone != zone, peer.instance.instance_id == first))
         return [
-            Peer(
+            EnvironmentPeer(
                 instance_id=peer.instance.instance_id,
                 host=peer.instance.private_host or peer.instance.host,
                 connect=partial(self._jobs.connect, peer),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from dlcloud.model.errors import CloudError, UnreachableError
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.model.remote import Connection, Dial, Endpoint
-from dlcloud.planning.protocols import Cloud
+from dlcloud.planning.protocols import CloudCaller, CloudNetwork
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,14 +18,15 @@ class AdmittingDialer:
     """
 
     dialer: Dial
-    cloud: Cloud
+    caller: CloudCaller
+    network: CloudNetwork
     cluster_id: str
     emit: Emit
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _has_moved: bool | None = field(init=False, default=None)
 
     def dial(self, endpoint: Endpoint, *, wait_s: float = 0.0) -> Connection:
-        """Return an open connection; see `core.remote.Dial`."""
+        """Return an open connection; see `model.remote.Dial`."""
         try:
             return self.dialer.dial(endpoint, wait_s=wait_s)
         except UnreachableError as error:
@@ -40,19 +41,21 @@ class AdmittingDialer:
         """Admit this machine's address; True if it was not admitted before this command."""
         with self._lock:
             if self._has_moved is None:
-                self._has_moved = move_access(self.cloud, self.cluster_id, self.emit)
+                self._has_moved = move_access(
+                    self.cluster_id, caller=self.caller, network=self.network, emit=self.emit
+                )
             return self._has_moved
 
 
-def move_access(cloud: Cloud, cluster_id: str, emit: Emit) -> bool:
+def move_access(cluster_id: str, *, caller: CloudCaller, network: CloudNetwork, emit: Emit) -> bool:
     """Let this machine's present address reach a cluster over SSH, in place of earlier ones.
 
     Returns:
         True if it could not before; it is said. What stands in the way of it is said, too.
     """
     try:
-        cidr = cloud.caller_cidr()
-        replaced = cloud.move_ssh(cluster_id, cidr)
+        cidr = caller.cidr()
+        replaced = network.move_ssh(cluster_id, cidr)
     except CloudError as error:
         emit(Warned(message=f"SSH is not allowed from this machine's present address: {error}"))
         return False

@@ -46,7 +46,10 @@ def wait_until_reachable(
     # The group's rule and the addresses do not wait for each other: a round trip less.
     steps: list[Callable[[], list[Member] | None]] = [
         lambda: await_addresses(managed, members, lost),
-        *(partial(managed.cloud.allow_ssh, group_id, cidr, named=plan.names_cidrs) for cidr in plan.cidrs),
+        *(
+            partial(managed.cloud.network.allow_ssh, group_id, cidr, named=plan.names_cidrs)
+            for cidr in plan.cidrs
+        ),
     ]
     addressed, *allowed = fan_out(call, steps)
     for outcome in (addressed, *allowed):

@@ -9,12 +9,12 @@ from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import ClusterState, Leftover, Member
+from dlcloud.model.cluster import CLUSTER_TAG, ClusterState, Leftover, Member
 from dlcloud.model.errors import CloudError
-from dlcloud.model.events import Emit, stage
-from dlcloud.model.instance import Instance, InstanceState
+from dlcloud.model.events import Emit, Warned, stage
+from dlcloud.model.instance import Instance
 from dlcloud.model.wait import wait_until
-from dlcloud.planning.protocols import Cloud
+from dlcloud.planning.protocols import Cloud, CloudNetwork
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 
@@ -25,6 +25,9 @@ FLEET = re.compile(r"\bfleet-[0-9a-f-]+")
 
 def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     """Terminate every instance that carries the cluster's tag, then delete all else that does.
+
+    An instance that takes longer than TERMINATION_TIMEOUT_S to shut down is billed no more; what it still
+    uses is left to `dlcloud gc`, with a warning.
 
     Returns:
         The cluster's instances with the times at which they ended.
@@ -46,13 +49,16 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     with stage(managed.emit, managed.clock, f"deleting the security group of {cluster.name}"):
         if closed.error is not None:
             raise closed.error
-        cloud.delete_fleets(_fleets(managed, instances.values()))
+        cloud.fleets.delete(_fleets(managed, instances.values()))
         if is_late:
-            cloud.delete_launch_templates(cluster.cluster_id)
-        hint = f"dlcloud down {cluster.name}"
-        _delete_groups(cluster.cluster_id, cloud=cloud, clock=managed.clock, hint=hint)
-        if clusters.intents(cluster.cluster_id, PLACEMENT_GROUP):
-            cloud.delete_placement_group(cluster.cluster_id)
+            cloud.fleets.delete_templates(cluster.cluster_id)
+        if slow := [name for name, instance in instances.items() if not instance.ended]:
+            _warn_of_slow_ends(slow, emit=managed.emit)
+        else:
+            hint = f"dlcloud down {cluster.name}"
+            _delete_groups(cluster.cluster_id, network=cloud.network, clock=managed.clock, hint=hint)
+            if clusters.intents(cluster.cluster_id, PLACEMENT_GROUP):
+                cloud.capacity.delete_placement_group(cluster.cluster_id)
     clusters.set_state(cluster.cluster_id, ClusterState.DOWN, managed.clock.now())
     return clusters.members(cluster.cluster_id)
 
@@ -69,33 +75,37 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
 
     for leftover in leftovers:
         if leftover.kind == "iam-role":
-            cloud.delete_control_role(leftover.cluster_id)
+            cloud.roles.delete(leftover.cluster_id)
     instance_ids = ids("instance")
     with stage(emit, clock, f"terminating {len(instance_ids)} instance(s) in {cloud.region}"):
-        cloud.terminate(instance_ids)
+        cloud.instances.terminate(instance_ids)
         left = wait_until(
-            lambda: {i.instance_id for i in cloud.instances() if not i.ended}.intersection(instance_ids),
+            lambda: [i for i in cloud.instances.find() if i.instance_id in instance_ids and not i.ended],
             not_,
             clock=clock,
             timeout_s=TERMINATION_TIMEOUT_S,
             poll_s=POLL_S,
             first_poll_s=FIRST_POLL_S,
         )
-        if left:
-            raise CloudError(f"still not terminated: {', '.join(sorted(left))}", "dlcloud gc")
+        if living := sorted(instance.instance_id for instance in left if instance.alive):
+            raise CloudError(f"still not terminated: {', '.join(living)}", "dlcloud gc")
+    if left:
+        _warn_of_slow_ends([instance.instance_id for instance in left], emit=emit)
+    slow = {instance.tags.get(CLUSTER_TAG, "") for instance in left}
     cluster_ids = sorted({leftover.cluster_id for leftover in leftovers})
     with stage(emit, clock, f"removing what belongs to {len(cluster_ids)} cluster(s) in {cloud.region}"):
-        cloud.delete_fleets(ids("fleet"))
-        cloud.delete_volumes(ids("volume"))
-        cloud.delete_interfaces(ids("network-interface"))
-        cloud.delete_images(ids("image"))
-        cloud.delete_snapshots(ids("snapshot"))
+        cloud.fleets.delete(ids("fleet"))
+        cloud.leftovers.delete_volumes(ids("volume"))
+        cloud.leftovers.delete_interfaces(ids("network-interface"))
+        cloud.own_images.delete(ids("image"))
+        cloud.own_images.delete_snapshots(ids("snapshot"))
         for leftover in leftovers:
-            if leftover.kind == "placement-group":
-                cloud.delete_placement_group(leftover.cluster_id)
+            if leftover.kind == "placement-group" and leftover.cluster_id not in slow:
+                cloud.capacity.delete_placement_group(leftover.cluster_id)
         for cluster_id in cluster_ids:
-            cloud.delete_launch_templates(cluster_id)
-            _delete_groups(cluster_id, cloud=cloud, clock=clock, hint="dlcloud gc")
+            cloud.fleets.delete_templates(cluster_id)
+            if cluster_id not in slow:
+                _delete_groups(cluster_id, network=cloud.network, clock=clock, hint="dlcloud gc")
 
 
 def _close(managed: ManagedCluster) -> dict[str, Instance]:
@@ -104,9 +114,9 @@ def _close(managed: ManagedCluster) -> dict[str, Instance]:
     has_handed_over = clusters.last_hand_over(managed.cluster_id) is not None
     roles = clusters.intents(managed.cluster_id, STORAGE_ROLE)
     if has_handed_over or any(intent.outcome != REFUSED for intent in roles):
-        managed.cloud.delete_control_role(managed.cluster_id)
-    managed.cloud.revoke_ssh(managed.cluster_id)
-    managed.cloud.delete_launch_templates(managed.cluster_id)
+        managed.cloud.roles.delete(managed.cluster_id)
+    managed.cloud.network.revoke_ssh(managed.cluster_id)
+    managed.cloud.fleets.delete_templates(managed.cluster_id)
     return {}
 
 
@@ -120,7 +130,7 @@ def _fleets(managed: ManagedCluster, instances: Iterable[Instance]) -> list[str]
     texts = [intent.outcome or "" for intent in intents]
     texts += [instance.fleet_id for instance in instances]
     if any(intent.outcome in {None, UNSEEN} for intent in intents):
-        texts += managed.cloud.fleets(managed.cluster_id)
+        texts += managed.cloud.fleets.find(managed.cluster_id)
     return sorted({fleet for text in texts for fleet in FLEET.findall(text)})
 
 
@@ -132,14 +142,14 @@ def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
     def terminate_living() -> dict[str, Instance]:
         listed = managed.describe_instances()
         living = [name for name, instance in listed.items() if instance.alive and name not in requested]
-        managed.cloud.terminate(living)
+        managed.cloud.instances.terminate(living)
         requested.update(living)
         return listed
 
     listed = wait_until(
         terminate_living,
         lambda listed: (
-            not _not_terminated(listed)
+            all(instance.ended for instance in listed.values())
             and not unlisted_ids(managed, listed)
             and clock.monotonic() - started >= appear_s
         ),
@@ -148,18 +158,19 @@ def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
         poll_s=POLL_S,
         first_poll_s=FIRST_POLL_S,
     )
-    if left := _not_terminated(listed):
+    if left := [f"{name} ({instance.state})" for name, instance in listed.items() if instance.alive]:
         name = managed.cluster.name
         raise CloudError(f"{name}: still not terminated: {', '.join(left)}", f"dlcloud down {name}")
     return listed
 
 
-def _not_terminated(listed: Mapping[str, Instance]) -> list[str]:
-    return [
-        f"{instance.instance_id} ({instance.state})"
-        for instance in listed.values()
-        if instance.state is not InstanceState.TERMINATED
-    ]
+def _warn_of_slow_ends(instance_ids: Sequence[str], *, emit: Emit) -> None:
+    """Metal types and Trainium took up to 20 minutes. Source: packer-plugin-amazon, issue 682."""
+    message = (
+        f"{', '.join(sorted(instance_ids))}: still shutting down, which is not billed; dlcloud gc, in some "
+        "minutes, removes the security group, and the placement group, that are in use until then"
+    )
+    emit(Warned(message=message))
 
 
 def _appear_s(managed: ManagedCluster) -> float:
@@ -180,9 +191,9 @@ def _store_ends(managed: ManagedCluster, listed: Mapping[str, Instance], request
     clusters.put_members(managed.cluster_id, mark_ended(list(members.values()), listed, requested_at))
 
 
-def _delete_groups(cluster_id: str, *, cloud: Cloud, clock: Clock, hint: str) -> None:
+def _delete_groups(cluster_id: str, *, network: CloudNetwork, clock: Clock, hint: str) -> None:
     left = wait_until(
-        lambda: cloud.delete_security_groups(cluster_id),
+        lambda: network.delete_groups(cluster_id),
         not_,
         clock=clock,
         timeout_s=TERMINATION_TIMEOUT_S,

@@ -7,8 +7,9 @@ from functools import partial
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, Market
+from dlcloud.planning.launch_request import LaunchRequest
 from dlcloud.planning.networks import PlannedNetwork, plan_network, usable_subnets
-from dlcloud.planning.protocols import Account, FoundNetwork, LaunchRequest
+from dlcloud.planning.protocols import Account, FoundNetwork
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 

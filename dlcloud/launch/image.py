@@ -150,14 +150,14 @@ def begin_image(managed: ManagedCluster, instance_id: str, request: ImageRequest
     name = f"{request.name}-{managed.cluster_id}"
     intent_id = clusters.begin_intent(managed.cluster_id, CREATE_IMAGE, name, managed.clock.now())
     tags = {**cluster.tags, NAME_TAG: request.name, IMAGE_TAG: request.name}
-    image_id = managed.cloud.create_image(instance_id, name, tags)
+    image_id = managed.cloud.own_images.create(instance_id, name, tags)
     clusters.end_intent(intent_id, image_id, managed.clock.now())
     return image_id
 
 
 def find_begun(managed: ManagedCluster) -> OwnImage | None:
     """Return the image that an earlier command of this cluster began, unless it failed."""
-    images = managed.cloud.own_images(managed.cluster_id)
+    images = managed.cloud.own_images.find(managed.cluster_id)
     return next((image for image in images if image.state in {PENDING, AVAILABLE}), None)
 
 
@@ -183,5 +183,5 @@ def await_image(managed: ManagedCluster, image_id: str) -> OwnImage:
 
 
 def _find(managed: ManagedCluster, image_id: str) -> OwnImage | None:
-    images = managed.cloud.own_images(managed.cluster_id)
+    images = managed.cloud.own_images.find(managed.cluster_id)
     return next((image for image in images if image.image_id == image_id), None)

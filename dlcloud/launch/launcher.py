@@ -16,18 +16,18 @@ from dlcloud.launch.members import (
 )
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
-from dlcloud.launch.remainder import describe_remainder
+from dlcloud.launch.remainder import Remainder, find_remainder
 from dlcloud.launch.storage import describe_storage
-from dlcloud.model.cluster import ClusterState, Member
+from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
 from dlcloud.model.errors import CloudError, DlcloudError, UnwritableError
 from dlcloud.model.events import Notice, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.model.remote import Connection
+from dlcloud.planning.launch_request import Refusal
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.plan import Plan, make_plan
-from dlcloud.planning.protocols import Account, Refusal
+from dlcloud.planning.protocols import Account
 from dlcloud.planning.resize import decide
-from dlcloud.recipe.placement import NEW_GROUP
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import RunState
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP
@@ -81,7 +81,7 @@ class Launcher(ManagedCluster):
             CapacityError, QuotaError, BudgetError: The recipe cannot be launched.
         """
         clusters = self.store.clusters
-        storage = describe_storage(self.cloud, recipe) if members is None else []
+        storage = describe_storage(self.cloud.buckets, recipe) if members is None else []
         size = size or clusters.size(self.cluster_id)
         resized = (recipe if size is None else recipe.resized(size)).keeping_free(
             clusters.keep_free(self.cluster_id)
@@ -197,9 +197,9 @@ class Launcher(ManagedCluster):
         remove_secrets(self.cluster, paths=self.store.paths)
         return members
 
-    def remainder(self) -> str:
-        """Return what may still be up after `destroy` has failed, with its price; EC2 is not asked."""
-        return describe_remainder(self)
+    def remainder(self, keeping: Collection[str] = ()) -> Remainder:
+        """Return what may still be up besides the instances of these ids; EC2 is not asked what is up."""
+        return find_remainder(self, keeping)
 
     def _provisioner(self, plan: Plan) -> Provisioner:
         """Return what requests the plan's instances, its security group made."""
@@ -211,11 +211,11 @@ class Launcher(ManagedCluster):
     def _connect_closely(self, plan: Plan, provisioner: Provisioner) -> None:
         """Make the placement group, and allow EFA's traffic, where the plan has them."""
         if plan.efa_interfaces:
-            self.cloud.allow_fabric(provisioner.security_group_id)
+            self.cloud.network.allow_fabric(provisioner.security_group_id)
         if plan.placement_group == NEW_GROUP:
             clusters, now = self.store.clusters, self.clock.now()
             intent_id = clusters.begin_intent(self.cluster_id, PLACEMENT_GROUP, "", now)
-            name = self.cloud.create_placement_group(self.cluster_id, self.cluster.tags)
+            name = self.cloud.capacity.create_placement_group(self.cluster_id, self.cluster.tags)
             clusters.end_intent(intent_id, name, self.clock.now())
 
     def _create_group(self, vpc_id: str) -> str:
@@ -223,11 +223,11 @@ class Launcher(ManagedCluster):
         clusters = self.store.clusters
         intents = clusters.intents(self.cluster_id, GROUP)
         if any(intent.outcome for intent in intents):
-            return self.cloud.create_security_group(self.cluster_id, self.cluster.tags, vpc_id=vpc_id)
+            return self.cloud.network.create_group(self.cluster_id, self.cluster.tags, vpc_id=vpc_id)
         unfinished = next((intent.intent_id for intent in intents if intent.outcome is None), None)
         intent_id = unfinished or clusters.begin_intent(self.cluster_id, GROUP, "", self.clock.now())
         try:
-            group_id = self.cloud.create_security_group(self.cluster_id, self.cluster.tags, vpc_id=vpc_id)
+            group_id = self.cloud.network.create_group(self.cluster_id, self.cluster.tags, vpc_id=vpc_id)
         except CloudError as error:
             if error.answered:
                 clusters.end_intent(intent_id, "", self.clock.now())

@@ -37,7 +37,7 @@ class ManagedCluster:
 
     def describe_instances(self) -> dict[str, Instance]:
         """Return every instance that carries the cluster's tag, by its id: one call of EC2."""
-        return {instance.instance_id: instance for instance in self.cloud.instances(self.cluster_id)}
+        return {instance.instance_id: instance for instance in self.cloud.instances.find(self.cluster_id)}
 
     def connect(self, instance: Instance, wait_s: float = 0.0) -> Connection:
         """Return a connection to an instance.

@@ -106,7 +106,7 @@ def terminate_members(managed: ManagedCluster, members: Sequence[Member]) -> lis
             cluster.cluster_id, SHRINK, " ".join(ids), clock.now()
         )
         requested_at = clock.now()
-        managed.cloud.terminate(ids)
+        managed.cloud.instances.terminate(ids)
         listed = _wait_for_end(managed, ids)
         ended = mark_ended(members, listed, requested_at)
         managed.store.clusters.put_members(cluster.cluster_id, ended)
@@ -179,7 +179,7 @@ def _repeat_terminations(managed: ManagedCluster) -> None:
     clusters = managed.store.clusters
     for intent in clusters.intents(managed.cluster_id, SHRINK):
         if intent.outcome is None:
-            managed.cloud.terminate(intent.detail.split())
+            managed.cloud.instances.terminate(intent.detail.split())
             clusters.end_intent(intent.intent_id, "asked for again", managed.clock.now())
 
 
@@ -212,7 +212,7 @@ def _wait_for_end(managed: ManagedCluster, ids: Sequence[str]) -> dict[str, Inst
         """Ask once more for the end of those that are listed as alive: EC2 may not have known them before."""
         listed = managed.describe_instances()
         if late := unseen.intersection(living(listed)):
-            managed.cloud.terminate(sorted(late))
+            managed.cloud.instances.terminate(sorted(late))
         unseen.difference_update(listed)
         return listed
 

@@ -21,7 +21,7 @@ def requirements_on(managed: ManagedCluster, instance_type: str, requirements: s
         return requirements
     if not any(package.startswith("torch") for package in packages_of(requirements)):
         return requirements
-    hardware = managed.cloud.hardware([instance_type]).get(instance_type)
+    hardware = managed.cloud.types.hardware([instance_type]).get(instance_type)
     if hardware is None or hardware.gpu is not None:
         return requirements
     return f"--extra-index-url {CPU_INDEX}\n{requirements}"

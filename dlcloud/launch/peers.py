@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class EnvironmentPeer:
     """An instance that may have the environment: its address for the others, and how to connect to it."""
 
     instance_id: str
@@ -35,7 +35,7 @@ class Peer:
 def copy_environment(
     connection: Connection,
     find: str,
-    peers: Sequence[Peer],
+    peers: Sequence[EnvironmentPeer],
     *,
     folder: str,
     clock: Clock,
@@ -94,7 +94,7 @@ def read_answer(connection: Connection, output: bytes) -> dict[str, Any]:
 
 
 def _copy(
-    connection: Connection, peer: Peer, program: str, environment: dict[str, Any], folder: str
+    connection: Connection, peer: EnvironmentPeer, program: str, environment: dict[str, Any], folder: str
 ) -> dict[str, Any]:
     """Let a peer offer the environment, and the instance fetch it; the key goes over SSH, to both.
 

@@ -10,10 +10,18 @@ from typing import Any, Generic, TypeVar
 from dlcloud.launch.dry_run import LaunchChecks, check_launch
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
+from dlcloud.model.remote import Access
 from dlcloud.planning.plan import PreflightFacts
-from dlcloud.planning.protocols import Account, Cloud, FoundNetwork, Subnet
+from dlcloud.planning.protocols import (
+    Account,
+    Cloud,
+    CloudCaller,
+    CloudImages,
+    CloudPrices,
+    FoundNetwork,
+    Subnet,
+)
 from dlcloud.planning.quota import CODES, Quota, quota_key, quotas
-from dlcloud.recipe.network import Access
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 
@@ -133,22 +141,22 @@ def run_preflight(
     hardware: dict[str, InstanceType] = {}
 
     def resolve_image() -> Image:
-        hardware.update(cloud.hardware(types))
-        return find_image(cloud, recipe.instances.image, types, hardware)
+        hardware.update(cloud.types.hardware(types))
+        return find_image(cloud.images, recipe.instances.image, types, hardware)
 
     image = _Once(resolve_image)
     network = _Once(lambda: _find_network(recipe, account))
     questions: dict[str, Callable[[], Any]] = {
-        "identity": cloud.identity,
-        "zones": lambda: cloud.offered_zones(types),
+        "identity": cloud.caller.identity,
+        "zones": lambda: cloud.types.zones(types),
         "image": image.value,
-        "prices": lambda: cloud.prices(types, recipe.instances.markets),
-        "cidr": lambda: cidrs or _cidrs(recipe, cloud, network.value),
+        "prices": lambda: cloud.prices.find(types, recipe.instances.markets),
+        "cidr": lambda: cidrs or _cidrs(recipe, cloud.caller, network.value),
     }
     if recipe.network is not None and account is not None:
         questions["network"] = network.value
     if recipe.instances.uses_reservations or ask_reservations:
-        questions["reservations"] = cloud.reservations
+        questions["reservations"] = cloud.capacity.reservations
     if account is not None:
         questions |= _account_questions(recipe, account)
     if account is not None and dry_run:
@@ -174,10 +182,12 @@ def _find_network(recipe: Recipe, account: Account | None) -> FoundNetwork | Non
     return account.network(recipe.network) if recipe.network is not None and account is not None else None
 
 
-def _cidrs(recipe: Recipe, cloud: Cloud, find_network: Callable[[], FoundNetwork | None]) -> tuple[str, ...]:
+def _cidrs(
+    recipe: Recipe, caller: CloudCaller, find_network: Callable[[], FoundNetwork | None]
+) -> tuple[str, ...]:
     """Return the networks that reach the instances: the caller's, or where endpoint and bastion are."""
     if recipe.network is None or not recipe.network.is_private:
-        return (cloud.caller_cidr(),)
+        return (caller.cidr(),)
     resolved = find_network()
     return () if resolved is None or recipe.network.access is Access.SESSION_MANAGER else resolved.cidrs
 
@@ -203,7 +213,9 @@ class _Once(Generic[Answer]):
         return self._answers[0]
 
 
-def find_image(cloud: Cloud, image: str, types: Sequence[str], hardware: Mapping[str, InstanceType]) -> Image:
+def find_image(
+    images: CloudImages, image: str, types: Sequence[str], hardware: Mapping[str, InstanceType]
+) -> Image:
     """Return the image that a recipe names, for its types; the first one says of which architecture.
 
     Raises:
@@ -211,14 +223,14 @@ def find_image(cloud: Cloud, image: str, types: Sequence[str], hardware: Mapping
     """
     gpu = any(entry.has_nvidia_gpu for entry in hardware.values())
     architecture = next((entry.architecture for name in types if (entry := hardware.get(name))), X86_64)
-    return cloud.resolve_image(image, gpu=gpu, architecture=architecture)
+    return images.resolve(image, gpu=gpu, architecture=architecture)
 
 
 class PriceLookup:
     """On-demand and spot prices of now for the record, asked for once a type, however many run."""
 
-    def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
+    def __init__(self, prices: CloudPrices) -> None:
+        self._listed = prices
         self._prices: dict[str, list[Price]] = {}
         self._lock = Lock()
 
@@ -235,7 +247,7 @@ class PriceLookup:
 
     def _ask(self, instance_type: str) -> list[Price]:
         try:
-            return self._cloud.prices([instance_type], [*Market])
+            return self._listed.find([instance_type], [*Market])
         except CloudError as error:
             log.warning("the prices of %s stay unknown: %s", instance_type, error.message)
             return []

@@ -22,8 +22,8 @@ from dlcloud.planning.attempts import (
     next_zone,
     reserved_attempt,
 )
+from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, Refusal
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.protocols import FleetRequest, LaunchRequest, LaunchResult, Refusal
 from dlcloud.planning.reservations import MARGINAL_USD
 
 REPEATABLE = timedelta(minutes=15)
@@ -114,6 +114,8 @@ class Provisioner:
         while zone is not None and (missing := self._count_missing(members)) > 0:
             if not has_pools(self.plan, market, on_demand=_on_demand(members)):
                 break
+            if self.placement_group and zone == EVERY_ZONE and members:
+                break  # a group of nearby instances is in one zone
             if self.plan.one_zone and zone == EVERY_ZONE and members:
                 self._announce_other_zones(home_zone(members), missing)
             attempt = self._next_attempt(members, market, zone=zone)
@@ -181,10 +183,12 @@ class Provisioner:
             )
         try:
             if attempt.single:
-                launched = LaunchResult(instances=_in_reservation(managed.cloud.launch(request), attempt))
+                launched = LaunchResult(
+                    instances=_in_reservation(managed.cloud.instances.launch(request), attempt)
+                )
             else:
                 template = self._template(attempt, request)
-                launched = managed.cloud.launch_fleet(self._fleet_request(attempt, request, template))
+                launched = managed.cloud.fleets.launch(self._fleet_request(attempt, request, template))
         except (CapacityError, QuotaError) as error:
             zone = attempt.pools[0][1]
             launched = LaunchResult(
@@ -204,7 +208,7 @@ class Provisioner:
         """Return the launch template of a fleet; rounds that differ only in their market share one."""
         key = (attempt.image.image_id, attempt.life_minutes)
         if key not in self._templates:
-            self._templates[key] = self.managed.cloud.create_launch_template(request)
+            self._templates[key] = self.managed.cloud.fleets.create_template(request)
         return self._templates[key]
 
     def _fleet_request(self, attempt: LaunchAttempt, request: LaunchRequest, template: str) -> FleetRequest:
@@ -314,7 +318,9 @@ def capacity_error(provisioned: Provisioned, minimum: int) -> CloudError:
     if refusals and all(isinstance(refusal.error, QuotaError) for refusal in refusals):
         return QuotaError(message, refusals[0].error.hint)
     hint = "add types, zones or market: spot-then-on-demand to the recipe, or try another region"
-    return CapacityError(message, hint)
+    lacking = [refusal.error for refusal in refusals if isinstance(refusal.error, CapacityError)]
+    special = {error.hint for error in lacking} - {"", CapacityError.USUAL_HINT}
+    return CapacityError(message, special.pop() if len(special) == 1 else hint)
 
 
 def refusal_lines(refusals: Sequence[Refusal]) -> list[str]:

@@ -1,7 +1,8 @@
 """What of a cluster may still be up where EC2 could not end it: as the store knows it, with its price."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -10,30 +11,76 @@ from dlcloud.launch.members import LAUNCH, life_minutes
 from dlcloud.model.cluster import Intent, Member
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market, Price
-from dlcloud.model.money import money, total_usd
+from dlcloud.model.money import hourly_price, instance_usd, money, total_usd
 from dlcloud.planning.attempts import LaunchAttempt
 
+NOTHING_UP = "no instance is up, but its security group may be left, at no cost"
 
-def describe_remainder(managed: ManagedCluster) -> str:
-    """Return what may still be up, the price of an hour of it, and when it ends itself.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remainder:
+    """What may still be up.
+
+    Args:
+        count: Instances without a known end.
+        requested: Instances of launches whose answer was lost.
+        hourly_usd: The price of an hour of all; None if it is unknown.
+        ends_at: When the last one ends itself; None if that is unknown.
+    """
+
+    count: int
+    requested: int
+    hourly_usd: Decimal | None
+    ends_at: datetime | None
+
+    def describe(self) -> str:
+        """Return what may still be up, the price of an hour of it, and when it ends itself."""
+        counts = [f"{self.count} instance(s)"] if self.count else []
+        if self.requested:
+            counts.append(f"up to {self.requested} of a launch without an answer")
+        if not counts:
+            return NOTHING_UP
+        until = ""
+        if self.ends_at is not None:
+            until = f" until they end themselves, at {self.ends_at:%Y-%m-%d %H:%M} UTC at the latest"
+        return f"{' and '.join(counts)} may still be up {self._price()}{until}"
+
+    def describe_leaving(self, now: datetime) -> str:
+        """Return what it means to leave it, as in "to leave them to their own end at 14:05 UTC, …"."""
+        if not self.count and not self.requested:
+            return "to leave its security group, at no cost"
+        if self.ends_at is None:
+            return f"to leave them up {self._price()}"
+        day = "" if self.ends_at.date() == now.date() else f"{self.ends_at:%Y-%m-%d} "
+        seconds = max(0.0, (self.ends_at - now).total_seconds())
+        usd = None if self.hourly_usd is None else instance_usd(self.hourly_usd, seconds)
+        most = "at an unknown price" if usd is None else f"{money(usd)} USD at most"
+        return f"to leave them to their own end at {day}{self.ends_at:%H:%M} UTC, {most}"
+
+    def _price(self) -> str:
+        return hourly_price([self.hourly_usd])
+
+
+def find_remainder(managed: ManagedCluster, keeping: Collection[str] = ()) -> Remainder:
+    """Return what of a cluster may still be up, without the instances that are to stay.
 
     Instances without a known end count, and those of a request whose answer was lost. EC2 is not asked: it
     does not answer, or refuses. Prices are those of the plan, and of on-demand instances for lost requests.
     """
     clusters, cluster_id = managed.store.clusters, managed.cluster_id
-    members = [member for member in clusters.members(cluster_id) if member.ended_at is None]
+    living = [member for member in clusters.members(cluster_id) if member.ended_at is None]
+    members = [member for member in living if member.instance.instance_id not in keeping]
     lost = [intent for intent in clusters.intents(cluster_id, LAUNCH) if intent.outcome is None]
     requests = [LaunchAttempt.from_text(intent.detail) for intent in lost]
-    counts = [f"{len(members)} instance(s)"] if members else []
-    if requests:
-        counts.append(f"up to {sum(request.count for request in requests)} of a launch without an answer")
-    if not counts:
-        return "no instance is up, but its security group may be left, at no cost"
-    hourly_usd = total_usd([*(member.hourly_usd for member in members), *_most_usd(managed, requests)])
-    price = "at an unknown price" if hourly_usd is None else f"for {money(hourly_usd)} USD/h"
-    end = _latest_end(members, life_minutes(cluster_id, clusters), zip(lost, requests, strict=True))
-    until = f" until they end themselves, at {end:%Y-%m-%d %H:%M} UTC at the latest" if end else ""
-    return f"{' and '.join(counts)} may still be up {price}{until}"
+    has_any = bool(members or requests)
+    usd = [*(member.hourly_usd for member in members), *_most_usd(managed, requests)]
+    lives = life_minutes(cluster_id, clusters) if has_any else {}
+    return Remainder(
+        count=len(members),
+        requested=sum(request.count for request in requests),
+        hourly_usd=total_usd(usd),
+        ends_at=_latest_end(members, lives, zip(lost, requests, strict=True)) if has_any else None,
+    )
 
 
 def _most_usd(managed: ManagedCluster, requests: Sequence[LaunchAttempt]) -> list[Decimal | None]:
@@ -44,7 +91,7 @@ def _most_usd(managed: ManagedCluster, requests: Sequence[LaunchAttempt]) -> lis
     types = sorted({name for request in requests for name, _ in request.pools})
     prices: list[Price] = []
     with suppress(CloudError):
-        prices = managed.cloud.prices(types, [Market.ON_DEMAND]) if types else []
+        prices = managed.cloud.prices.find(types, [Market.ON_DEMAND]) if types else []
     by_type = {price.instance_type: price.hourly_usd for price in prices}
     most: list[Decimal | None] = []
     for request in requests:

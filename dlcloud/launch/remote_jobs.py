@@ -22,6 +22,8 @@ from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.results.result import Run, RunState
 
 RECORDS = "records.jsonl"
+_COMMAND_OF_WORK = "../command"
+"""The file with a run's command, from the folder in which it works."""
 RECONNECT_WAIT_S = 60.0
 RECONNECT_ROUND_S = 3.0
 """How long an instance is dialled before EC2 is asked whether it still lives."""
@@ -155,7 +157,10 @@ class RemoteJobs:
             connection.fetch_files(folder_of(run), ["log", RECORDS], folder)
             if patterns:
                 kept = paths.make_folder(paths.run_files(run.run_id))
-                fetched = connection.fetch_files(f"{folder_of(run)}/work", patterns, kept)
+                # Not what was sent: its command was written last.
+                fetched = connection.fetch_files(
+                    f"{folder_of(run)}/work", patterns, kept, written_after=_COMMAND_OF_WORK
+                )
                 self._report_kept(run, fetched, patterns, kept)
         except DlcloudError as error:
             message = f"files were not fetched: {error.message}"
@@ -291,7 +296,7 @@ def log_tail(path: Path) -> str:
 
 def nothing_kept(patterns: Sequence[str]) -> str:
     """Return the warning that no file was there to be kept."""
-    return f"nothing is kept: no file matches {', '.join(patterns)} (keep.files)"
+    return f"nothing is kept: no file that the run wrote matches {', '.join(patterns)} (keep.files)"
 
 
 def log_command(run: Run, *, follow: bool) -> str:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.model.errors import CloudError, DlcloudError, RecipeError
+from dlcloud.model.secret_source import SecretSource, SourceKind
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.recipe.secrets import SecretSource, SourceKind, read_source
+from dlcloud.recipe.secrets import read_source
 from dlcloud.recipe.workload import Workload
 
 LARGEST_VALUE = 1 << 16

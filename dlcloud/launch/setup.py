@@ -7,16 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from dlcloud.launch.container import in_container, pull_image
-from dlcloud.launch.peers import Peer, copy_environment, read_answer
+from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Emit, Notice, stage
 from dlcloud.model.remote import Connection
-from dlcloud.recipe.workload import Setup
 from dlcloud.resources.texts import template
 from dlcloud.system.parallel import fan_out
+
+if TYPE_CHECKING:  # pydantic, which `logs` and `ssh` never need
+    from dlcloud.recipe.workload import Setup
 
 FOLDER = "dlcloud"
 """The folder of dlcloud's files on an instance, below the home of its user."""
@@ -39,13 +42,13 @@ PREPARED = f"{FOLDER}/prepared"
 
 def prepare(
     connection: Connection,
-    setup: Setup,
+    setup: "Setup",
     requirements: str,
     *,
     clock: Clock,
     emit: Emit,
     minimum_python: str = "",
-    peers: Sequence[Peer] = (),
+    peers: Sequence[EnvironmentPeer] = (),
 ) -> str:
     """Set one instance up: the recipe's commands, then the environment.
 
@@ -96,7 +99,7 @@ def _programs() -> Mapping[str, bytes]:
     return MappingProxyType({"masking.py": masking} | {name: template(name).encode() for name in names})
 
 
-def _run_commands(connection: Connection, setup: Setup, *, clock: Clock, emit: Emit) -> None:
+def _run_commands(connection: Connection, setup: "Setup", *, clock: Clock, emit: Emit) -> None:
     instance_id = connection.endpoint.instance_id
     if APT.search(setup.commands):
         message = "waiting for cloud-init and for apt's locks, 20 minutes at most"
@@ -109,7 +112,7 @@ def _run_commands(connection: Connection, setup: Setup, *, clock: Clock, emit: E
 
 def prepare_all(
     connections: Mapping[str, Connection],
-    setup: Setup,
+    setup: "Setup",
     requirements: Callable[[str], str],
     *,
     clock: Clock,
@@ -142,7 +145,7 @@ def prepare_all(
 
 
 def _prepare_once(
-    connection: Connection, setup: Setup, requirements: str, *, clock: Clock, emit: Emit
+    connection: Connection, setup: "Setup", requirements: str, *, clock: Clock, emit: Emit
 ) -> None:
     """Set one instance up, and store the digest of the set-up there, for the next command."""
     image = [setup.image] if setup.image else []
@@ -155,12 +158,12 @@ def _prepare_once(
     connection.send_bytes(digest.encode(), PREPARED)
 
 
-def commands_digest(setup: Setup) -> str:
+def commands_digest(setup: "Setup") -> str:
     """Return the digest that names the set-up commands, for an image that was made after them."""
     return hashlib.sha256(setup.commands.encode()).hexdigest()
 
 
-def _ran_in_image(connection: Connection, setup: Setup) -> bool:
+def _ran_in_image(connection: Connection, setup: "Setup") -> bool:
     return connection.run(f"cat {IMAGE}").stdout.decode(errors="replace") == commands_digest(setup)
 
 

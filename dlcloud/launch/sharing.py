@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO
 
-from dlcloud.launch.peers import KEY_BYTES, Peer, read_answer
+from dlcloud.launch.peers import KEY_BYTES, EnvironmentPeer, read_answer
 from dlcloud.launch.setup import FOLDER
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.remote import Connection
@@ -57,11 +57,11 @@ class Givers:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._free: deque[Peer] = deque()
+        self._free: deque[EnvironmentPeer] = deque()
         self._turns = 0
         self._sending = 0
 
-    def take(self) -> Peer | None:
+    def take(self) -> EnvironmentPeer | None:
         """Wait for an instance that can give a copy, and reserve it; None: this machine is to send."""
         with self._changed:
             while not self._free:
@@ -76,7 +76,7 @@ class Givers:
         with self._changed:
             self._sending += 1
 
-    def gave(self, giver: Peer, receiver: Peer) -> None:
+    def gave(self, giver: EnvironmentPeer, receiver: EnvironmentPeer) -> None:
         """Let both of them give from now on."""
         self._add(giver, *[receiver] * CLIENTS, new=CLIENTS)
 
@@ -84,7 +84,7 @@ class Givers:
         """Forget a copy that an instance was to give."""
         self._add(new=-1)
 
-    def sent(self, receiver: Peer | None) -> None:
+    def sent(self, receiver: EnvironmentPeer | None) -> None:
         """Let an instance give that this machine has sent to; None: it could not be sent to."""
         with self._changed:
             self._sending -= 1
@@ -93,7 +93,7 @@ class Givers:
         else:
             self._add(*[receiver] * CLIENTS, new=CLIENTS)
 
-    def _add(self, *free: Peer, new: int) -> None:
+    def _add(self, *free: EnvironmentPeer, new: int) -> None:
         with self._changed:
             self._free.extend(free)
             self._turns += new
@@ -160,7 +160,7 @@ class Sharing:
     def send(
         self,
         connection: Connection,
-        receiver: Peer,
+        receiver: EnvironmentPeer,
         files: Sequence[SentFile],
         target: str,
         *,
@@ -188,7 +188,7 @@ class Sharing:
                 _upload(connection, archive, target, on_sent)
 
     def _take_from_others(
-        self, connection: Connection, receiver: Peer, archive: Archive, target: str
+        self, connection: Connection, receiver: EnvironmentPeer, archive: Archive, target: str
     ) -> bool:
         """Copy an archive from an instance that has it; False if this machine is to send it."""
         givers = archive.givers
@@ -229,7 +229,7 @@ class Sharing:
 
 
 @contextmanager
-def _sent_from_here(givers: Givers, receiver: Peer) -> Iterator[None]:
+def _sent_from_here(givers: Givers, receiver: EnvironmentPeer) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -253,7 +253,7 @@ def _counted(pieces: Iterator[bytes], on_sent: Callable[[int], None] | None) -> 
         yield piece
 
 
-def _copy(connection: Connection, giver: Peer, archive: Archive, target: str) -> None:
+def _copy(connection: Connection, giver: EnvironmentPeer, archive: Archive, target: str) -> None:
     """Let an instance offer the archive, and another fetch it; the key goes over SSH, to both."""
     source = giver.connect()
     key = secrets.token_hex(KEY_BYTES)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.peers import Peer, copy_environment, read_answer
+from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.launch.setup import FOLDER, prepare
 from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import CredentialsError, RecipeError
 from dlcloud.model.events import Notice, stage
 from dlcloud.model.remote import Connection
-from dlcloud.planning.protocols import Cloud
+from dlcloud.planning.protocols import CloudBuckets
 from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, storage_policy
 from dlcloud.recipe.data import DataItem
 from dlcloud.recipe.recipe import Recipe
@@ -52,13 +52,13 @@ class Storage:
     _upload_locks: defaultdict[str, threading.Lock] = field(
         default_factory=lambda: defaultdict(threading.Lock), init=False
     )
-    _holders: dict[str, Peer] = field(default_factory=dict, init=False)
+    _holders: dict[str, EnvironmentPeer] = field(default_factory=dict, init=False)
 
     @property
     def is_used(self) -> bool:
         return bool(self.recipe.data) or self.recipe.checkpoints is not None
 
-    def bring(self, connection: Connection, member: Member, peer: Peer | None = None) -> None:
+    def bring(self, connection: Connection, member: Member, peer: EnvironmentPeer | None = None) -> None:
         """Give an instance access to the buckets, and copy the data there; what is there is not copied again.
 
         With `peer`, which describes the instance to the others, data comes from one of them where it can, and
@@ -124,7 +124,7 @@ class Storage:
 
     def _variables(self, uri: str) -> dict[str, str]:
         if uri not in self._regions:
-            self._regions[uri] = self.managed.cloud.bucket_region(uri)
+            self._regions[uri] = self.managed.cloud.buckets.region_of(uri)
         endpoint = self.managed.cloud.endpoint_url
         # An empty value would be taken for an address.
         return {"AWS_REGION": self._regions[uri], **({"S3_ENDPOINT_URL": endpoint} if endpoint else {})}
@@ -136,7 +136,7 @@ class Storage:
             return
         with self._role_lock:
             profile = create_role(managed, self.recipe)
-        managed.cloud.attach_profile(instance.instance_id, profile)
+        managed.cloud.instances.attach_profile(instance.instance_id, profile)
 
     def _install(self, connection: Connection) -> str:
         """Return the path of s5cmd on an instance, installed where it is missing."""
@@ -227,7 +227,7 @@ def create_role(managed: ManagedCluster, recipe: Recipe) -> str:
     clusters, cluster = managed.store.clusters, managed.cluster
     intent_id = clusters.begin_intent(cluster.cluster_id, STORAGE_ROLE, "", managed.clock.now())
     try:
-        profile = managed.cloud.put_storage_role(
+        profile = managed.cloud.roles.put_storage(
             cluster.cluster_id, storage_policy(recipe), cluster.tags, boundary=recipe.permissions_boundary
         )
     except CredentialsError as error:
@@ -252,24 +252,24 @@ def check_data(recipe: Recipe, recipe_folder: Path) -> None:
             )
 
 
-def peer_of(member: Member, connect: Callable[[], Connection]) -> Peer:
+def peer_of(member: Member, connect: Callable[[], Connection]) -> EnvironmentPeer:
     """Return how the other instances of a cluster reach one of them."""
     instance = member.instance
     host = instance.private_host or instance.host
-    return Peer(instance_id=instance.instance_id, host=host, connect=connect)
+    return EnvironmentPeer(instance_id=instance.instance_id, host=host, connect=connect)
 
 
-def describe_storage(cloud: Cloud, recipe: Recipe) -> list[str]:
+def describe_storage(buckets: CloudBuckets, recipe: Recipe) -> list[str]:
     """Return what a plan says of the recipe's data and checkpoints; looks at the buckets.
 
     Raises:
         CloudError: A bucket is missing, or empty, or may not be read.
     """
     sources = dict.fromkeys(item.source for item in recipe.data if item.is_remote)
-    sets = [cloud.describe_prefix(source) for source in sources]
+    sets = [buckets.describe_prefix(source) for source in sources]
     reasons = describe_data(sets, recipe.region, recipe.instances.maximum)
     if recipe.checkpoints is not None:
-        step = cloud.newest_step(recipe.checkpoints)
+        step = buckets.newest_step(recipe.checkpoints)
         begin = f"goes on from step {step}" if step else "there is none yet"
         reasons.append(f"checkpoints in {recipe.checkpoints}: {begin}")
     return reasons

@@ -74,8 +74,7 @@ class ControlPages:
 
     def answer(self, environ: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Answer one call; without the token it is refused."""
-        token = "" if self.state is None else self.state.token
-        if not token or not hmac.compare_digest(environ.get(_TOKEN_KEY, "").encode(), token.encode()):
+        if not self.is_known(environ):
             return HTTPStatus.FORBIDDEN, {"error": "the control token is missing or wrong"}
         method, name = environ["REQUEST_METHOD"], environ["PATH_INFO"].removeprefix(CONTROL_PREFIX)
         try:
@@ -90,6 +89,11 @@ class ControlPages:
             return HTTPStatus.NOT_FOUND, {"error": f"unknown: {error}"}
         except (TypeError, ValueError) as error:
             return HTTPStatus.BAD_REQUEST, {"error": str(error)}
+
+    def is_known(self, environ: dict[str, Any]) -> bool:
+        """True if a request has the token."""
+        token = "" if self.state is None else self.state.token
+        return bool(token) and hmac.compare_digest(environ.get(_TOKEN_KEY, "").encode(), token.encode())
 
     def _status(self, _: dict[str, Any]) -> dict[str, Any]:
         state = self.state

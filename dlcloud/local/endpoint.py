@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 from xml.sax.saxutils import escape
@@ -16,6 +17,7 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, read_call
 from dlcloud.local.api.faults import FaultInjector
 from dlcloud.local.api.limits import limit_refusal
+from dlcloud.local.api.server import MOST_UNSIGNED
 from dlcloud.local.api.signature import SignatureVerifier
 from dlcloud.local.api.visibility import Visibility
 from dlcloud.local.capacity.pools import VcpuQuotas
@@ -46,13 +48,18 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 _NO_CAPACITY = b"<Code>InsufficientInstanceCapacity</Code>"
 _POOL_ERROR_KEY = "HTTP_" + POOL_ERROR_HEADER.upper().replace("-", "_")
 _TOKENS_KEPT = 512
+_MOST_CONTROL = 16 * 1024 * 1024  # traces
+_MOST_S3 = 256 * 1024 * 1024  # a part of s5cmd has 50 MiB, of the AWS CLI 8
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, eq=False)
 class Endpoint:
-    """Answers every HTTP request to one site; `access_key` is its owner's."""
+    """Answers every HTTP request to one site.
+
+    `access_key` is its owner's; what was signed before `since` changes nothing.
+    """
 
     moto: Wsgi
     catalog: Catalog
@@ -62,9 +69,10 @@ class Endpoint:
     pages: ControlPages
     visibility: Visibility
     access_key: AccessKey
+    since: datetime
 
     def __post_init__(self) -> None:
-        self._signatures = SignatureVerifier()
+        self._signatures = SignatureVerifier(self.since)
         self._s3 = S3Front()
         self._tokens = _ClientTokens()
 
@@ -78,6 +86,16 @@ class Endpoint:
         if is_s3(environ):
             return self._answer_s3(environ)
         return self._answer_query(environ)
+
+    def allow_body(self, environ: dict[str, Any]) -> int | Reply:
+        """Return how many bytes a request may bring, by its headers alone, or the answer that refuses it."""
+        if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
+            return _MOST_CONTROL if self.pages.is_known(environ) else MOST_UNSIGNED
+        if not is_s3(environ):
+            return MOST_UNSIGNED
+        call = read_s3_call(environ, b"")
+        _, secret = self._find_caller(call.access_key)
+        return self._s3.head_refusal(call, environ, secret) or _MOST_S3
 
     def _answer_query(self, environ: dict[str, Any]) -> Reply:
         """Answer a request to any service but S3."""

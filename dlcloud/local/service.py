@@ -19,7 +19,7 @@ from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.instances import Instances
 from dlcloud.local.endpoint import Endpoint
 from dlcloud.local.iam.roles import InstanceRoles
-from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, place_instances
+from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, kill_users, place_instances
 from dlcloud.local.instance.leftovers import clear_leftovers
 from dlcloud.local.instance.processes import base_interpreter
 from dlcloud.local.moto_app import create_moto_app
@@ -27,6 +27,7 @@ from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_acces
 from dlcloud.local.tunnels import Tunnels
 
 _BOOT_DELAY_S = 0.2
+_END_S = 8.0
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +55,18 @@ async def _serve(paths: SitePaths) -> None:
     def end() -> None:
         loop.call_soon_threadsafe(ended.set)
 
-    endpoint = _build_endpoint(instances, roles, access_key=load_access_key(paths), end=end)
-    server = HttpServer(endpoint.answer, isolation.users, Tunnels(access_key=endpoint.access_key).serve)
+    # With a new key, nothing was signed before.
+    since = datetime.now(UTC) if paths.access_key.exists() else datetime.fromtimestamp(0, UTC)
+    endpoint = _build_endpoint(instances, roles, access_key=load_access_key(paths), since=since, end=end)
+    tunnels = Tunnels(access_key=endpoint.access_key)
+    server = HttpServer(endpoint.answer, endpoint.allow_body, isolation.users, tunnels.serve)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
         endpoint.pages.state = _announce(paths, server.port)
         await ended.wait()
     finally:
+        _end_in_time(isolation)
         # Out of sight first, so that no command finds a daemon that is ending.
         paths.state.unlink(missing_ok=True)
         await asyncio.to_thread(server.shutdown)
@@ -70,6 +75,19 @@ async def _serve(paths: SitePaths) -> None:
         with contextlib.suppress(OSError):
             paths.instances.rmdir()
         log.info("the local cloud ends")
+
+
+def _end_in_time(isolation: Isolation) -> None:
+    """Let this process end within a time, whatever it waits for by then."""
+
+    def end() -> None:
+        log.error("the local cloud did not end within %.0f s: programs of instances are killed", _END_S)
+        kill_users(isolation)
+        os._exit(1)
+
+    timer = threading.Timer(_END_S, end)
+    timer.daemon = True
+    timer.start()
 
 
 async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
@@ -84,7 +102,12 @@ async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
 
 
 def _build_endpoint(
-    instances: Instances, roles: InstanceRoles, *, access_key: AccessKey, end: Callable[[], None]
+    instances: Instances,
+    roles: InstanceRoles,
+    *,
+    access_key: AccessKey,
+    since: datetime,
+    end: Callable[[], None],
 ) -> Endpoint:
     """Join the parts that answer requests: moto, what it lacks, and the control pages."""
     faults, visibility, catalog = FaultInjector(), Visibility(), Catalog()
@@ -101,6 +124,7 @@ def _build_endpoint(
         ),
         visibility=visibility,
         access_key=access_key,
+        since=since,
     )
 
 

@@ -25,7 +25,8 @@ SECRET_VARIABLE = "DLCLOUD_LOCAL_SECRET_ACCESS_KEY"  # noqa: S105  a variable's 
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost")
 _CONNECT_S = 5.0
 _START_S = 60.0
-_STOP_S = 30.0
+_STOP_S = 9.0  # a daemon ends itself within 8 s
+_KILLED_S = 5.0
 _POLL_S = 0.02
 _LOG_TAIL_BYTES = 2000
 
@@ -110,11 +111,16 @@ class LocalSite:
             state = read_state(self._paths.state)
             if state is None or not self._is_alive():
                 return False
-            _terminate(state.pid)
-            if not _wait(lambda: not self._is_alive() and not _is_running(state.pid), _STOP_S):
-                message = f"the local cloud (process {state.pid}) did not end within {_STOP_S:.0f} s"
-                raise LocalCloudError(message, f"kill {state.pid}")
+            _signal(state.pid, signal.SIGTERM)
+            if not self._has_ended(state.pid, _STOP_S):
+                # Instances end with it, or with the next start.
+                _signal(state.pid, signal.SIGKILL)
+                if not self._has_ended(state.pid, _KILLED_S):
+                    raise LocalCloudError(f"the local cloud (process {state.pid}) outlived SIGKILL")
             return True
+
+    def _has_ended(self, pid: int, timeout_s: float) -> bool:
+        return _wait(lambda: not self._is_alive() and not _is_running(pid), timeout_s)
 
     def _start(self) -> LocalEndpoint:
         self._paths.state.unlink(missing_ok=True)
@@ -257,9 +263,9 @@ def _wait(condition: Callable[[], object], timeout_s: float) -> bool:
     return bool(wait_until(condition, clock=time, timeout_s=timeout_s, poll_s=_POLL_S))
 
 
-def _terminate(pid: int) -> None:
+def _signal(pid: int, number: signal.Signals) -> None:
     try:
-        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, number)
     except ProcessLookupError:
         return
     except PermissionError as error:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Instance
 from dlcloud.model.own_images import OwnImage
+from dlcloud.model.ownership import Owner
 
 DEFAULT_REGION = "us-east-1"
 """The region of recipes that name none, and the one that is asked which others the account has."""
@@ -19,6 +20,8 @@ REGIONS_AT_ONCE = 8
 """So many regions are listed at a time."""
 
 MANAGED_TAG = "dlcloud:managed"
+NEW_GROUP = "cluster"
+"""dlcloud makes a placement group of this strategy, and deletes it with the cluster."""
 CLUSTER_TAG = "dlcloud:cluster"
 NAME_TAG = "Name"
 SSH_PORT_TAG = "dlcloud:ssh-port"
@@ -33,6 +36,7 @@ CLAIM_TAG = "dlcloud:claimed-by"
 ACCESS_TAG = "dlcloud:access"
 """How SSH reaches the instances of a cluster, if not by public addresses."""
 PUBLIC = "public"
+NO_OWNER = Owner()
 
 _NAME_PREFIX = "dlcloud "
 
@@ -102,6 +106,7 @@ class Leftover:
     instance: Instance | None = None
     size_gib: int = 0
     image: OwnImage | None = None
+    owner: Owner = NO_OWNER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,8 @@ class CredentialsError(CloudError):
 class CapacityError(CloudError):
     """No pool had the instances that were asked for."""
 
+    USUAL_HINT: ClassVar[str] = "try another type, zone or market"
+
 
 class QuotaError(CloudError):
     """An account limit stands in the way; trying again cannot help."""

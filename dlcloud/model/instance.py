@@ -10,9 +10,19 @@ from fractions import Fraction
 
 from dlcloud.model.remote import Endpoint
 
-KEY_ACTIONS = ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext")
+KEY_ACTIONS = (
+    "kms:CreateGrant",
+    "kms:Decrypt",
+    "kms:DescribeKey",
+    "kms:GenerateDataKeyWithoutPlaintext",
+    "kms:ReEncryptFrom",
+    "kms:ReEncryptTo",
+)
 """What the launch of an encrypted disk needs on a customer managed key.
-Source: AWS re:Post, "kms-iam-ec2-permission"; EBS user guide, "Requirements for Amazon EBS encryption"."""
+Source: EBS user guide, "Requirements for Amazon EBS encryption"."""
+KEY_REASONS = ("client.internalerror", "client.invalidkmskey")
+"""How the reasons of ends begin that EC2 gives where it may not use a key, in any case: AWS spells both
+`InvalidKmsKey` and `InvalidKMSKey`."""
 FEWEST_SCORED_TYPES = 3
 """With fewer types EC2's spot placement score is always low, and says nothing.
 Source: EC2 API reference, GetSpotPlacementScores, InstanceTypes."""
@@ -250,10 +260,10 @@ class Instance:
     @property
     def end_hint(self) -> str:
         """What to do about the reason of its end; empty where nothing is known."""
-        if not self.state_reason.startswith(("Client.InternalError", "Client.InvalidKmsKey")):
+        if not self.state_reason.lower().startswith(KEY_REASONS):
             return ""
         if self.market is not Market.SPOT:
-            return f"if the default EBS key is your own, allow these credentials {' and '.join(KEY_ACTIONS)}"
+            return f"if the default EBS key is your own, allow these credentials {', '.join(KEY_ACTIONS)}"
         region = self.zone.rstrip("abcdefghijklmnopqrstuvwxyz")
         key = f"$(aws ec2 get-ebs-default-kms-key-id --region {region} --query KmsKeyId --output text)"
         return f"if the default EBS key is your own, {spot_key_grant(region, key)}"

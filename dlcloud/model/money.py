@@ -81,6 +81,12 @@ def total_usd(amounts: Iterable[Decimal | None]) -> Decimal | None:
     return total
 
 
+def hourly_price(amounts: Iterable[Decimal | None]) -> str:
+    """Return the price of an hour of all in words: "for 0.12 USD/h", or "at an unknown price"."""
+    usd = total_usd(amounts)
+    return "at an unknown price" if usd is None else f"for {money(usd)} USD/h"
+
+
 def cluster_usd(cluster: Cluster, members: Iterable[Member], now: datetime) -> Decimal | None:
     """Return the cost of a cluster's instances, volumes and addresses so far; None at an unknown price."""
     return total_usd(member_usd(member, cluster.disk_gib, now) for member in members)

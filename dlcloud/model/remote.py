@@ -2,10 +2,20 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from dlcloud.model.sent_file import SentFile
+
+
+class Access(StrEnum):
+    """How SSH reaches the instances."""
+
+    PUBLIC = "public"
+    INSTANCE_CONNECT_ENDPOINT = "instance-connect-endpoint"
+    SESSION_MANAGER = "session-manager"
+    BASTION = "bastion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +138,16 @@ class Connection(Protocol):
             UnreachableError: The connection broke.
         """
 
-    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
+    def fetch_files(
+        self, folder: str, patterns: Iterable[str], target: Path, *, written_after: str = ""
+    ) -> list[Path]:
         """Bring home the regular files below `folder` that match any glob; returns where they lie, sorted.
 
         Args:
             folder: On the instance.
             patterns: Relative to `folder`; `*` stays within a folder level, `**` spans any number of them.
             target: Made if it is missing; files keep their names relative to `folder`.
+            written_after: A file, relative to `folder`; what has not changed since then stays there.
 
         Raises:
             RemoteCommandError: `folder` cannot be read, or the instance sent what was not asked for.

@@ -9,8 +9,8 @@ from typing import Any
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import QuotaError, StoreError
 from dlcloud.model.instance import Image, Market
+from dlcloud.planning.launch_request import Refusal
 from dlcloud.planning.plan import Plan, Pool
-from dlcloud.planning.protocols import Refusal
 from dlcloud.planning.reservations import ReservedCapacity
 from dlcloud.planning.resize import coordinator
 

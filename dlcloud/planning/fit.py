@@ -7,6 +7,7 @@ from types import MappingProxyType
 from dlcloud.benchmarks.harness.benchmark import Benchmark, HardwareNeed, Parameters
 from dlcloud.model.hardware import Hardware
 from dlcloud.model.instance import InstanceType
+from dlcloud.planning.left_out import LeftOut
 
 FLAGS_OF_ISA = {
     "avx2": ("avx", "avx2", "fma"),
@@ -37,15 +38,6 @@ class Machine:
     gpus: int
     architecture: str = ""
     accelerators: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """A setting that is not run, and why; `setting` is empty if it is the whole benchmark."""
-
-    benchmark: str
-    setting: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

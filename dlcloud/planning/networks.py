@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dlcloud.model.errors import CloudError
+from dlcloud.model.remote import Access
 from dlcloud.planning.protocols import FoundNetwork, Subnet
-from dlcloud.recipe.network import Access, Network
+from dlcloud.recipe.network import Network
 
 TUNNELS = 20
 """Connections that an endpoint carries at once.

@@ -1,11 +1,14 @@
 """Whether instance types can be in a placement group, and can have an Elastic Fabric Adapter."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import InstanceType
-from dlcloud.recipe.instances import Instances
-from dlcloud.recipe.placement import NEW_GROUP
+
+if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.recipe.instances import Instances
 
 FABRIC_NEEDS = (
     "EFA needs its driver and libfabric on the image (instances.image): AWS's Deep Learning AMIs have them"
@@ -18,7 +21,7 @@ def group_name(cluster_id: str) -> str:
 
 
 def check_placement(
-    instances: Instances, offered: Sequence[str], hardware: Mapping[str, InstanceType]
+    instances: "Instances", offered: Sequence[str], hardware: Mapping[str, InstanceType]
 ) -> list[str]:
     """Return what a plan notes of EFA.
 
@@ -43,7 +46,7 @@ def check_placement(
 
 
 def efa_interfaces(
-    instances: Instances, offered: Sequence[str], hardware: Mapping[str, InstanceType], *, public: bool
+    instances: "Instances", offered: Sequence[str], hardware: Mapping[str, InstanceType], *, public: bool
 ) -> int:
     """Return how many EFA interfaces each instance has: one where it needs a public address.
 

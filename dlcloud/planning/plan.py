@@ -6,6 +6,7 @@ from decimal import Decimal
 from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
+from dlcloud.model.remote import Access
 from dlcloud.planning.account_settings import describe_account
 from dlcloud.planning.compatibility import check_types
 from dlcloud.planning.facts import NO_CAPACITY, ExistingCapacity, Pool, PreflightFacts
@@ -24,7 +25,6 @@ from dlcloud.planning.reserved_plan import take_reserved
 from dlcloud.planning.subnets import best_zones, describe_unfit, needs_addresses, refuse_network, zones_to_ask
 from dlcloud.planning.successors import describe, successors
 from dlcloud.recipe.deadline import Deadline, describe_deadline
-from dlcloud.recipe.network import Access
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload_summary import describe_workload
 

@@ -4,13 +4,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlcloud.recipe.data import split_uri
-from dlcloud.recipe.data_set import DataSet
-from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.data_set import DataSet, split_uri
+
+if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.recipe.recipe import Recipe
 
 DIGITS = 16
+EC2_SERVICES = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
+"""To which roles are passed; the second in China. Source: AWS managed policy AWSEC2FleetServiceRolePolicy."""
 GB = 10**9
 REGION_TRAFFIC_USD_PER_GB = Decimal("0.02")
 """Out of most regions into another one; us-east-1 to us-east-2 is half of it, regions outside North America
@@ -19,7 +22,7 @@ DEAR_TRAFFIC_USD_PER_GB = Decimal("0.147")
 _USUAL_TRAFFIC = ("us-", "ca-", "eu-")
 
 
-def reads_buckets(recipe: Recipe) -> bool:
+def reads_buckets(recipe: "Recipe") -> bool:
     """True if the instances of a recipe need access to S3."""
     return recipe.checkpoints is not None or any(item.is_remote for item in recipe.data)
 
@@ -32,7 +35,7 @@ def copy_key(source: str, place: str = "") -> str:
     return hashlib.sha256(f"{place}\0{source}".encode()).hexdigest()[:DIGITS]
 
 
-def run_name(recipe: Recipe, cluster_id: str) -> str:
+def run_name(recipe: "Recipe", cluster_id: str) -> str:
     """Return the name by which the workers of a training recognise each other.
 
     With checkpoints in S3 it is that of their place, so that another cluster goes on with the same run.
@@ -40,7 +43,7 @@ def run_name(recipe: Recipe, cluster_id: str) -> str:
     return cluster_id if recipe.checkpoints is None else f"s3-{copy_key(recipe.checkpoints)}"
 
 
-def storage_policy(recipe: Recipe) -> str:
+def storage_policy(recipe: "Recipe") -> str:
     """Return the IAM policy by which instances read the recipe's data, and keep its checkpoints.
 
     Its ARNs are those of the partition `aws`.
@@ -71,7 +74,7 @@ def pass_policy(region: str, cluster_id: str, role: str) -> str:
             "Effect": "Allow",
             "Action": "iam:PassRole",
             "Resource": f"arn:@PARTITION@:iam::*:role/dlcloud/{region}/{role}",
-            "Condition": {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
+            "Condition": {"StringEquals": {"iam:PassedToService": list(EC2_SERVICES)}},
         },
         {
             "Effect": "Allow",

@@ -103,6 +103,10 @@ def _refuse_foreign(recipe: Recipe) -> None:
             f"{recipe.name} is an elastic training: a job of AWS Batch is restarted, not resized",
             f"dlcloud up {recipe.name}",
         )
+    if recipe.experiment is not None:
+        raise RecipeError(
+            f"{recipe.name} has an experiment; a job is one command", f"dlcloud up {recipe.name}"
+        )
     if workload.command is None:
         raise RecipeError(
             f"{recipe.name} runs the bundled benchmark {workload.benchmark}, which is measured by dlcloud",

@@ -1,29 +1,12 @@
 """`data` and `checkpoints`: what a training reads, and where its state outlives its instances."""
 
-import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
+from dlcloud.recipe.data_set import split_uri
 from dlcloud.recipe.part import Part
-
-# Source: S3 user guide, "General purpose bucket naming rules"; keys have at most 1,024 bytes.
-_S3 = re.compile(
-    r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[^*?\[\]\x00-\x1f]{0,900}))?"
-)
-
-
-def split_uri(uri: str) -> tuple[str, str]:
-    """Return bucket and prefix of `s3://BUCKET/PREFIX`, the prefix without a slash at its end.
-
-    Raises:
-        ValueError: It is no such address.
-    """
-    match = _S3.fullmatch(uri)
-    if match is None:
-        raise ValueError(f"{uri!r} is not s3://BUCKET/PREFIX")
-    return match["bucket"], (match["prefix"] or "").strip("/")
 
 
 def _checked(uri: str) -> str:

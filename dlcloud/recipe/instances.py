@@ -4,10 +4,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.model.instance import Market
 from dlcloud.recipe.account import INSTANCE_PROFILE, KMS_KEY, KmsKey, ProfileName
 from dlcloud.recipe.part import Part, Texts, TypeNames
-from dlcloud.recipe.placement import EFA, NEW_GROUP, PLACEMENT_GROUP, PlacementGroupName
+from dlcloud.recipe.placement import EFA, PLACEMENT_GROUP, PlacementGroupName
 from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
 
 

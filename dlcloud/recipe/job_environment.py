@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dlcloud.recipe.secrets import CONTROLLER_PREFIX
+from dlcloud.model.secret_source import CONTROLLER_PREFIX
 
 MASKED_LENGTH = 8
 """Least length, in characters, of a secret that is masked in output: a shorter one would mask other words."""

@@ -1,23 +1,14 @@
 """`network`: which VPC, subnets and groups instances are launched into, and how they are reached."""
 
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from dlcloud.model.remote import Access
 from dlcloud.recipe.part import Part, Texts
 
 _TAG = r"tag:[^=]{1,128}=.{0,256}"
 Vpc = Annotated[str, StringConstraints(pattern=rf"^(vpc-[0-9a-f]+|{_TAG})?$")]
-
-
-class Access(StrEnum):
-    """How SSH reaches the instances."""
-
-    PUBLIC = "public"
-    INSTANCE_CONNECT_ENDPOINT = "instance-connect-endpoint"
-    SESSION_MANAGER = "session-manager"
-    BASTION = "bastion"
 
 
 class Bastion(Part):

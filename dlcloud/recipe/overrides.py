@@ -11,6 +11,7 @@ from dlcloud.recipe.document import Fault, read_model
 from dlcloud.recipe.recipe import Recipe
 
 OPTIONS = {
+    ("cloud",): "--cloud",
     ("instances", "types"): "--type",
     ("region",): "--region",
     ("instances", "market"): "--market",
@@ -27,6 +28,7 @@ class Overrides:
     """The changes; what is empty stays as the recipe has it.
 
     Attributes:
+        cloud: `aws`, or `local` for a rehearsal.
         types: Instance types, in the order in which they are tried.
         region: Of AWS.
         market: As in a recipe.
@@ -36,6 +38,7 @@ class Overrides:
         secrets: Sources of secrets by their names, likewise.
     """
 
+    cloud: str = ""
     types: tuple[str, ...] = ()
     region: str = ""
     market: str = ""
@@ -46,7 +49,8 @@ class Overrides:
 
     def __str__(self) -> str:
         """Return them as they are typed; a secret's value is not among them."""
-        options = [("--type", name) for name in self.types]
+        options = [("--cloud", self.cloud)] if self.cloud else []
+        options += [("--type", name) for name in self.types]
         single = (("--region", self.region), ("--market", self.market), ("--count", self.count))
         options += [pair for pair in single if pair[1]]
         options += [("--setting", name) for name in self.settings]
@@ -62,6 +66,10 @@ class Overrides:
         """
         content = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         self._change_instances(content["instances"])
+        if self.cloud:
+            content["cloud"] = self.cloud
+        if self.cloud == "aws":
+            content.pop("rehearsal", None)
         if self.region:
             content["region"] = self.region
         workload = content["workload"]

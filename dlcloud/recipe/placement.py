@@ -4,8 +4,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-NEW_GROUP = "cluster"
-"""dlcloud makes a placement group of this strategy, and deletes it with the cluster."""
 PlacementGroupName = Annotated[
     str, StringConstraints(pattern=r"^([\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?)?$")
 ]

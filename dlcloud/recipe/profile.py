@@ -1,13 +1,13 @@
 """Profiles of the configuration file: the account to use, and what its resources need in every recipe."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, StringConstraints, model_validator
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.login import Login
 from dlcloud.recipe.account import (
     BOUNDARY,
     INSTANCE_PROFILE,
@@ -26,27 +26,6 @@ from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
 
 RoleArn = Annotated[str, StringConstraints(pattern=r"^(arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+)?$")]
 Region = Annotated[str, StringConstraints(pattern=r"^([a-z]{2}(-[a-z]+)+-\d)?$")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """How to log in to AWS: with a profile of the AWS CLI, or its default, and by a role if there is one.
-
-    Args:
-        aws_profile: A profile of `~/.aws/config`; empty for what the environment says.
-        role: The ARN of a role to assume.
-        external_id: What the role's owner asks for beside the credentials.
-        session_name: The session's name in the account's records; empty for a generated one.
-        mfa_serial: The ARN or number of the MFA device whose code the role asks for.
-        role_minutes: How long a session of the role is valid; 0 for STS's own, an hour.
-    """
-
-    aws_profile: str = ""
-    role: str = ""
-    external_id: str = ""
-    session_name: str = ""
-    mfa_serial: str = ""
-    role_minutes: int = 0
 
 
 class Profile(Part):

@@ -23,6 +23,7 @@ from dlcloud.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
 from dlcloud.recipe.data import DataItem, S3Uri
 from dlcloud.recipe.deadline import Deadline, refuse_no_choice
 from dlcloud.recipe.document import read_model
+from dlcloud.recipe.experiment import Experiment, refuse_unfit
 from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.instances import Count, Instances
 from dlcloud.recipe.network import Network
@@ -34,6 +35,7 @@ LATER_KEYS = (
     "checkpoints",
     "data",
     "deadline",
+    "experiment",
     "instances.efa",
     "instances.kms_key",
     "instances.placement_group",
@@ -48,6 +50,7 @@ LATER_KEYS = (
     "workload.facts",
     "workload.nodes",
     "workload.secrets",
+    "workload.tiny",
 )
 
 
@@ -76,7 +79,8 @@ class Keep(Part):
 
     instances: bool = Field(default=False, description="Keep the cluster up (dlcloud down ends it).")
     files: Texts = Field(
-        default_factory=list, description="Patterns of files, below the working folder, to bring home."
+        default_factory=list,
+        description="Patterns of files, below the working folder, that the run writes, to bring home.",
     )
     all_nodes: bool = Field(
         default=False, description="Of one job over all instances, those of every node, not of rank 0 alone."
@@ -94,6 +98,9 @@ class Recipe(Part):
     instances: Instances
     setup: Setup = Setup()
     workload: Workload
+    experiment: Experiment | None = Field(
+        default=None, description="Many trials of the command with values of its parameters."
+    )
     budget: Budget = Budget()
     keep: Keep = Keep()
     rehearsal: list[Incident] = Field(
@@ -136,6 +143,12 @@ class Recipe(Part):
                 raise ValueError(f"data: two items are copied to {path}")
         if self.data and self.workload.benchmark is not None:
             raise ValueError("data belongs to a command; a benchmark reads none")
+        return self
+
+    @model_validator(mode="after")
+    def _experiment_fits(self) -> Self:
+        if self.experiment is not None:
+            refuse_unfit(self.experiment, self.workload)
         return self
 
     @model_validator(mode="after")

@@ -1,51 +1,19 @@
 """`workload.secrets`: names of variables, and where their values come from; a recipe never holds a value."""
 
 import re
-from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
+from dlcloud.model.secret_source import SecretSource, SourceKind
 from dlcloud.recipe.document import UNQUOTED
 from dlcloud.recipe.part import VariableName
 
 RESERVED = "DLCLOUD_"
 """Names that begin so are dlcloud's own."""
 
-CONTROLLER_PREFIX = "DLCLOUD_SECRET_"
-"""Before the names of secrets in the environment of a detached controller, which has an AWS_… of its own."""
-
 FORMS = "env:NAME, file:PATH, ssm:/PATH or secretsmanager:NAME#KEY"
-
-
-class SourceKind(Enum):
-    """Where the value of a secret is; the value is the prefix in a recipe."""
-
-    ENVIRONMENT = "env"
-    FILE = "file"
-    PARAMETER = "ssm"
-    SECRETS_MANAGER = "secretsmanager"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretSource:
-    """Where a secret's value is.
-
-    Attributes:
-        kind: The place.
-        location: A variable, a path, or a name or ARN there.
-        key: Of the value, a JSON object; empty for the whole value.
-    """
-
-    kind: SourceKind
-    location: str
-    key: str = ""
-
-    def __str__(self) -> str:
-        """Return it as a recipe states it."""
-        return f"{self.kind.value}:{self.location}{f'#{self.key}' if self.key else ''}"
 
 
 def read_source(text: str) -> SecretSource:

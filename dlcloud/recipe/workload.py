@@ -102,8 +102,18 @@ class Workload(Part):
         "whose one group is the value; the last match of a run counts.",
     )
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
-    repeats: int = Field(default=6, ge=1, le=1000, description="How often each runs; 6 to name a winner.")
+    repeats: int = Field(
+        default=6,
+        ge=1,
+        le=1000,
+        description="How often each runs; 6 to name a winner, 1 runs it once and without a warm-up.",
+    )
     settings: list[Setting] = Field(default_factory=list)
+    tiny: list[str] = Field(
+        default_factory=list,
+        description="Arguments appended to the command in its tiny form: fewer steps, smaller sizes. "
+        "`up --cloud local` and `bench --tiny` run it, once instead of `repeats` times.",
+    )
     environment: Environment = Field(
         default_factory=dict, description="Variables of the program, in every setting and on every instance."
     )
@@ -129,7 +139,7 @@ class Workload(Part):
         if self.benchmark is None and self.parameters:
             raise ValueError("parameters belong to a benchmark; a command has settings")
         if self.command is None:
-            keys = ("throughput", "json_field", "reported", "final", "facts", "settings", "elastic")
+            keys = ("throughput", "json_field", "reported", "final", "facts", "settings", "tiny", "elastic")
             own = [key for key in keys if getattr(self, key)]
             if own:
                 raise ValueError(f"{own[0]} belongs to a command, not to a bundled benchmark")

@@ -1,4 +1,5 @@
-"""Turn what was measured into tables: cost per throughput, with dates and intervals.
+"""Turn what was measured into tables, charts and pages: cost per throughput, with dates and intervals.
 
-Reads values, returns text; never touches the cloud or the store itself.
+In: values of `model` … `scheduling`, which a use case has read. Out: text, cells and pages. Never knows of
+the store or of a cloud; `app.results` reads the rows (`rows.py`) and the timelines (`timelines.py`).
 """

@@ -187,20 +187,34 @@ def _summary_row(answer: CaseAnswer, question: Question) -> tuple[str, ...]:
     first, second = _winner(cheapest), _winner(fastest)
     return (
         first,
-        usd(cheapest.row) if cheapest.row else "",
+        usd(cheapest.row) if cheapest.row else _about(usd, cheapest.tied),
         "the same" if first == second and first != NONE else second,
-        cells.digits(speed.value) + mark if speed else "",
-        *([_summary_job(cheapest.row, question.job, question.market, mark)] if question.job else []),
+        cells.digits(speed.value) + mark if speed else _about(_speed(mark), fastest.tied),
+        *([_summary_job(answer, question.job, question.market, mark)] if question.job else []),
     )
 
 
-def _summary_job(row: ResultRow | None, job: UserJob, market: Market, mark: str) -> str:
-    """Return what the job takes on the cheapest."""
+def _about(text: Callable[[ResultRow], str], tied: Sequence[ResultRow]) -> str:
+    """Return about the figure of rows of which none wins; empty without rows."""
+    return f"≈ {text(tied[0])}" if tied else ""
+
+
+def _speed(mark: str) -> Callable[[ResultRow], str]:
+    return lambda row: cells.digits(row.throughput.value) + mark if row.throughput else ""
+
+
+def _summary_job(answer: CaseAnswer, job: UserJob, market: Market, mark: str) -> str:
+    """Return what the job takes on the cheapest; between several about that of the first."""
+    cheapest, fastest = answer.winners[By.COST], answer.winners[By.THROUGHPUT]
+    row = next(iter([*filter(None, [cheapest.row]), *cheapest.tied, *filter(None, [fastest.row])]), None)
+    row = row or next(iter(fastest.tied or answer.rows), None)
     if row is None or not job.fits(row):
-        return ""
+        return f"counts {answer.rows[0].items}"
     (estimate,) = estimate_job([row], job)
-    usd = estimate.usd(market)
-    return (f"{money(usd)}, " if usd is not None else "") + duration(estimate.seconds) + mark
+    has_usd = not answer.is_rehearsal or len({other.run.instance_type for other in answer.rows}) == 1
+    usd = estimate.usd(market) if has_usd else None
+    about = "" if row is cheapest.row else "≈ "
+    return about + (f"{money(usd)}, " if usd is not None else "") + duration(estimate.seconds) + mark
 
 
 def _winner(best: Best) -> str:

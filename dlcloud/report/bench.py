@@ -6,9 +6,14 @@ from typing import Any
 
 from dlcloud.model.errors import CloudError
 from dlcloud.model.money import exact, money, rounded, total_usd
-from dlcloud.planning.fit import Fit, LeftOut
+from dlcloud.planning.fit import Fit
+from dlcloud.planning.left_out import LeftOut
 from dlcloud.planning.plan import Plan
 from dlcloud.report.table import Cell, Report, Section
+from dlcloud.results.bench import BenchmarkMatrix, rehearsal_s
+
+LEAST_MINUTES_S = 120.0
+"""An estimate of less is stated in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +34,13 @@ class TypePlan:
     refused: CloudError | None = None
 
 
-def plan_report(types: Sequence[TypePlan], *, name: str) -> Report:
+def plan_report(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> Report:
     """Return the plan of a bench: a row a type, then what is left out."""
     left_out = [(planned.instance_type, part) for planned in types for part in planned.fit.left_out]
     return Report(
         command="bench",
         records=[_record(planned) for planned in types],
-        sections=[_plan_section(types, name), *left_out_sections(left_out)],
+        sections=[_plan_section(types, matrix), *left_out_sections(left_out)],
         empty="",
         extra={"left_out": left_out_records(left_out)},
     )
@@ -61,11 +66,12 @@ def left_out_records(left_out: Iterable[tuple[str, LeftOut]]) -> list[Mapping[st
     ]
 
 
-def _plan_section(types: Sequence[TypePlan], name: str) -> Section:
+def _plan_section(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> Section:
     plans = [planned.plan for planned in types if planned.plan is not None]
     notes = []
     if any(plan.rehearsal for plan in plans):
         notes.append("rehearsal on this machine, one type after the other: nothing is billed")
+        notes.append(_estimate(types, matrix))
     notes.append(_cost(plans))
     for planned in types:
         reasons = planned.plan.reasons if planned.plan else ()
@@ -77,12 +83,33 @@ def _plan_section(types: Sequence[TypePlan], name: str) -> Section:
             notes.append(f"{planned.instance_type} is not available: {planned.refused.message}")
     is_job = any(plan.max_count > 1 for plan in plans)
     return Section(
-        heading=f"plan of {name}: every type at once, each terminated as soon as it is done",
+        heading=f"plan of {matrix.base.name}: every type at once, each terminated as soon as it is done",
         titles=("type", *(["instances"] if is_job else []), "market", "USD/h", "runs"),
         rows=[_row(planned, is_job=is_job) for planned in types],
         notes=notes,
         numeric=frozenset({1, 3} if is_job else {2}),
     )
+
+
+def _estimate(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> str:
+    """Return how long a rehearsal takes: its parts, of all types together."""
+    parts: dict[str, float] = {}
+    unknown: set[str] = set()
+    for job in matrix.jobs:
+        seconds, count = rehearsal_s(job), sum(job.name in planned.waiting for planned in types)
+        if seconds is None and count:
+            unknown.add(job.name)
+        elif seconds is not None and count:
+            parts[job.name] = seconds * count
+    if not parts:
+        return "how long it takes is for its command to say: each runs as often as its repeats"
+    names = ", ".join(f"{name} {_about(seconds)}" for name, seconds in parts.items())
+    total = f"about {_about(sum(parts.values()))} on two cores, environments apart: {names}"
+    return f"{total}; {', '.join(sorted(unknown))} unknown" if unknown else total
+
+
+def _about(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= LEAST_MINUTES_S else f"{seconds:.0f} s"
 
 
 def _row(planned: TypePlan, *, is_job: bool) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.report.bars import cost_bars
@@ -27,7 +28,7 @@ from dlcloud.report.encoding import (
 from dlcloud.report.scaling import scaling_charts
 from dlcloud.results.node_scaling import rows_apart, scalings_of
 from dlcloud.results.ranking import Group, group_rows, pareto_front
-from dlcloud.results.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Comparison
+from dlcloud.results.result import Comparison
 from dlcloud.results.result_row import ResultRow
 
 ON_THE_FRONT = {"field": "shown", "type": "quantitative", "scale": None}
@@ -178,7 +179,7 @@ def _speed_up_chart(rows: Sequence[ResultRow], place: int) -> list[Chart]:
         scale={"domain": [0, longest], "nice": False},
         axis={"tickCount": 6},
     )
-    verdicts = scale((FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED), (BLUE, ORANGE, GREY, GREY))
+    verdicts = scale(tuple(Verdict), (BLUE, ORANGE, GREY, GREY))
     bars = {
         "mark": {"type": "bar", "height": {"band": 0.7}},
         "encoding": {

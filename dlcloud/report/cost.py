@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.instance import Market
 from dlcloud.report import cost_columns as columns
 from dlcloud.report.answer import Question, answer_records, answer_sections
@@ -14,7 +15,6 @@ from dlcloud.report.scaling import scaling_records, scaling_sections
 from dlcloud.report.table import Report, Section
 from dlcloud.results.node_scaling import rows_apart, scalings_of
 from dlcloud.results.ranking import By, Group, group_rows, natural_group, rank
-from dlcloud.results.result import NO_DIFFERENCE
 from dlcloud.results.result_row import ResultRow
 from dlcloud.results.user_job import UserJob
 
@@ -177,9 +177,9 @@ def _undecided_note(rows: Sequence[ResultRow]) -> list[str]:
     verdicts = {comparison.verdict for comparison in comparisons if not comparison.is_decided}
     if not verdicts:
         return []
-    if verdicts == {NO_DIFFERENCE}:
+    if verdicts == {Verdict.NO_DIFFERENCE}:
         return ["≈: no difference seen"]
-    if NO_DIFFERENCE in verdicts:
+    if Verdict.NO_DIFFERENCE in verdicts:
         return ["≈: no difference seen, or undecided (too few runs)"]
     return ["≈: undecided, with too few runs to see a difference"]
 

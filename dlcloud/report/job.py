@@ -160,6 +160,10 @@ def _notes(job: UserJob, rehearsed: Sequence[str], markets: Sequence[Market]) ->
     notes.append("the instance alone: boot, set-up, disk and address come on top")
     if Market.SPOT in markets:
         notes.append("spot: at today's price, without interruptions")
+    if len(rehearsed) > 1:
+        notes.append(
+            f"no USD: one speed, of this machine, for {len(rehearsed)} types; --cloud aws measures each"
+        )
     if rehearsed:
         price = f", the price of {rehearsed[0]}" if markets else ""
         notes.append(f"* rehearsal: the speed is of this machine{price}; of no instance type")

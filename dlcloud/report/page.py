@@ -27,7 +27,10 @@ LONGEST_PX = 6000
 AROUND_CHART = 130
 """Points of a chart's title, axis and legend."""
 MINOR = frozenset(
-    {"interval", "boot", "set-up", "run", "rest", "as of", "zone", "TFLOPS/USD", "region", "launched"}
+    {
+        *("interval", "boot", "set-up", "run", "rest", "as of", "zone", "TFLOPS/USD", "region", "launched"),
+        *("longest pause", "time", "mean workers", "pauses"),
+    }
 )
 """Columns that a narrow screen leaves out; the terminal and a wider one have them."""
 GRID = "#8a919c40"
@@ -158,14 +161,16 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: frozen
     head = "".join(
         f'<th scope="col"{kind}>{escape(title)}</th>' for kind, title in zip(kinds, titles, strict=True)
     )
-    body = "\n".join(
-        f"<tr>{''.join(f'<td{kind}>{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>"
-        for row in rows
-    )
+    body = "\n".join(f"<tr>{''.join(map(_cell, titles, kinds, row))}</tr>" for row in rows)
     return (
         f'<div class="wide" tabindex="0" role="group"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def _cell(title: str, kind: str, text: str) -> str:
+    """Return a cell; its title is shown beside it where a narrow screen has no room for columns."""
+    return f'<td{kind} data-title="{escape(title)}">{escape(text)}</td>'
 
 
 def _class(title: str, *, is_number: bool) -> str:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from dlcloud.model.cluster import Member
+from dlcloud.model.cluster import NEW_GROUP, Member
 from dlcloud.model.instance import X86_64, Market
 from dlcloud.model.money import exact, money, rounded
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges
 from dlcloud.planning.plan import Plan, Pool
 from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.resize import Resize
-from dlcloud.recipe.placement import NEW_GROUP
 from dlcloud.report.table import Cell, Report, Section
 
 RESERVED = "reserved"

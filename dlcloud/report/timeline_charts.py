@@ -1,16 +1,14 @@
 """The timeline of an elastic run as charts that share their axis of time."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from dlcloud.model.errors import RecipeError
+from dlcloud.report.course_charts import seconds_since_launch
 from dlcloud.report.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
-from dlcloud.results.result import parse_record
-from dlcloud.results.timeline import Step, Timeline, build_timelines
+from dlcloud.results.course import Course
+from dlcloud.results.timeline import Step, Timeline
 from dlcloud.results.training import number_segments
-from dlcloud.store.measurements import Measurements
 
 MOST_POINTS = 2000
 """More steps than this are thinned out evenly: a screen has no more columns."""
@@ -30,66 +28,39 @@ class Panel:
     zero: bool = True
 
 
+WORLD_SIZE = Panel(title="world size", value=lambda step: step.world_size, interpolate="step-before")
+THROUGHPUT = Panel(title="samples/s", value=lambda step: step.throughput)
+LOSS = Panel(title="loss", value=lambda step: step.loss, zero=False)
+
+
+def step_charts(timeline: Timeline, name: str, place: int, course: Course) -> list[Chart]:
+    """Return throughput and, where it is reported, loss over time: what `course_charts` does not draw."""
+    offset_s = (timeline.began_at - course.launched_at).total_seconds()
+    steps = tuple(replace(step, at_s=step.at_s + offset_s) for step in timeline.steps)
+    shifted = replace(timeline, steps=steps)
+    x = seconds_since_launch(course)
+    return [chart for chart in _panels(shifted, name, place, [THROUGHPUT, LOSS], x) if chart is not None]
+
+
+def _panels(
+    timeline: Timeline, name: str, place: int, panels: Sequence[Panel], x: Spec
+) -> list[Chart | None]:
+    return [
+        _steps_chart(f"timeline-{place}-{number}", f"{name}: {panel.title}", panel, timeline.steps, x)
+        for number, panel in enumerate(panels)
+    ]
+
+
 def timeline_charts(timeline: Timeline, place: int) -> list[Chart]:
     """Return world size, throughput, loss and events over time."""
     last = max([timeline.steps[-1].at_s, *(event.at_s for event in timeline.events)])
     title = f"seconds since {timeline.began_at:%Y-%m-%d %H:%M:%S} UTC"
     x = field("at_s", title, scale={"domain": [0, last or 1], "nice": False})
     name = timeline.run or "elastic run"
-    panels = [
-        Panel(title="world size", value=lambda step: step.world_size, interpolate="step-before"),
-        Panel(title="samples/s", value=lambda step: step.throughput),
-        Panel(title="loss", value=lambda step: step.loss, zero=False),
-    ]
-    charts = [
-        _steps_chart(f"timeline-{place}-{number}", f"{name}: {panel.title}", panel, timeline.steps, x)
-        for number, panel in enumerate(panels)
-    ]
+    panels = [WORLD_SIZE, THROUGHPUT, LOSS]
+    charts = _panels(timeline, name, place, panels, x)
     events = _events_chart(f"timeline-{place}-events", f"{name}: events", timeline, x)
     return [chart for chart in (*charts, events) if chart is not None]
-
-
-def load_timelines(store: Measurements, run_ids: Collection[str]) -> list[Timeline]:
-    """Return the timelines of runs, a cluster's together, under the cluster's name."""
-    names = {run.run_id: run.cluster_name for run in store.runs(run_ids)}
-    by_cluster: dict[str, list[str]] = {}
-    for run_id in run_ids:
-        if run_id in names:
-            by_cluster.setdefault(names[run_id], []).append(run_id)
-    named = []
-    for name, of_cluster in by_cluster.items():
-        timelines = timelines_of_runs(store, of_cluster)
-        several = len(timelines) > 1  # the workers know their run by another name
-        named += [
-            replace(timeline, run=f"{name} {timeline.run}" if several else name) for timeline in timelines
-        ]
-    return named
-
-
-def timelines_of_runs(store: Measurements, run_ids: Collection[str]) -> list[Timeline]:
-    return build_timelines(
-        record
-        for kind in ("step", "event")
-        for records in store.records(run_ids, kind).values()
-        for record in records
-    )
-
-
-def read_timelines(file: str) -> list[Timeline]:
-    """Return the timelines of a trainer's records.
-
-    Raises:
-        RecipeError: The file cannot be read, or has no step of a training.
-    """
-    try:
-        with Path(file).open(encoding="utf-8", errors="replace") as stream:
-            records = [record for line in stream if (record := parse_record(line)) is not None]
-    except OSError as error:
-        raise RecipeError(f"{file}: {error.strerror}", "name a trainer's records") from error
-    timelines = build_timelines(records)
-    if not timelines:
-        raise RecipeError(f"{file}: no step of a training is in it", "name a trainer's records")
-    return timelines
 
 
 def _steps_chart(name: str, caption: str, panel: Panel, steps: Sequence[Step], x: Spec) -> Chart | None:

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money, rounded
+from dlcloud.report.job import duration
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.training import InstanceCost, Training, market_usd
 from dlcloud.scheduling.outlook import Outlook, describe_probability, describe_seconds
@@ -64,6 +65,7 @@ def _record(training: Training) -> dict[str, Cell]:
         "steps": training.steps,
         "samples": training.samples,
         "seconds": round(training.seconds, 3),
+        "start_seconds": round(training.start_s, 3),
         "mean_world_size": round(training.mean_world_size, 3),
         "steps_redone": training.steps_redone,
         "last_loss": training.last_loss,
@@ -82,6 +84,7 @@ def _record(training: Training) -> dict[str, Cell]:
 def _sizes(training: Training, cluster: str, *, rehearsal: bool) -> Section:
     notes = [
         f"{training.mean_world_size:.2f} workers on average; {training.steps_redone} step(s) redone",
+        f"start: {duration(training.start_s)} from the launch to the first step, which is no pause",
         "pause: the time to the first step of a line, less a usual step; a stall begins a line",
     ]
     if rehearsal:
@@ -164,12 +167,15 @@ def _cost_record(cost: InstanceCost) -> dict[str, Cell]:
 
 def _beside_baseline(training: Training) -> str:
     baseline, saved = training.baseline, training.saved_fraction
+    if not training.trained_s:
+        return "one step compares nothing: no saving beside a fixed run is claimed"
     if baseline is None or saved is None:
         return "the cost of a fixed run is unknown: a price or a speed is missing"
     word = "saved" if saved >= 0 else "more"
     return (
         f"the same steps on {baseline.instances} on-demand instances, without a change: about"
         f" {money(baseline.usd)} USD in {baseline.seconds:.0f} s; {abs(saved) * 100:.0f} % {word}"
+        + (", which EC2's minimum of a minute an instance decides" if training.is_minimum_billed else "")
     )
 
 

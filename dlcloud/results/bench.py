@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
-from dlcloud.benchmarks.harness.benchmark import Benchmark
+from dlcloud.benchmarks.harness.benchmark import Benchmark, Parameters
 from dlcloud.model.errors import CapacityError, CloudError, DlcloudError, InstanceError, PartialError
 from dlcloud.model.instance import InstanceType
 from dlcloud.planning.fit import Fit, Machine, fit, machine_of_type
@@ -70,6 +71,25 @@ class BenchmarkMatrix:
     def recipe_of_job(self, name: str, job: Job) -> Recipe:
         """Return the recipe of one job on one type."""
         return self.recipe_of_type(name).model_copy(update={"name": self.base.name, "workload": job.workload})
+
+
+def rehearsal_s(job: Job) -> float | None:
+    """Estimate the seconds that a job takes on two cores, without its environment; None for a command."""
+    benchmark, parameters = job.benchmark, job.workload.parameters
+    if benchmark is None:
+        return None
+    if benchmark.tiny and parameters.get("max-seconds") == benchmark.tiny.get("max-seconds"):
+        return benchmark.tiny_s
+    cases = prod(len(_values(benchmark, parameters, name)) or 1 for name in benchmark.selecting)
+    (most,) = _values(benchmark, parameters, "max-seconds")
+    return cases * (float(most) + benchmark.case_s)
+
+
+def _values(benchmark: Benchmark, parameters: Parameters, name: str) -> Sequence[str]:
+    """Return the values of a parameter: those that are given, else its default; none if it has none."""
+    given = parameters.get(name, benchmark.parameters[name].default)
+    values = given if isinstance(given, list | tuple) else [given]
+    return [str(value) for value in values if value not in {None, ""}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from dlcloud.results.result import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, Metric
+from dlcloud.benchmarks.harness.verdict_words import Verdict
+from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
 FEWEST_SAMPLES = 6
 """With fewer, the interval of a median is not of 95 %: 1 - 2**(1 - n)."""
+
+_OPPOSITE: dict[str, str] = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,7 @@ def ratio_of_rows(first: ResultRow, second: ResultRow) -> Ratio:
     ratio = ratio_of(first.throughput, second.throughput)
     if first.rehearsal and second.rehearsal and first.run.instance_type != second.run.instance_type:
         # Both were this machine: whatever differs, it is not the types.
-        return Ratio(value=ratio.value, low=ratio.low, high=ratio.high, verdict=UNDECIDED)
+        return Ratio(value=ratio.value, low=ratio.low, high=ratio.high, verdict=Verdict.UNDECIDED)
     return ratio
 
 
@@ -95,17 +98,18 @@ def ratio_of(first: Metric, second: Metric) -> Ratio:
     value = second.value / first.value if first.value else math.inf
     bounds = (first.low, first.high, second.low, second.high)
     if not all(bound is not None and bound > 0 for bound in (first.value, second.value, *bounds)):
-        return Ratio(value=value, low=None, high=None, verdict=UNDECIDED)
+        return Ratio(value=value, low=None, high=None, verdict=Verdict.UNDECIDED)
     ours, theirs = _distances(first), _distances(second)
     low = value * math.exp(-math.hypot(theirs[0], ours[1]))
     high = value * math.exp(math.hypot(theirs[1], ours[0]))
     enough = min(first.samples, second.samples) >= FEWEST_SAMPLES
-    return Ratio(value=value, low=low, high=high, verdict=verdict_of(low, high) if enough else UNDECIDED)
+    verdict = verdict_of(low, high) if enough else Verdict.UNDECIDED
+    return Ratio(value=value, low=low, high=high, verdict=verdict)
 
 
 def verdict_of(low: float, high: float) -> str:
     """Return the verdict of an interval: a winner only if it excludes 1."""
-    return FASTER if low > 1 else SLOWER if high < 1 else NO_DIFFERENCE
+    return Verdict.FASTER if low > 1 else Verdict.SLOWER if high < 1 else Verdict.NO_DIFFERENCE
 
 
 def differences(
@@ -139,7 +143,7 @@ def _paired(first: ResultRow, second: ResultRow) -> Ratio | None:
             value=1 / backward.ratio,
             low=1 / backward.high,
             high=1 / backward.low,
-            verdict={FASTER: SLOWER, SLOWER: FASTER}.get(backward.verdict, backward.verdict),
+            verdict=_OPPOSITE.get(backward.verdict, backward.verdict),
             paired=True,
         )
     return None

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
+from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.instance import Market
-from dlcloud.results.result import UNDECIDED, Metric
+from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
 
@@ -157,7 +158,7 @@ def _undecided(first: ResultRow, other: ResultRow) -> str:
     for candidate, baseline in ((first, other), (other, first)):
         for comparison in (candidate.comparison, candidate.overall):
             if comparison and comparison.baseline == baseline.result.setting and not comparison.is_decided:
-                return comparison.verdict or UNDECIDED
+                return comparison.verdict or Verdict.UNDECIDED
     return ""
 
 

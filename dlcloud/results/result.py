@@ -11,6 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.hardware import _count
 from dlcloud.model.instance import Market
 from dlcloud.model.untrusted import number_of, number_or_none, parse_json
@@ -58,9 +59,6 @@ class Result:
     stable: bool = True
 
 
-FASTER, SLOWER, NO_DIFFERENCE, UNDECIDED = "faster", "slower", "no difference seen", "undecided"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """A setting against the baseline of its case: a ratio above 1 favours the candidate."""
@@ -77,7 +75,7 @@ class Comparison:
     @property
     def is_decided(self) -> bool:
         """True if a difference was seen: the interval of the ratio excludes 1."""
-        return self.verdict in {FASTER, SLOWER}
+        return self.verdict in {Verdict.FASTER, Verdict.SLOWER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +108,12 @@ class Run:
     """Of the instance among the nodes; the run of rank 0 holds the records."""
     head_run_id: str = ""
     """The run of rank 0, for that of another node."""
+    experiment: str = ""
+    """A digest of what the trials of an experiment have in common; empty for a run of no experiment."""
+    trial: int = 0
+    """The number of the trial, from 1; 0 for a run of no experiment."""
+    trial_values: str = ""
+    """The values of the trial, a JSON object with sorted keys."""
 
     @property
     def rehearsal(self) -> bool:

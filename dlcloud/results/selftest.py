@@ -12,6 +12,9 @@ from dlcloud.model.untrusted import parse_json, printable
 MAX_USD = Decimal("0.05")
 """The most that a self-test may cost."""
 
+MAX_HOURS = Decimal("0.25")
+"""After this its instances end themselves."""
+
 INSTANCE_TYPES = ("t3.micro", "t4g.micro")
 """The cheapest types with memory for a virtual environment, x86_64 and arm64."""
 
@@ -30,7 +33,7 @@ workload:
   command: python3 --version
   repeats: 1
 budget:
-  max_hours: 0.25
+  max_hours: {max_hours}
   idle_minutes: 15
   max_usd: {max_usd}
 """
@@ -121,6 +124,7 @@ def recipe_text(*, cloud: str, region: str, instance_type: str, market: str) -> 
         instance_type=instance_type,
         market=market,
         commands=f"    {_INSTALL if cloud == 'aws' else 'true'}",
+        max_hours=MAX_HOURS,
         max_usd=MAX_USD,
     )
 

@@ -7,18 +7,20 @@ several lineages: the run continued with the one that was committed last.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from dlcloud.model.untrusted import number_of
+from dlcloud.trainer.events import event_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A committed step; `at_s` is seconds since the run began, `seconds` since the commit before.
 
-    `reduced_bytes`: what each worker summed with the others; 0 where the records do not say.
+    `workers`: those whose record of the commit is there. `reduced_bytes`:
+    what each worker summed with the others; 0 where the records do not say.
     """
 
     step: int
@@ -28,6 +30,7 @@ class Step:
     seconds: float
     loss: float | None
     reduced_bytes: int = 0
+    workers: frozenset[str] = frozenset()
 
     @property
     def throughput(self) -> float | None:
@@ -37,12 +40,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEvent:
-    """An event of a worker, an agent or a lighthouse, and its cause."""
+    """An event of a worker, an agent or a lighthouse, in words, and its cause; `worker` recorded it.
+
+    `of`: the workers that it is about, where the record names others.
+    """
 
     at_s: float
     event: str
     cause: str
     worker: str
+    of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,7 @@ def _build(run: str, entries: list[tuple[datetime, Mapping[str, Any]]]) -> Timel
     began_at = entries[0][0]
     commits: dict[int, dict[str, Step]] = {}
     last: dict[int, str] = {}
+    workers: dict[tuple[int, str], set[str]] = {}
     events: list[TrainingEvent] = []
     for time, record in entries:
         at_s = (time - began_at).total_seconds()
@@ -81,9 +89,14 @@ def _build(run: str, entries: list[tuple[datetime, Mapping[str, Any]]]) -> Timel
             events.append(_event(record, at_s))
         elif (step := _step(record, at_s)) is not None:
             # Every worker records a commit: the first record counts.
-            commits.setdefault(step.step, {}).setdefault(str(record.get("lineage")), step)
-            last[step.step] = str(record.get("lineage"))
-    ordered = tuple(commits[number][last[number]] for number in sorted(commits))
+            lineage = str(record.get("lineage"))
+            commits.setdefault(step.step, {}).setdefault(lineage, step)
+            last[step.step] = lineage
+            workers.setdefault((step.step, lineage), set()).add(str(record.get("worker", "")))
+    ordered = tuple(
+        replace(commits[number][last[number]], workers=frozenset(workers[number, last[number]]))
+        for number in sorted(commits)
+    )
     replaced = sum(len(lineages) - 1 for lineages in commits.values())
     return Timeline(run=run, began_at=began_at, steps=ordered, events=tuple(events), replaced=replaced)
 
@@ -107,9 +120,10 @@ def _step(record: Mapping[str, Any], at_s: float) -> Step | None:
 def _event(record: Mapping[str, Any], at_s: float) -> TrainingEvent:
     return TrainingEvent(
         at_s=at_s,
-        event=str(record.get("event", "")).replace("_", " "),
+        event=event_words(str(record.get("event", ""))),
         cause=str(record.get("cause", "")),
         worker=str(record.get("worker", "")),
+        of=tuple(map(str, others)) if isinstance(others := record.get("workers"), list) else (),
     )
 
 

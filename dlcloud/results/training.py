@@ -9,28 +9,32 @@ from statistics import median
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.model.money import billed_seconds, cost_of_seconds, member_usd, total_usd
+from dlcloud.model.money import MINIMUM_BILLED_S, billed_seconds, cost_of_seconds, member_usd, total_usd
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, region_of
 from dlcloud.results.timeline import Step, Timeline, TrainingEvent
+from dlcloud.trainer.events import EventName, event_words
 
 STALL_S, STALL_FACTOR = 5.0, 5
 """A longer time between two steps, in seconds and in usual steps, is a stall."""
-REPORTED_EVENTS = (
-    "joined",
-    "healed",
-    "resumed",
-    "coordinator",
-    "notice",
-    "rebalance",
-    "drained",
-    "lost",
-    "leaving seen",
-    "retry",
-    "hold",
-    "no quorum",
-    "killed",
-    "checkpoint failed",
-    "done",
+REPORTED_EVENTS = frozenset(
+    event_words(name)
+    for name in (
+        EventName.JOINED,
+        EventName.HEALED,
+        EventName.RESUMED,
+        EventName.COORDINATOR,
+        EventName.NOTICE,
+        EventName.REBALANCE,
+        EventName.DRAINED,
+        EventName.LOST,
+        EventName.LEAVING_SEEN,
+        EventName.RETRY,
+        EventName.HOLD,
+        EventName.NO_QUORUM,
+        EventName.KILLED,
+        EventName.CHECKPOINT_FAILED,
+        EventName.DONE,
+    )
 )
 """The events that a report shows; the others only concern single processes."""
 
@@ -75,6 +79,8 @@ class Training:
         steps: Committed.
         samples: Of these steps.
         seconds: From the first record to the last step.
+        start_s: From the launch of the first instance to the first step.
+        trained_s: From there to the last step, and a usual step.
         mean_world_size: Weighted by time.
         steps_redone: Steps that were rolled back, or committed and taken again from an older state.
         periods: The world sizes over time.
@@ -95,6 +101,8 @@ class Training:
     costs: tuple[InstanceCost, ...]
     baseline: OnDemandBaseline | None
     traffic_gb: float = 0.0
+    start_s: float = 0.0
+    trained_s: float = 0.0
 
     @property
     def traffic_usd(self) -> Decimal:
@@ -107,11 +115,38 @@ class Training:
         return total_usd(cost.usd for cost in self.costs)
 
     @property
+    def samples_per_s(self) -> float | None:
+        """Samples a second from the first step to the last; None for a run of one step."""
+        return self.samples / self.trained_s if self.trained_s else None
+
+    @property
+    def usd_per_million(self) -> Decimal | None:
+        """USD of a million samples; None where a price is missing."""
+        return None if self.usd is None or not self.samples else self.usd * 1_000_000 / self.samples
+
+    @property
+    def fixed_usd_per_million(self) -> Decimal | None:
+        """Likewise of the fixed run."""
+        if self.baseline is None or not self.samples:
+            return None
+        return self.baseline.usd * 1_000_000 / self.samples
+
+    @property
     def saved_fraction(self) -> Decimal | None:
-        """The saved part of the baseline's cost; below 0 where the run cost more."""
-        if self.usd is None or self.baseline is None or not self.baseline.usd:
+        """The saved part of the baseline's cost; below 0 where the run cost more.
+
+        None where a price is missing, or where no time passed between steps: that compares nothing.
+        """
+        if self.usd is None or self.baseline is None or not self.baseline.usd or not self.trained_s:
             return None
         return 1 - self.usd / self.baseline.usd
+
+    @property
+    def is_minimum_billed(self) -> bool:
+        """True if EC2's minimum of a minute decides what an instance, or the fixed run, costs."""
+        fixed_s = self.baseline.seconds if self.baseline is not None else MINIMUM_BILLED_S
+        shortest_s = min((cost.seconds for cost in self.costs), default=MINIMUM_BILLED_S + 1)
+        return fixed_s < MINIMUM_BILLED_S or shortest_s <= MINIMUM_BILLED_S
 
 
 def summarize_training(
@@ -121,6 +156,7 @@ def summarize_training(
     on_demand: Mapping[str, Decimal],
     disk_gib: int,
     now: datetime,
+    requested: int | None = None,
 ) -> Training:
     """Summarize a run.
 
@@ -130,6 +166,7 @@ def summarize_training(
         on_demand: On-demand price of each instance type, in USD an hour.
         disk_gib: Of each instance's volume.
         now: The end of the billing period of an instance that is up.
+        requested: The most workers that were asked for, which the fixed run has; None: as many as there were.
     """
     steps = timeline.steps
     costs = tuple(
@@ -140,7 +177,7 @@ def summarize_training(
         )
         for member in sorted(members, key=lambda member: member.instance.launched_at)
     )
-    retries = {(event.worker, event.at_s) for event in timeline.events if event.event == "retry"}
+    retries = {(event.worker, event.at_s) for event in timeline.events if event.event == EventName.RETRY}
     return Training(
         run=timeline.run,
         steps=len(steps),
@@ -152,8 +189,10 @@ def summarize_training(
         periods=tuple(_find_periods(timeline)),
         events=tuple(event for event in timeline.events if event.event in REPORTED_EVENTS),
         costs=costs,
-        baseline=_estimate_baseline(timeline, costs, on_demand, disk_gib),
+        baseline=_estimate_baseline(timeline, costs, on_demand, disk_gib, requested),
         traffic_gb=_bound_traffic(timeline, members),
+        start_s=_boot_s(timeline, costs),
+        trained_s=_trained_s(steps),
     )
 
 
@@ -190,7 +229,8 @@ def _find_periods(timeline: Timeline) -> list[WorldSizePeriod]:
     for steps in split_periods(timeline):
         usual = median(step.seconds for step in steps)
         first = steps[0]
-        pause = max(first.seconds, first.at_s - before_s) - usual if periods else None
+        # Not the seconds of its record: those of a worker that joins are since its own start.
+        pause = first.at_s - before_s - usual if periods else None
         periods.append(
             WorldSizePeriod(
                 at_s=first.at_s,
@@ -218,24 +258,40 @@ def number_segments(steps: Sequence[Step]) -> list[int]:
 
 
 def _estimate_baseline(
-    timeline: Timeline, costs: Sequence[InstanceCost], on_demand: Mapping[str, Decimal], disk_gib: int
+    timeline: Timeline,
+    costs: Sequence[InstanceCost],
+    on_demand: Mapping[str, Decimal],
+    disk_gib: int,
+    requested: int | None,
 ) -> OnDemandBaseline | None:
-    """Estimate the same steps by as many workers as there were at most, at their usual speed.
+    """Estimate the same steps by as many workers as were asked for at most, at their usual speed.
 
+    More than that are there for a while where one is replaced before it leaves; fewer where capacity lacked.
     Billed from launch; they boot as long as the first instances did, from their launch to the first step.
     """
-    size = max(step.world_size for step in timeline.steps)
+    sizes = {step.world_size for step in timeline.steps}
+    size = max((size for size in sizes if requested is None or size <= requested), default=min(sizes))
     usual = [step.seconds for step in timeline.steps if step.world_size == size and step.seconds > 0]
     prices = [on_demand.get(cost.member.instance.instance_type) for cost in costs]
     if not usual or not prices or None in prices:
         return None
-    first = min(cost.member.instance.launched_at for cost in costs)
-    boot_s = max(0.0, (timeline.began_at - first).total_seconds()) + timeline.steps[0].at_s
-    seconds = boot_s + median(usual) * len(timeline.steps)
+    seconds = _boot_s(timeline, costs) + median(usual) * len(timeline.steps)
     highest = max(price for price in prices if price is not None)
     region = region_of(costs[0].member.instance.zone)
-    usd = size * cost_of_seconds(highest, disk_gib, max(60, round(seconds)), region=region)
+    usd = size * cost_of_seconds(highest, disk_gib, max(MINIMUM_BILLED_S, round(seconds)), region=region)
     return OnDemandBaseline(instances=size, seconds=seconds, usd=usd)
+
+
+def _boot_s(timeline: Timeline, costs: Sequence[InstanceCost]) -> float:
+    """Return the seconds from the launch of the first instance to the first step."""
+    first = min((cost.member.instance.launched_at for cost in costs), default=timeline.began_at)
+    return max(0.0, (timeline.began_at - first).total_seconds()) + timeline.steps[0].at_s
+
+
+def _trained_s(steps: Sequence[Step]) -> float:
+    """Return the seconds in which all steps were computed: the first one took as long as a usual one."""
+    between_s = steps[-1].at_s - steps[0].at_s
+    return between_s * len(steps) / (len(steps) - 1) if len(steps) > 1 else 0.0
 
 
 def market_usd(training: Training, market: Market) -> Decimal | None:

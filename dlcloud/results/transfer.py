@@ -44,6 +44,7 @@ def _utc(time: datetime) -> datetime:
 
 
 Text = Annotated[str, Field(max_length=1000), AfterValidator(_printable)]
+Values = Annotated[str, Field(max_length=100_000), AfterValidator(_printable)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Time = Annotated[AwareDatetime, AfterValidator(_utc)]
 Usd = Annotated[Decimal, Field(ge=0, lt=1_000_000, allow_inf_nan=False)]
@@ -99,6 +100,9 @@ class RunDocument(_Part):
     nodes: int = Field(default=1, ge=1, le=1000, description="Instances on which the workload ran at once.")
     rank: int = Field(default=0, ge=0, lt=1000, description="Of the instance among them.")
     head_run_id: Name | Literal[""] = Field(default="", description="The run of rank 0, for another node's.")
+    experiment: Text = Field(default="", description="A digest that the runs of an experiment share.")
+    trial: int = Field(default=0, ge=0, description="The number of the trial of the experiment, from 1.")
+    trial_values: Values = Field(default="", description="The trial's values, a JSON object.")
     prices: list[PriceDocument] = []
     instance: InstanceDocument | None = None
     records: list[dict[str, Any]] = []

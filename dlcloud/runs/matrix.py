@@ -12,6 +12,7 @@ from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.recipe.workload import Workload
 from dlcloud.results.bench import BenchmarkMatrix, Job
 from dlcloud.results.node_scaling import nodes_name
+from dlcloud.runs.tiny import has_tiny_form, tiny_form
 
 NAME = "bench"
 
@@ -61,19 +62,21 @@ def matrix_of_recipe(
         types: Instance types; those of the recipe if there are none.
         recipe: The workload, with its set-up and its budget.
         options: Keys that replace the recipe's own, at any depth.
-        tiny: Whether to run the benchmark's tiny form.
+        tiny: Whether to run the workload's tiny form.
         nodes: The numbers of instances of a job over several; the recipe's own if there are none.
 
     Raises:
         RecipeError: A bad option, or the workload has no tiny form, or is no job over several instances.
     """
     workload = recipe.workload
+    if recipe.experiment is not None:
+        raise RecipeError(f"{recipe.name} has an experiment, not a benchmark", "dlcloud up RECIPE runs it")
     benchmark = BENCHMARKS.get(workload.benchmark) if workload.benchmark else None
     if tiny:
-        if benchmark is None or not benchmark.tiny:
-            raise RecipeError(f"{recipe.name} has no tiny form: it runs a command of its own")
-        parameters = {**workload.parameters, **benchmark.tiny}
-        workload = workload.model_copy(update={"parameters": parameters})
+        if not has_tiny_form(workload):
+            hint = "workload.tiny: the arguments that make the command short"
+            raise RecipeError(f"{recipe.name} has no tiny form: its recipe has no workload.tiny", hint)
+        workload = tiny_form(workload)
     types = types or recipe.instances.types
     jobs: tuple[Job, ...] = (
         Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark),

@@ -81,7 +81,7 @@ def run_parallel(
 ) -> list[R]:
     """Call `work` for all items in parallel and return the values in order.
 
-    Ctrl-C sets `stop` and waits until all have cleaned up. A second Ctrl-C does not wait.
+    Ctrl-C sets `stop` and waits until all have cleaned up. A second one that is raised does not wait.
 
     Args:
         work: Raises only StoppedError, or because of a bug.

@@ -29,6 +29,10 @@ COMMAND = "command"
 """The bundled program that runs the user's command."""
 
 
+WHOLE = (0, 1)
+"""The only share of an instance that is not divided."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """The program that runs on each instance.
@@ -65,17 +69,20 @@ class Program:
         arguments[case] = nodes_name(arguments[case], nodes)
         return replace(self, arguments=tuple(arguments))
 
-    def command(self, python: str, *, host: str, resume: bool = False) -> str:
+    def command(self, python: str, *, host: str, resume: bool = False, share: tuple[int, int] = WHOLE) -> str:
         """Return the shell command that runs it, beside the user's files if there are any.
 
         Args:
             python: The environment's interpreter.
             host: Name of the instance in the records.
             resume: Whether EARLIER lies in the run's folder.
+            share: Which of how many shares of the instance's cores and GPUs it has.
         """
         beside = self.name != COMMAND and self.files is not None
         up = "../" if beside else ""
         words = [python, "-m", BENCHMARKS[self.name].module, "--output", f"{up}{RECORDS}", "--host", host]
+        if share != WHOLE:
+            words = [python, "-m", "benchmarks.command.share", *map(str, share), *words]
         words += [*(["--resume", f"{up}{EARLIER}"] if resume else []), *self.arguments]
         return f"{'PYTHONPATH=.. ' if beside else 'cd .. && '}exec {shlex.join(words)}\n"
 
@@ -150,7 +157,7 @@ def _parameters(workload: Workload) -> list[str]:
 def _command_arguments(name: str, workload: Workload) -> list[str]:
     """Return the arguments of the bundled program that runs the user's command in the run's work folder."""
     arguments = ["--run", f"cd work && {workload.command}", "--unit", workload.unit, "--case", name]
-    arguments += ["--repeats", str(workload.repeats)]
+    arguments += ["--repeats", str(workload.repeats), *(["--exact"] if workload.repeats == 1 else [])]
     if workload.throughput:
         arguments += ["--throughput", workload.throughput]
     if workload.json_field:

@@ -12,7 +12,7 @@ from dlcloud.launch.container import send_command
 from dlcloud.launch.files import check_files, send_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.peers import Peer
+from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
@@ -65,7 +65,7 @@ class Runner:
     _earlier_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud))
+        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud.prices))
         object.__setattr__(self, "_jobs", RemoteJobs(managed=self.managed))
         object.__setattr__(self, "_sharing", Sharing(allow=self.allow_peers))
         storage = Storage(managed=self.managed, recipe=self.recipe, recipe_folder=self.recipe_folder)
@@ -95,7 +95,7 @@ class Runner:
     def allow_peers(self) -> None:
         """Let the instances reach each other."""
         cloud, cluster = self.managed.cloud, self.managed.cluster
-        cloud.allow_peers(cloud.find_security_group(cluster.cluster_id))
+        cloud.network.allow_peers(cloud.network.find_group(cluster.cluster_id))
 
     def _run(self, member: Member) -> Run:
         jobs = self._jobs
@@ -113,7 +113,7 @@ class Runner:
         """
         jobs = self._jobs
         # The program runs meanwhile: nothing waits for prices.
-        self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
+        self.put_prices(run)
         emit, clock = self.managed.emit, self.managed.clock
         display = LiveOutput(emit=emit, instance_id=run.instance_id)
         running = f"running {self.program.name}"
@@ -148,9 +148,8 @@ class Runner:
         self._storage.bring(connection, member, self._peer(member))
         return python
 
-    def send_files(self, connection: Connection, run: Run, member: Member) -> None:
-        """Send the benchmarks and the user's files to a run's folder."""
-        folder = folder_of(run)
+    def send_files(self, connection: Connection, folder: str, member: Member) -> None:
+        """Send the benchmarks and the user's files to a folder on an instance."""
         peer = peer_of(member, partial(self._jobs.connect, member))
         send = partial(self._sharing.send, connection, peer)
         if self._sharing.is_used:
@@ -172,7 +171,7 @@ class Runner:
 
     def _send_program(self, connection: Connection, run: Run, member: Member, python: str) -> None:
         folder = folder_of(run)
-        self.send_files(connection, run, member)
+        self.send_files(connection, folder, member)
         earlier = self._earlier_records(run)
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")
@@ -180,7 +179,11 @@ class Runner:
         image, environment = self.recipe.setup.image, self.environment
         send_command(connection, folder, command, image=image, environment=environment)
 
-    def _peer(self, member: Member) -> Peer | None:
+    def put_prices(self, run: Run) -> None:
+        """Store the prices of a run's instance type, while its program runs."""
+        self.managed.store.runs.put_prices(run.run_id, self._prices.of(run.instance_type, run.zone))
+
+    def _peer(self, member: Member) -> EnvironmentPeer | None:
         """Describe an instance to the others, where they copy a folder of this machine from it."""
         if all(item.is_remote for item in self.recipe.data):
             return None

@@ -99,8 +99,11 @@ class SshConnection:
 
         self.feed(command, feed)
 
-    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
-        return fetch.fetch_files(self, folder, patterns, target, compress=self._compress)
+    def fetch_files(
+        self, folder: str, patterns: Iterable[str], target: Path, *, written_after: str = ""
+    ) -> list[Path]:
+        packing = fetch.Packing(compress=self._compress, written_after=written_after)
+        return fetch.fetch_files(self, folder, patterns, target, packing)
 
     def close(self) -> None:
         self._transports.close()

@@ -12,6 +12,7 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Literal, Self
 
@@ -43,24 +44,50 @@ _PADDING = 1 << 20
 _LONGEST_NAME = 4096  # Source: Linux, PATH_MAX
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How files are fetched.
+
+    Args:
+        compress: By gzip.
+        written_after: Only files whose content or status changed after this file was written, whose path is
+            relative to the folder; all, if it is empty or does not exist.
+    """
+
+    compress: bool
+    written_after: str = ""
+
+    @property
+    def condition(self) -> str:
+        """The condition for `find`. A change of status cannot be set back, as `cp -p` sets a time back."""
+        name = shlex.quote(self.written_after)
+        return f"$(! [ -e {name} ] || echo -cnewer {name})" if self.written_after else ""
+
+    @property
+    def is_older(self) -> str:
+        """The condition for a shell that the file `$name` is none of them."""
+        found = f'"$(find "$name" -prune {self.condition})"'
+        return f"[ -z {found} ]" if self.written_after else "false"
+
+
 def fetch_files(
-    shell: Shell, folder: str, patterns: Iterable[str], target: Path, *, compress: bool
+    shell: Shell, folder: str, patterns: Iterable[str], target: Path, packing: Packing
 ) -> list[Path]:
     """Fetch the regular files below `folder` whose relative names match; see `core.remote.Connection`."""
     patterns = [pattern.removeprefix("./") for pattern in patterns]
     are_names = not any(_SPECIAL.search(pattern) for pattern in patterns)
-    names = sorted(set(patterns)) if are_names else _list_files(shell, folder, patterns)
+    names = sorted(set(patterns)) if are_names else _list_files(shell, folder, patterns, packing)
     if not names:
         return []
-    pack = f"tar -c{'z' if compress else ''}f - --null -T -"
+    pack = f"tar -c{'z' if packing.compress else ''}f - --null -T -"
     # Where the names are known, the instance is not asked first which of them exist.
-    test = '[ ! -f "$name" ] || [ -L "$name" ]'
+    test = f'[ ! -f "$name" ] || [ -L "$name" ] || {packing.is_older}'
     existing = f"while IFS= read -r name; do {test} || printf '%s\\0' \"$name\"; done | "
     command = f"cd {shlex.quote(not_an_option(folder))} && {existing if are_names else ''}{pack}"
     end = b"\n" if are_names else b"\0"
     listing = b"".join(f"./{name}".encode(errors="surrogateescape") + end for name in names)
     with shell.start(command, stdin=listing) as process:
-        paths = _unpack(shell, process, set(names), target, "r|gz" if compress else "r|")
+        paths = _unpack(shell, process, set(names), target, "r|gz" if packing.compress else "r|")
         _skip_padding(shell, process)
         status = process.wait()
         if status and len(paths) < len(names):  # status 1 may also mean that a log grew meanwhile
@@ -68,9 +95,9 @@ def fetch_files(
     return [paths[name] for name in names if name in paths]
 
 
-def _list_files(shell: Shell, folder: str, patterns: list[str]) -> list[str]:
+def _list_files(shell: Shell, folder: str, patterns: list[str], packing: Packing) -> list[str]:
     """List the regular files below the folder on the instance; match them here, by one rule everywhere."""
-    command = f"cd {shlex.quote(not_an_option(folder))} && find . -type f -print0"
+    command = f"cd {shlex.quote(not_an_option(folder))} && find . -type f {packing.condition} -print0"
     lines = shell.check(command).split(b"\0")
     names = [line.decode(errors="surrogateescape").removeprefix("./") for line in lines if line]
     if stray := next((name for name in names if not _is_inside(name)), None):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 
-from dlcloud.planning.fit import LeftOut
+from dlcloud.planning.left_out import LeftOut
 from dlcloud.results.result import Run
 from dlcloud.store.database import Database, read_row
 

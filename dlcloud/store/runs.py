@@ -44,6 +44,27 @@ class Runs:
         """Return a cluster's runs, the oldest first."""
         return self._select("cluster_id = ?", cluster_id)
 
+    def of_experiment(self, experiment: str) -> list[Run]:
+        """Return the runs of an experiment on all clusters, the oldest first."""
+        return self._select("experiment = ? AND experiment <> ''", experiment)
+
+    def leave_experiment(self, experiment: str, *, failed_only: bool) -> None:
+        """Take runs out of an experiment, all or those that failed: their trials are run again."""
+        self._database.write(
+            "UPDATE runs SET experiment = '' WHERE experiment = ? AND (state = ? OR NOT ?)",
+            experiment,
+            RunState.FAILED,
+            int(failed_only),
+        )
+
+    def result_lines(self, experiment: str) -> dict[str, str]:
+        """Return the raw last result of each run of an experiment that has one, by run id."""
+        statement = (
+            "SELECT run_id, line FROM records JOIN runs USING (run_id)"
+            " WHERE experiment = ? AND kind = 'result' ORDER BY run_id, position"
+        )
+        return {row["run_id"]: row["line"] for row in self._database.read(statement, experiment)}
+
     def running(self, cluster_id: str, instance_id: str, workload: str) -> list[Run]:
         """Return the runs of a workload that were started on an instance and have no end yet."""
         condition = "instance_id = ? AND cluster_id = ? AND workload = ? AND state = ?"

@@ -125,6 +125,13 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN head_run_id TEXT NOT NULL DEFAULT '';
     CREATE INDEX runs_by_head ON runs (head_run_id) WHERE head_run_id <> ''
     """,
+    # A trial of an experiment is a run with values: the next `up` finds those that are done by them.
+    """
+    ALTER TABLE runs ADD COLUMN experiment TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN trial INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN trial_values TEXT NOT NULL DEFAULT '';
+    CREATE INDEX runs_by_experiment ON runs (experiment) WHERE experiment <> ''
+    """,
 )
 
 

@@ -127,6 +127,21 @@ class FileLock:
             return True
         return False
 
+    def holder_id(self) -> int | None:
+        """Return the id of the process that holds the lock; None if that is not certain.
+
+        The file's last id may be of another machine that shares the folder: a process counts if /proc shows
+        that it has the file open. So None where there is no /proc, or the process is another user's.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            holder = int(self._path.read_text("ascii"))
+            lock = self._path.stat()
+            for opened in Path(f"/proc/{holder}/fd").iterdir():
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    if os.path.samestat(opened.stat(), lock):
+                        return holder
+        return None
+
     def holder(self) -> str:
         """Name the last process that held the lock: "process 4711", or "another process" if unknown."""
         with contextlib.suppress(OSError, UnicodeDecodeError):

@@ -22,12 +22,13 @@ from functools import partial
 from .children import Child
 from .control import Control, ControlFile
 from .drain import DRAINED
+from .events import EventName
 from .ledger import LedgerClient, LedgerError
 from .notices import POLL_S, MetadataClient, MetadataError, NoticeTracker, SpotStatus
 from .options import Options, parse, promote
 from .orphan import OrphanWatch, power_off
 from .processes import make_lighthouse, make_workers
-from .records import Event, Records, log_to_stderr
+from .records import Records, log_to_stderr
 from .settings import ledger_address
 from .successor import Successor
 
@@ -159,7 +160,7 @@ class Agent:
     def _handle_answer(self, answer: SpotStatus | Exception) -> None:
         if isinstance(answer, SpotStatus):
             if self._metadata_faults:
-                self.records.event(Event.METADATA, "the metadata service answers again")
+                self.records.event(EventName.METADATA, "the metadata service answers again")
             self._metadata_faults.clear()
             self._handle_status(answer)
         elif isinstance(answer, MetadataError):
@@ -171,15 +172,15 @@ class Agent:
     def _record_once(self, kind: str, cause: str) -> None:
         """Record the first fault of a kind since the metadata service last answered."""
         if kind not in self._metadata_faults:
-            self.records.event(Event.METADATA, cause)
+            self.records.event(EventName.METADATA, cause)
         self._metadata_faults.add(kind)
 
     def _handle_status(self, status: SpotStatus) -> None:
         if cause := self._notices.note_interruption(status):
             deadline = _isoformat(self._notices.deadline)
-            self.records.event(Event.NOTICE, cause, action=status.action, deadline=deadline)
+            self.records.event(EventName.NOTICE, cause, action=status.action, deadline=deadline)
         if cause := self._notices.note_rebalance(status):
-            self.records.event(Event.REBALANCE, cause, since=_isoformat(status.rebalance))
+            self.records.event(EventName.REBALANCE, cause, since=_isoformat(status.rebalance))
             if self.options.drain_on_rebalance:
                 self._drain(cause)
 
@@ -187,7 +188,7 @@ class Agent:
         control = self._control.read()
         fault = self._control.fault or ""
         if fault and fault != self._fault:
-            self.records.event(Event.CONTROL, fault)
+            self.records.event(EventName.CONTROL, fault)
         self._fault = fault
         if control.coordinator:
             self._ledger = ledger_address(control.coordinator)
@@ -215,7 +216,7 @@ class Agent:
     def _drain(self, cause: str) -> None:
         workers = [worker for worker in self.workers if not worker.is_leaving and not worker.has_ended]
         if workers:
-            self.records.event(Event.DRAIN, cause, deadline=_isoformat(self._notices.deadline))
+            self.records.event(EventName.DRAIN, cause, deadline=_isoformat(self._notices.deadline))
         for worker in workers:
             worker.ask_to_leave()
 
@@ -236,7 +237,7 @@ class Agent:
         if self._orphaned_at is None:
             self._orphaned_at = now
             cause = f"neither coordinator nor controller for {self.options.end_alone_s:g} s"
-            self.records.event(Event.ORPHANED, cause)
+            self.records.event(EventName.ORPHANED, cause)
             self.ask_to_leave(cause)
         if now - self._orphaned_at > self.options.margin_s:
             for worker in self.workers:

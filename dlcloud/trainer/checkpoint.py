@@ -15,9 +15,10 @@ import torch
 
 from .control import ControlFile
 from .engine import State, copy_state
+from .events import EventName
 from .job import TrainingState
 from .ledger import LedgerReporter
-from .records import Event, Records
+from .records import Records
 from .settings import Settings
 
 _NAME = re.compile(r"step-(\d{12})-([0-9a-f]{32})\.pt")
@@ -105,7 +106,7 @@ class Checkpoints:
         if checkpoint is not None:
             self.state.load(checkpoint[1])
             self.saved = self.state.step
-            self.records.event(Event.RESUMED, "a checkpoint", step=self.state.step)
+            self.records.event(EventName.RESUMED, "a checkpoint", step=self.state.step)
 
     def is_due(self) -> bool:
         """True at once after the first step, so that a run that has begun is never without a checkpoint."""
@@ -143,8 +144,8 @@ class Checkpoints:
         try:
             path = write(folder, step, state)
         except OSError as error:
-            self.records.event(Event.CHECKPOINT_FAILED, str(error), step=step)
+            self.records.event(EventName.CHECKPOINT_FAILED, str(error), step=step)
             return
-        self.records.event(Event.CHECKPOINT, "durable", step=step, path=os.fspath(path))
+        self.records.event(EventName.CHECKPOINT, "durable", step=step, path=os.fspath(path))
         if self.settings.durable or self.control.read().coordinates:
             self.reporter.report_soon(checkpoint=step)

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .drain import DRAINED
-from .records import Event, Records
+from .events import EventName
+from .records import Records
 
 STEADY_S = 60.0
 """A process that ran so long has its count of failures reset."""
@@ -35,8 +36,8 @@ class Child:
     environment: Mapping[str, str]
     records: Records
     restarts: int
-    started: Event = Event.WORKER_STARTED
-    ended: Event = Event.WORKER_ENDED
+    started: EventName = EventName.WORKER_STARTED
+    ended: EventName = EventName.WORKER_ENDED
     is_leaving: bool = field(default=False, init=False)
     status: int | None = field(default=None, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -102,7 +103,7 @@ class Child:
         )
 
     def _handle_exit(self, status: int, now: float) -> None:
-        event = Event.KILLED if status == -signal.SIGKILL else self.ended
+        event = EventName.KILLED if status == -signal.SIGKILL else self.ended
         self.records.event(event, _describe_exit(status), process=self.name, status=status)
         if now - self._started_at >= STEADY_S:
             self._failures = 0

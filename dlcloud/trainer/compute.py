@@ -7,7 +7,7 @@ import torch
 
 from .allreduce import ReduceBuffer, ReducedTotals, Send
 from .batches import MICROBATCH, Batches, Microbatch, WorkerStep, move_to_device, seed_everything
-from .job import Job
+from .job import WorkerJob
 from .sampler import Sampler, chunks, divide, key, share
 
 
@@ -18,7 +18,7 @@ class Compute:
         fingerprint: Of run and settings; all workers must share it.
     """
 
-    def __init__(self, job: Job, run: str) -> None:
+    def __init__(self, job: WorkerJob, run: str) -> None:
         self._job = job
         self.fingerprint = _fingerprint(job, run)
         self._sampler = Sampler(samples=len(job.dataset), batch=job.batch, seed=job.seed)
@@ -146,7 +146,7 @@ def _place(start: int, pieces: list[Sequence[int]]) -> list[Microbatch]:
     return microbatches
 
 
-def _fingerprint(job: Job, run: str) -> int:
+def _fingerprint(job: WorkerJob, run: str) -> int:
     """Return 32 bits of everything that must be equal on workers whose gradients are summed."""
     shapes = [(name, tuple(value.shape), str(value.dtype)) for name, value in job.model.state_dict().items()]
     settings = (run, job.batch, job.seed, job.shards, len(job.dataset), type(job.optimizer).__name__, shapes)

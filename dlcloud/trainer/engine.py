@@ -17,7 +17,7 @@ class StateError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class QuorumMember:
     """A worker's place in one step.
 
     Attributes:
@@ -41,7 +41,7 @@ class Engine(Protocol):
     step: int
     """Committed steps."""
 
-    def begin(self) -> Member | None:
+    def begin(self) -> QuorumMember | None:
         """Agree on the participants of the next step and fetch a peer's state if this one is behind.
 
         Returns None where that failed and is to be repeated.
@@ -84,8 +84,8 @@ class Solo:
     def __init__(self, step: int = 0) -> None:
         self.step = step
 
-    def begin(self) -> Member:
-        return Member(rank=0, size=1, quorum=0)
+    def begin(self) -> QuorumMember:
+        return QuorumMember(rank=0, size=1, quorum=0)
 
     def depart(self) -> None:
         """Do nothing: there is no peer."""

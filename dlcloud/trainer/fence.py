@@ -10,7 +10,7 @@ from enum import Enum
 from .ledger import Entry
 
 
-class Verdict(Enum):
+class CommitVerdict(Enum):
     """What a worker does next: commit, wait, or end."""
 
     GO = "go"
@@ -22,18 +22,18 @@ class Verdict(Enum):
 class CommitDecision:
     """A verdict and its reason."""
 
-    verdict: Verdict
+    verdict: CommitVerdict
     reason: str = ""
 
 
-GO = CommitDecision(Verdict.GO)
+GO = CommitDecision(CommitVerdict.GO)
 
 
 def check_size(size: int, minimum: int) -> CommitDecision:
     """Decide on a step of so many workers."""
     if size >= minimum:
         return GO
-    return CommitDecision(Verdict.HOLD, f"{size} of {minimum} workers needed")
+    return CommitDecision(CommitVerdict.HOLD, f"{size} of {minimum} workers needed")
 
 
 def check_history(step: int, entry: Entry | None, least: int = 0) -> CommitDecision:
@@ -45,9 +45,11 @@ def check_history(step: int, entry: Entry | None, least: int = 0) -> CommitDecis
         least: Committed steps of the newest state, as the controller says.
     """
     if entry is None:
-        return CommitDecision(Verdict.HOLD, "the ledger does not answer: this step may be committed already")
+        return CommitDecision(
+            CommitVerdict.HOLD, "the ledger does not answer: this step may be committed already"
+        )
     if entry.done:
-        return CommitDecision(Verdict.END, "the run is done")
+        return CommitDecision(CommitVerdict.END, "the run is done")
     reason = ""
     if step == 0 and entry.step > 0:
         reason = f"the run has {entry.step} committed steps; neither a peer nor a checkpoint has them"
@@ -55,4 +57,4 @@ def check_history(step: int, entry: Entry | None, least: int = 0) -> CommitDecis
         reason = f"a checkpoint of step {entry.checkpoint} exists; this worker has step {step}"
     elif step < least:
         reason = f"a peer has the state of step {least}; this worker has step {step}"
-    return CommitDecision(Verdict.HOLD, reason) if reason else GO
+    return CommitDecision(CommitVerdict.HOLD, reason) if reason else GO

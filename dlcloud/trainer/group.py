@@ -19,8 +19,6 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, ReduceOp, TCPStore
 from torch.distributed.distributed_c10d import AllreduceOptions
 
 SLICE_S = 0.1
-OUT_OF_TIME = "Operation timed out!"
-"""Of the wait, not of the sum. Source: torch 2.13, torch/csrc/distributed/c10d/Work.cpp."""
 
 MOST_SLICE_S = 0.5
 """A longer slice is a pause of this machine: more of it does not count."""
@@ -41,7 +39,7 @@ class GroupError(Exception):
     """The connections could not be made, or a peer is gone."""
 
 
-class Group:
+class WorkerGroup:
     """The connections of a worker in one quorum.
 
     Args:
@@ -103,7 +101,7 @@ class Group:
         """
         waited, before = 0.0, time.monotonic()
         for work in self._works:
-            while not _has_ended(work):
+            while not _wait_slice(work):
                 now = time.monotonic()
                 waited, before = waited + min(now - before, MOST_SLICE_S), now
                 if self._is_broken():
@@ -154,25 +152,27 @@ def _make_nccl(store: PrefixStore, rank: int, size: int) -> Any:  # noqa: ANN401
     return ProcessGroupNCCL(store, rank, size, options)
 
 
-def _has_ended(work: Any) -> bool:  # noqa: ANN401 - Work of PyTorch
-    """Wait a slice for a sum.
+def _wait_slice(work: Any) -> bool:  # noqa: ANN401 - Work of PyTorch
+    """Wait a slice for a sum; return True if it has ended.
 
     Raises:
         GroupError: It failed.
     """
-    try:
-        if torch.cuda.is_available():
-            if not work.is_completed():
-                time.sleep(0.0005)
-                return False
-            work.wait()
-        else:
-            work.wait(timedelta(seconds=SLICE_S))
-    except RuntimeError as error:
+    if torch.cuda.is_available():
         if not work.is_completed():
+            time.sleep(0.0005)
             return False
-        if OUT_OF_TIME not in str(error):
-            raise GroupError(str(error)) from error
-        # It has ended just now; waiting again tells how.
-        return False
+    else:
+        try:
+            work.wait(timedelta(seconds=SLICE_S))
+        except RuntimeError:
+            if not work.is_completed():
+                return False
+        else:
+            return True
+    # It has ended, and waiting again tells how: whatever PyTorch calls the end of a slice.
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise GroupError(str(error)) from error
     return True

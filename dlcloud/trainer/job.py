@@ -27,7 +27,7 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class WorkerJob:
     """A training job; `training.train` takes the same arguments.
 
     Attributes:
@@ -103,7 +103,7 @@ class TrainingState:
         lineage: Distinguishes this sequence of commits from every other one.
     """
 
-    def __init__(self, job: Job, fingerprint: int, drain: Drain, history: History) -> None:
+    def __init__(self, job: WorkerJob, fingerprint: int, drain: Drain, history: History) -> None:
         self._job, self._fingerprint, self._drain, self._history = job, fingerprint, drain, history
         self._rates = [group["lr"] for group in job.optimizer.param_groups]
         self.step = self.lineage = 0

@@ -14,12 +14,13 @@ from .checkpoint import Checkpoints
 from .compute import Compute
 from .control import Control, ControlFile
 from .drain import Drain, DrainedError
-from .engine import Connect, Engine, Member
+from .engine import Connect, Engine, QuorumMember
+from .events import EventName
 from .history import History
-from .job import Job, TrainingState
+from .job import TrainingState, WorkerJob
 from .ledger import LedgerReporter, WrongRunError
 from .membership import Membership
-from .records import Event, Records
+from .records import Records
 from .settings import Settings, Timing
 
 ANNOUNCE_S = 10.0
@@ -77,7 +78,7 @@ class Loop:
         clock: Seconds of a monotonic clock.
     """
 
-    job: Job
+    job: WorkerJob
     settings: Settings
     records: Records
     connect: Connect
@@ -156,7 +157,7 @@ class Loop:
             elif self._final_barrier(engine, member) or (attempts := attempts + 1) == FINAL_ATTEMPTS:
                 return self._finish(member)
 
-    def _run_step(self, engine: Engine, member: Member, control: Control) -> None:
+    def _run_step(self, engine: Engine, member: QuorumMember, control: Control) -> None:
         """Compute a step that the workers have agreed on, reduce it, and commit it or roll it back."""
         share = WorkerStep(engine.step, member.rank, member.size)
         is_unchanged = self._membership.is_unchanged(member)
@@ -182,11 +183,11 @@ class Loop:
         self._state.add_lineage(share.step, totals.nonce)
         if totals.leaving > self._is_leaving:
             leaving = self._membership.announced = totals.leaving - self._is_leaving
-            self.records.event(Event.LEAVING_SEEN, "asked to", step=engine.step, workers=leaving)
+            self.records.event(EventName.LEAVING_SEEN, "asked to", step=engine.step, workers=leaving)
         self._update(share.step, totals.loss)
         self._report(share, member, control)
 
-    def _find_fault(self, share: WorkerStep, member: Member, totals: ReducedTotals | None) -> str:
+    def _find_fault(self, share: WorkerStep, member: QuorumMember, totals: ReducedTotals | None) -> str:
         """Return why a step cannot be committed; empty if it can."""
         if totals is None or totals.workers != member.size:
             return "a worker is gone, or hangs"
@@ -197,12 +198,12 @@ class Loop:
             return "others have begun the run, or the ledger does not answer"
         return ""
 
-    def _roll_back(self, engine: Engine, share: WorkerStep, member: Member, cause: str) -> None:
+    def _roll_back(self, engine: Engine, share: WorkerStep, member: QuorumMember, cause: str) -> None:
         """Leave no trace of a step that was not committed."""
         self._compute.undo()
         self._pace.recent.clear()
         self._membership.distrust()
-        self.records.event(Event.RETRY, cause, step=share.step, size=member.size)
+        self.records.event(EventName.RETRY, cause, step=share.step, size=member.size)
         if cause == DIFFERENT_STATES and member.rank > 0:
             # One state must continue, and that of rank 0 is as good as any.
             engine.reset()
@@ -217,7 +218,7 @@ class Loop:
         self.job.optimizer.step()
         self._state.step, self._loss = step + 1, loss
 
-    def _report(self, share: WorkerStep, member: Member, control: Control) -> None:
+    def _report(self, share: WorkerStep, member: QuorumMember, control: Control) -> None:
         """Report a committed step to ledger, records and script; write a checkpoint if one is due."""
         step = self._state.step
         if member.rank == 0:
@@ -261,21 +262,21 @@ class Loop:
             self._checkpoints.save_soon()
             self._checkpoints.close()
         seconds = round(self.clock() - started_at, 3)
-        self.records.event(Event.DRAINED, cause, step=self._state.step, seconds=seconds)
+        self.records.event(EventName.DRAINED, cause, step=self._state.step, seconds=seconds)
         raise DrainedError
 
-    def _final_barrier(self, engine: Engine, member: Member) -> bool:
+    def _final_barrier(self, engine: Engine, member: QuorumMember) -> bool:
         """End together, so that a worker whose last step failed can still fetch it from a peer."""
         self._membership.previous = member
         engine.allreduce(torch.zeros(1, device=next(self.job.model.parameters()).device))
         agreed = engine.wait(None)
         return engine.commit(agreed=agreed)
 
-    def _finish(self, member: Member) -> Outcome:
+    def _finish(self, member: QuorumMember) -> Outcome:
         step = self._state.step
         self._checkpoints.save_soon()
         self.reporter.report_now(step=step, done=True)
-        self.records.event(Event.DONE, "the last step is committed", step=step)
+        self.records.event(EventName.DONE, "the last step is committed", step=step)
         return Outcome(steps=step, first=member.rank == 0, loss=self._loss)
 
 

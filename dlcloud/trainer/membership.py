@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from .checkpoint import Checkpoints
 from .control import Control, ControlFile
 from .drain import Drain
-from .engine import Connect, Engine, Member
-from .fence import CommitDecision, Verdict, check_history, check_size
+from .engine import Connect, Engine, QuorumMember
+from .events import EventName
+from .fence import CommitDecision, CommitVerdict, check_history, check_size
 from .job import TrainingState
 from .ledger import LedgerReporter
 from .quorum import NoQuorumError
-from .records import Event, Records
+from .records import Records
 from .settings import ledger_address
 
 HOLD_S = 0.25
@@ -51,7 +52,7 @@ class Membership:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     engine: Engine | None = field(default=None, init=False)
-    previous: Member | None = field(default=None, init=False)
+    previous: QuorumMember | None = field(default=None, init=False)
     announced: int = field(default=0, init=False)
     waiting: str = field(default="", init=False)
     _is_proven: bool = field(default=False, init=False)  # the ledger allows to train on this state
@@ -59,7 +60,7 @@ class Membership:
     def read_control(self) -> Control:
         """Read what the controller wants; it may ask this worker to leave."""
         control = self.control.read()
-        self._record_once(Event.CONTROL, self.control.fault or "")
+        self._record_once(EventName.CONTROL, self.control.fault or "")
         if control.drain:
             self.drain.request(control.drain)
         return control
@@ -72,10 +73,10 @@ class Membership:
         self.coordinator, self.connect = control.coordinator, self.connect_to(control.coordinator)
         self.reporter.redirect(ledger_address(control.coordinator))
         cause = f"{control.coordinator} has taken over"
-        self.records.event(Event.COORDINATOR, cause, step=self.state.step, generation=control.generation)
+        self.records.event(EventName.COORDINATOR, cause, step=self.state.step, generation=control.generation)
         return True
 
-    def agree(self, control: Control) -> tuple[Engine, Member] | None:
+    def agree(self, control: Control) -> tuple[Engine, QuorumMember] | None:
         """Agree on the participants of the next step; None: try again."""
         engine = self.engine or self._connect()
         member = None if engine is None else self._begin(engine)
@@ -83,7 +84,7 @@ class Membership:
             return None
         return engine, member
 
-    def is_unchanged(self, member: Member) -> bool:
+    def is_unchanged(self, member: QuorumMember) -> bool:
         """True if the step before had the same workers, so that no newcomer is fetching state."""
         return self.previous is not None and member.quorum == self.previous.quorum
 
@@ -105,11 +106,11 @@ class Membership:
         try:
             self.engine = self.connect(self.state.step, self.state.load, self.state.save)
         except NoQuorumError as error:
-            self._record_once(Event.NO_QUORUM, str(error))
+            self._record_once(EventName.NO_QUORUM, str(error))
             self.sleep(HOLD_S)
         return self.engine
 
-    def _begin(self, engine: Engine) -> Member | None:
+    def _begin(self, engine: Engine) -> QuorumMember | None:
         started_at = self.clock()
         try:
             # An interrupted wait returns None: no other worker came for a while.
@@ -124,17 +125,19 @@ class Membership:
         except NoQuorumError as error:
             # Others may have ended the run meanwhile.
             self._is_proven = False
-            self._record_once(Event.NO_QUORUM, str(error))
+            self._record_once(EventName.NO_QUORUM, str(error))
             self.sleep(HOLD_S)
         return None
 
-    def _note_change(self, member: Member, step: int, seconds: float) -> None:
+    def _note_change(self, member: QuorumMember, step: int, seconds: float) -> None:
         before, size = self.previous, member.size
         if member.healed:
             seconds = round(seconds, 3)
-            self.records.event(Event.HEALED, "state from a live peer", step=step, seconds=seconds, size=size)
+            self.records.event(
+                EventName.HEALED, "state from a live peer", step=step, seconds=seconds, size=size
+            )
         if before is None:
-            self.records.event(Event.JOINED, "agreed with the others", step=step, size=size)
+            self.records.event(EventName.JOINED, "agreed with the others", step=step, size=size)
         elif size < before.size:
             self._note_departures(before.size - size, member.left - before.left, step=step, size=size)
 
@@ -142,44 +145,44 @@ class Membership:
         """Record the workers that are gone: those that left without a last step, and those that are lost."""
         unannounced = max(min(gone, departed) - self.announced, 0)
         if unannounced:
-            self.records.event(Event.LEAVING_SEEN, "between two steps", step=step, workers=unannounced)
+            self.records.event(EventName.LEAVING_SEEN, "between two steps", step=step, workers=unannounced)
         lost = gone - self.announced - unannounced
         if lost > 0:
-            self.records.event(Event.LOST, "no sign of life", step=step, workers=lost, size=size)
+            self.records.event(EventName.LOST, "no sign of life", step=step, workers=lost, size=size)
         self.announced = 0
 
-    def _may_commit(self, engine: Engine, member: Member, control: Control) -> bool:
+    def _may_commit(self, engine: Engine, member: QuorumMember, control: Control) -> bool:
         """True if this worker may commit the step; waits a moment if it may not yet.
 
         Raises:
             AlreadyDoneError: The run is done.
         """
         decision = check_size(member.size, control.minimum)
-        if decision.verdict is not Verdict.GO or not self._is_proven:
+        if decision.verdict is not CommitVerdict.GO or not self._is_proven:
             history = check_history(engine.step, self.reporter.read(), control.least)
             # Where the run is done, no other worker will come.
-            if decision.verdict is Verdict.GO or history.verdict is Verdict.END:
+            if decision.verdict is CommitVerdict.GO or history.verdict is CommitVerdict.END:
                 decision = history
-        if decision.verdict is Verdict.GO:
+        if decision.verdict is CommitVerdict.GO:
             self._is_proven, self.waiting = True, ""
             return True
         engine.commit(agreed=False)
-        if decision.verdict is Verdict.END:
-            self.records.event(Event.DONE, decision.reason, step=engine.step)
+        if decision.verdict is CommitVerdict.END:
+            self.records.event(EventName.DONE, decision.reason, step=engine.step)
             raise AlreadyDoneError
         self._hold(engine, member, decision)
         return False
 
-    def _hold(self, engine: Engine, member: Member, decision: CommitDecision) -> None:
+    def _hold(self, engine: Engine, member: QuorumMember, decision: CommitDecision) -> None:
         """Wait for other workers, on a checkpoint."""
         self._is_proven = False
         self.previous = member
-        self._record_once(Event.HOLD, decision.reason)
+        self._record_once(EventName.HOLD, decision.reason)
         if engine.step > self.checkpoints.saved:
             self.checkpoints.save_soon()
         self.sleep(HOLD_S)
 
-    def _record_once(self, event: Event, cause: str) -> None:
+    def _record_once(self, event: EventName, cause: str) -> None:
         """Record a condition when it begins, not at every attempt."""
         if cause and cause != self.waiting:
             self.records.event(event, cause, step=self.state.step)

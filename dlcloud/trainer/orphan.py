@@ -88,7 +88,7 @@ def power_off(folder: Path) -> None:
     Args:
         folder: Of the run. A file `power-off` in it asks for the shutdown once this program has ended.
     """
-    words = ["shutdown", "--no-wall", "-P", "now"]
+    words = ["systemctl", "--no-wall", "poweroff", "-i"]  # -i: whatever program locks it
     try:
         done = subprocess.run(words if os.geteuid() == 0 else ["sudo", "-n", *words], check=False)
     except FileNotFoundError:

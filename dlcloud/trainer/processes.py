@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .children import Child
+from .events import EventName
 from .options import Options
-from .records import Event, Records
+from .records import Records
 from .settings import Settings
 
 ROOT = Path(__file__).resolve().parents[(__package__ or "trainer").count(".") + 1]
@@ -57,7 +58,7 @@ def make_lighthouse(options: Options, records: Records) -> Child:
     """Make the lighthouse, or the store of torchrun's rendezvous; it is not started yet."""
     command = lighthouse_command(options) if options.engine == "elastic" else store_command(options)
     child = _make_child(options, records, "lighthouse", command, {})
-    child.started, child.ended = Event.LIGHTHOUSE_STARTED, Event.LIGHTHOUSE_ENDED
+    child.started, child.ended = EventName.LIGHTHOUSE_STARTED, EventName.LIGHTHOUSE_ENDED
     return child
 
 

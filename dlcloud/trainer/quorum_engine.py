@@ -10,8 +10,8 @@ from datetime import timedelta
 from torch import Tensor
 from torch.distributed import TCPStore
 
-from .engine import Load, Member, Save, StateError, copy_state
-from .group import Group, GroupError
+from .engine import Load, QuorumMember, Save, StateError, copy_state
+from .group import GroupError, WorkerGroup
 from .history import History
 from .probe import Probes
 from .quorum import Ask, NoQuorumError
@@ -59,7 +59,7 @@ class QuorumEngine:
         self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
         self._server = StateServer(host, history)
         self._probes = Probes()
-        self._group: Group | None = None
+        self._group: WorkerGroup | None = None
         self._connected = 0  # the quorum of the group
         self._agreement = Agreement(number=0, members=(), recorded=0)
         self._asks, self._fault, self._has_departed = 0, "", False
@@ -70,7 +70,7 @@ class QuorumEngine:
             self.close()
             raise
 
-    def begin(self) -> Member | None:
+    def begin(self) -> QuorumMember | None:
         self._server.withdraw()
         self._agreement = agreement = self._agree()
         self._history.recorded = agreement.recorded
@@ -82,7 +82,7 @@ class QuorumEngine:
             self._give_up(str(error))
             return None
         rank = [peer.id for peer in agreement.members].index(self._id)
-        return Member(
+        return QuorumMember(
             rank=rank,
             size=len(agreement.members),
             quorum=agreement.number,
@@ -178,7 +178,7 @@ class QuorumEngine:
         self._disconnect()
         members = agreement.members
         if len(members) > 1:
-            self._group = Group(
+            self._group = WorkerGroup(
                 members[0].host,
                 members[0].store,
                 number=agreement.number,

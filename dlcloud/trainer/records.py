@@ -10,7 +10,7 @@ step        step: number of committed steps, this one included; samples; share [
             attempts: 1, and one for each that was rolled back; seconds since the commit before; hash: of
             parameters and optimizer, or null; lineage: distinguishes commits of one step: where there are
             two, the run continued with the later one
-event       event: one of Event; cause; and what else belongs to it (step, deadline, path, seconds)
+event       event: one of events.py; cause; and what else belongs to it (step, deadline, path, seconds)
 end         ok; status: of the process; step
 
 The agent of an instance and its workers write to one file; each record is one write. On the coordinator the
@@ -24,45 +24,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
+from .events import EventName, event_words
 from .masking import mask, secret_texts
 
 SCHEMA = 1
-
-
-class Event(Enum):
-    """Events of a worker, an agent or a lighthouse; the value is the name in the records."""
-
-    JOINED = "joined"
-    HEALED = "healed"
-    COORDINATOR = "coordinator"
-    RESUMED = "resumed"
-    LEAVING_SEEN = "leaving_seen"
-    LOST = "lost"
-    RETRY = "retry"
-    NO_QUORUM = "no_quorum"
-    HOLD = "hold"
-    CHECKPOINT = "checkpoint"
-    CHECKPOINT_FAILED = "checkpoint_failed"
-    STORED = "checkpoint_stored"
-    STORE_FAILED = "checkpoint_store_failed"
-    DRAIN = "drain"
-    DRAINED = "drained"
-    DONE = "done"
-    NOTICE = "notice"
-    REBALANCE = "rebalance"
-    METADATA = "metadata"
-    CONTROL = "control"
-    ORPHANED = "orphaned"
-    TAKE_OVER = "take_over"
-    WORKER_STARTED = "worker_started"
-    WORKER_ENDED = "worker_ended"
-    KILLED = "killed"
-    LIGHTHOUSE_STARTED = "lighthouse_started"
-    LIGHTHOUSE_ENDED = "lighthouse_ended"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,12 +69,12 @@ class Records:
         """Record a committed step; return the line, for the coordinator."""
         return self._write("step", values)
 
-    def event(self, event: Event, cause: str, **values: Any) -> None:  # noqa: ANN401
+    def event(self, event: EventName, cause: str, **values: Any) -> None:  # noqa: ANN401
         """Record and log an event."""
         cause, values = mask(cause, self._secrets), mask(values, self._secrets)
         self._write("event", {"event": event.value, "cause": cause, **values})
         details = "".join(f", {name} {value}" for name, value in values.items())
-        self.log(f"{self.worker}: {event.value.replace('_', ' ')}: {cause}{details}")
+        self.log(f"{self.worker}: {event_words(event)}: {cause}{details}")
 
     def end(self, *, status: int, **values: Any) -> None:  # noqa: ANN401
         self._write("end", {"ok": status == 0, "status": status, **values})

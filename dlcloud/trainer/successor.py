@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .records import Event, Records
+from .events import EventName
+from .records import Records
 
 ALONE_S = 30.0
 """Without a coordinator for so long an instance that stands by tries to take over. A lighthouse that ended
@@ -61,7 +62,7 @@ class Successor:
             self._start(self.program, "the controller was killed")
 
     def _start(self, program: Path, cause: str) -> None:
-        self.records.event(Event.TAKE_OVER, cause)
+        self.records.event(EventName.TAKE_OVER, cause)
         # Its own session: the end of this agent is not to end it.
         self._process = subprocess.Popen(
             ["sh", str(program.absolute())], env=controller_environment(os.environ), start_new_session=True

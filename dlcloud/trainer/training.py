@@ -37,7 +37,7 @@ from .children import end_with_parent
 from .drain import Drain
 from .engine import Connect, Solo, StateError
 from .history import History
-from .job import Job, Loss, Samples
+from .job import Loss, Samples, WorkerJob
 from .ledger import LedgerClient, LedgerReporter, WrongRunError
 from .loop import Loop, Outcome, count_steps
 from .records import Records, log_to_stderr
@@ -73,7 +73,7 @@ def train(
         raise ValueError("give either epochs or steps")
     if steps is None:
         steps = count_steps(len(dataset), max(batch, 1), epochs or 0)
-    job = Job(
+    job = WorkerJob(
         model=model,
         optimizer=optimizer,
         dataset=dataset,
@@ -99,7 +99,7 @@ def device() -> torch.device:
     return torch.device("cpu")
 
 
-def run(job: Job, settings: Settings) -> Outcome:
+def run(job: WorkerJob, settings: Settings) -> Outcome:
     if settings.lighthouse:
         end_with_parent()
         # At its end Python would walk through all objects: a second or more, of the notice's two minutes.
@@ -147,7 +147,7 @@ def _make_connect(settings: Settings, history: History) -> Connect:
     )
 
 
-def _describe(job: Job) -> dict[str, Any]:
+def _describe(job: WorkerJob) -> dict[str, Any]:
     names = ("batch", "steps", "seed", "shards", "micro_batch")
     return {
         "settings": {name: getattr(job, name) for name in names},

@@ -23,7 +23,8 @@ from pathlib import Path
 from types import FrameType
 
 from .control import ControlFile
-from .records import Event, Records, log_to_stderr
+from .events import EventName
+from .records import Records, log_to_stderr
 
 POLL_S = 0.5
 RETRY_S = 30.0
@@ -121,12 +122,12 @@ class Uploader:
         except (UploadError, OSError, ValueError) as error:
             self._retry_at = self.clock() + RETRY_S
             if str(error) != self._fault:
-                self.records.event(Event.STORE_FAILED, str(error), step=step)
+                self.records.event(EventName.STORE_FAILED, str(error), step=step)
             self._fault = str(error)
             return
         self._stored, self._fault = path.name, ""
         seconds = round(self.clock() - started_at, 3)
-        self.records.event(Event.STORED, f"in {self.target}", step=step, bytes=size, seconds=seconds)
+        self.records.event(EventName.STORED, f"in {self.target}", step=step, bytes=size, seconds=seconds)
         self._remove_old()
 
     def _check_size(self, name: str, size: int) -> None:
@@ -159,7 +160,7 @@ class Uploader:
                     if (match := NAME.fullmatch(name)) and match["step"] < oldest:
                         self.call("rm", f"{self.target}/{name}")
         except (UploadError, ValueError, KeyError) as error:
-            self.records.event(Event.STORE_FAILED, f"an old checkpoint is not removed: {error}")
+            self.records.event(EventName.STORE_FAILED, f"an old checkpoint is not removed: {error}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

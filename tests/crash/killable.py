@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from dlcloud.cloud import control, control_role
 from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.instances import Ec2Instances
+from dlcloud.cloud.roles import IamRoles
 from dlcloud.local.site import LocalSite
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.resources.texts import control_policy
@@ -129,14 +130,9 @@ class Home:
                 (cluster_id, "hand-over", instance_id, datetime.now(UTC).isoformat()),
             )
         tags = {MANAGED_TAG: "true", CLUSTER_TAG: cluster_id}
-        role = control_role.Role(
-            cluster_id=cluster_id,
-            policy=control_policy(cluster_id, "us-east-1"),
-            principal="ec2.amazonaws.com",
-            tags=tags,
-        )
-        profile = control_role.put_role(self.clients, role, pause=time.sleep)
-        control.attach_profile(self.clients, instance_id, profile, pause=time.sleep)
+        roles = IamRoles(clients=self.clients, control_policy=control_policy, pause=time.sleep)
+        profile = roles.put_control(cluster_id, tags)
+        Ec2Instances(clients=self.clients, pause=time.sleep).attach_profile(instance_id, profile)
         if in_charge:
             tag = {"Key": CONTROLLER_TAG, "Value": "ubuntu"}
             self.ec2.create_tags(Resources=[instance_id], Tags=[tag])

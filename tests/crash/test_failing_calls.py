@@ -82,7 +82,7 @@ def launcher(rig, tmp_path, monkeypatch):
 
 
 def plan(launcher, text):
-    image = launcher.cloud.resolve_image("auto", gpu=False)
+    image = launcher.cloud.images.resolve("auto", gpu=False)
     return make_plan(recipe(text), replace(observed(), image=image))
 
 

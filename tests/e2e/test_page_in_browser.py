@@ -237,6 +237,18 @@ BOXES = """(() => {
 })()"""
 
 
+CUT = """[...document.querySelectorAll(".wide")]
+    .filter((wide) => wide.clientWidth && wide.scrollWidth > wide.clientWidth)
+    .map((wide) => wide.textContent.slice(0, 40))"""
+"""The tables of which a column is out of sight."""
+
+ELASTIC = """
+name: night
+instances: {types: [c7i.xlarge]}
+workload: {command: python3 train.py, elastic: {}}
+"""
+
+
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory):
     """Return a page of six types with three settings each, spending and a training."""
@@ -245,7 +257,7 @@ def crowded(tmp_path_factory):
     home.mkdir()
     database = Database(home / "store.sqlite")
     runs, clusters = Runs(database), Clusters(database)
-    clusters.add(cluster("night", state=ClusterState.DOWN))
+    clusters.add(cluster("night", state=ClusterState.DOWN, recipe_text=ELASTIC))
     ended = THEN + timedelta(hours=30)
     member = Member(instance=instance(), hourly_usd=Decimal("0.5"), ended_at=ended)
     clusters.put_members("c0ffee", [member])
@@ -257,6 +269,20 @@ def crowded(tmp_path_factory):
     database.close()
     dlcloud(home, "cost-report", "--html", str(folder / "page.html"), "--job", "1.2M images")
     return folder / "page.html"
+
+
+@pytest.mark.parametrize("width", [360, 500, 1100])
+def test_no_column_of_a_table_is_cut_off(crowded, width):
+    browser = Browser()
+    try:
+        browser.resize(width, 900)
+        browser.open(crowded)
+        assert browser.wait_for("document.documentElement.dataset.ready === 'true'")
+        assert browser.evaluate(CUT) == []
+        browser.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert browser.wait_for(f"{CUT}.length === 0"), browser.evaluate(CUT)
+    finally:
+        browser.close()
 
 
 @pytest.mark.parametrize("width", [400, 1280])
@@ -290,3 +316,4 @@ def test_the_page_begins_with_the_answer_and_has_spending_and_trainings(crowded)
     assert "spending by cluster (billed)" in headings
     assert "spending by day (billed)" in headings
     assert "elastic trainings" in headings
+    assert {"night: workers by market and type", "night: USD so far", "night: loss"} <= {*headings}

@@ -1,5 +1,10 @@
 """`dlcloud selftest` on the local EC2."""
 
+import signal
+import time
+
+from terminal import TIMEOUT_S, wait_until
+
 
 def test_it_proves_a_round_trip_and_leaves_nothing(user):
     result = user.json("selftest")["result"]
@@ -23,3 +28,17 @@ def test_a_type_that_would_cost_more_is_refused(user):
     done = user.run("selftest", "--type", "c5.18xlarge", expect=3)
     assert "raise budget.max_usd" in done.stderr
     assert "the self-test was not started" in done.stderr
+
+
+def test_one_ctrl_c_ends_what_it_launched_and_a_second_adds_a_line(user):
+    user.run("local", "capacity", "t3.micro")
+    process = user.begin("selftest")
+    wait_until(user.alive)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130, out + err
+    assert "ending the instances of the self-test, a few seconds; interrupt twice more to leave them" in err
+    assert user.alive() == []
+    assert user.run("status").stdout == "nothing is up\n"

@@ -82,9 +82,14 @@ def test_options_change_the_recipe_and_the_plan_says_so(user):
     assert "hf_0123" not in refused
 
 
-def test_two_ups_at_once_make_two_clusters(user):
-    recipe = user.recipe(SLOW)
-    both = [user.begin("up", recipe), user.begin("up", recipe)]
+def test_a_second_up_at_once_makes_a_second_cluster_and_says_so(user):
+    recipe = user.recipe("sleep 6; echo images/sec: 5")
+    first = user.begin("up", recipe)
+    wait_until(user.alive)
+    both = [first, user.begin("up", recipe)]
+    name = user.json("status")["result"]["records"][0]["cluster"]
+    warning = f"warning: process {first.pid} runs this recipe on {name} already: both measure"
+    assert warning in _read_until(both[1], "both measure")
     wait_until(lambda: len(user.alive()) == 2)
     names = {record["cluster"] for record in user.json("status")["result"]["records"]}
     assert len(names) == 2

@@ -28,7 +28,7 @@ def walk(user):
 def test_from_the_use_case_to_boto3_it_is_not_far(walk, operation):
     frames = next(frames for name, frames in walk["calls"] if name == operation)
     names = [f"{path}: {name}" for path, name in frames]
-    way = names[names.index("app/up.py: run") :]
+    way = names[names.index("app/clusters/up.py: run") :]
     files = {step.partition(":")[0] for step in way}
     assert len(way) <= MOST_FRAMES, way
     assert len(files) <= MOST_FILES, files

@@ -1,24 +1,34 @@
 """Run one dlcloud command; write the stack of every API call and the imported modules to WALK_FILE.
 
 A stack is a list of (file, function) within dlcloud; of a call in a thread it begins where the thread was
-started.
+started. Three things have their stacks there beside API calls: "notice", where a thread hands on the record
+of a spot interruption notice; "start", where a program is started on an instance; and the first calls of the
+functions that WALK_PROBES names (module:function, separated by spaces), by these names.
 """
 
+import functools
+import importlib
 import json
 import os
+import queue
 import sys
 import threading
 import traceback
 from pathlib import Path
 
 from botocore.client import BaseClient
+from paramiko import Channel
 
 import dlcloud
 from dlcloud.cli.main import main
 
 PACKAGE = f"{Path(dlcloud.__file__).parent}{os.sep}"
+MOST = 500
+"""Calls of a probe that are kept."""
+
 calls, starts = [], {}
-make_api_call, start_thread = BaseClient._make_api_call, threading.Thread.start
+make_api_call, start_thread, put = BaseClient._make_api_call, threading.Thread.start, queue.Queue.put
+execute = Channel.exec_command
 
 
 def stack():
@@ -26,11 +36,25 @@ def stack():
     return starts.get(threading.current_thread(), []) + frames
 
 
+def record(call, frames):
+    calls.append((call, [(path.removeprefix(PACKAGE), name) for path, name in frames if PACKAGE in path]))
+
+
 def record_call(client, operation, arguments):
-    name = f"{operation} as a dry run" if arguments.get("DryRun") else operation
-    frames = [(path.removeprefix(PACKAGE), name) for path, name in stack() if path.startswith(PACKAGE)]
-    calls.append((name, frames))
+    record(f"{operation} as a dry run" if arguments.get("DryRun") else operation, stack())
     return make_api_call(client, operation, arguments)
+
+
+def record_put(inbox, item, *arguments, **named):
+    if type(item).__module__.startswith("dlcloud.elastic") and "'notice'" in repr(item):
+        record("notice", stack())
+    return put(inbox, item, *arguments, **named)
+
+
+def record_command(channel, command):
+    if "job.py start" in str(command):
+        record("start", stack())
+    return execute(channel, command)
 
 
 def record_start(thread):
@@ -38,8 +62,28 @@ def record_start(thread):
     start_thread(thread)
 
 
+def probe(name):
+    module_name, _, function_name = name.partition(":")
+    owner = importlib.import_module(module_name)
+    *classes, function_name = function_name.split(".")
+    for part in classes:
+        owner = getattr(owner, part)
+    function = getattr(owner, function_name)
+
+    @functools.wraps(function)
+    def wrapper(*arguments, **named):
+        if sum(call == name for call, _ in calls) < MOST:
+            record(name, [*stack(), (function.__code__.co_filename, function_name)])
+        return function(*arguments, **named)
+
+    setattr(owner, function_name, wrapper)
+
+
 BaseClient._make_api_call = record_call
 threading.Thread.start = record_start
+queue.Queue.put, Channel.exec_command = record_put, record_command
+for probed in os.environ.get("WALK_PROBES", "").split():
+    probe(probed)
 try:
     main()
 finally:

@@ -8,7 +8,8 @@ from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market
 from dlcloud.planning.control_claim import ControlClaim
-from dlcloud.planning.protocols import Identity, LaunchResult, Refusal
+from dlcloud.planning.launch_request import LaunchResult, Refusal
+from dlcloud.planning.protocols import Identity
 
 UNLIMITED = 10**6
 IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")
@@ -20,12 +21,19 @@ class Killed(BaseException):
 
 @dataclass
 class Failure:
-    """The `number`-th call of a method (from 1) fails; `after`: carried out, only the answer is lost."""
+    """The `number`-th call of a method (from 1), as `instances.launch`, fails.
+
+    `after`: it is carried out, only the answer is lost.
+    """
 
     method: str
     error: BaseException
     number: int = 1
     after: bool = False
+
+    def __post_init__(self):
+        subject, _, method = self.method.partition(".")
+        assert hasattr(globals()[f"Fake{subject.capitalize()}"], method), self.method
 
 
 @dataclass
@@ -38,25 +46,319 @@ class _Record:
     asked_at: float = float("inf")
 
 
+class _Subject:
+    """One part of a cloud, which shares the cloud's memory."""
+
+    def __init__(self, cloud):
+        self._cloud = cloud
+
+
+class FakeCaller(_Subject):
+    """Who calls."""
+
+    def identity(self):
+        return self._cloud._call(
+            "caller.identity", lambda: Identity(account="123456789012", arn="arn:aws:iam::1:user/me")
+        )
+
+    def cidr(self):
+        return self._cloud._call("caller.cidr", lambda: "203.0.113.7/32")
+
+
+class FakeTypes(_Subject):
+    """What the region offers."""
+
+    def hardware(self, instance_types):
+        return {
+            name: self._cloud.known_hardware[name]
+            for name in instance_types
+            if name in self._cloud.known_hardware
+        }
+
+    def zones(self, instance_types):
+        offered = {name: self._cloud.offered.get(name, self._cloud.zones) for name in instance_types}
+        return self._cloud._call(
+            "types.zones", lambda: {name: where for name, where in offered.items() if where}
+        )
+
+
+class FakePrices(_Subject):
+    """What it costs."""
+
+    def find(self, instance_types, markets):
+        return self._cloud._call(
+            "prices.find",
+            lambda: [
+                p
+                for p in self._cloud.known_prices
+                if p.instance_type in instance_types and p.market in markets
+            ],
+        )
+
+
+class FakeImages(_Subject):
+    """The image that every name is of."""
+
+    def resolve(self, image, *, gpu, architecture="x86_64"):  # noqa: ARG002  the protocol's
+        return self._cloud._call(
+            "images.resolve", lambda: replace(IMAGE, name=f"{image} {'gpu' if gpu else 'cpu'}")
+        )
+
+
+class FakeInstances(_Subject):
+    """Instances with a memory."""
+
+    def find(self, cluster_id=""):
+        tag, value = (CLUSTER_TAG, cluster_id) if cluster_id else (MANAGED_TAG, "true")
+
+        def list_instances():
+            now = self._cloud.clock.monotonic()
+            seen = [record for record in self._cloud._records.values() if record.visible_at <= now]
+            return [self._cloud._as_of(each, now) for each in seen if each.instance.tags.get(tag) == value]
+
+        return self._cloud._call("instances.find", list_instances)
+
+    def launch(self, request):
+        return self._cloud._call("instances.launch", lambda: self._cloud._launch(request))
+
+    def terminate(self, instance_ids):
+        return self._cloud._call(
+            "instances.terminate", lambda: [self._cloud._terminate(each) for each in instance_ids] and None
+        )
+
+    def put_tags(self, resource_ids, tags):
+        def put():
+            for each in resource_ids:
+                record = self._cloud._records[each]
+                record.instance = replace(record.instance, tags={**record.instance.tags, **tags})
+
+        return self._cloud._call("instances.put_tags", put)
+
+    def attach_profile(self, instance_id, profile):
+        def attach():
+            if instance_id not in self._cloud.alive():
+                raise CloudError(f"there is no instance {instance_id} (InvalidInstanceID.NotFound)")
+            if profile.removeprefix("dlcloud-") not in self._cloud.roles_made:
+                raise CloudError(f"there is no profile {profile} (InvalidParameterValue)")
+            if self._cloud.profiles.setdefault(instance_id, profile) != profile:
+                raise CloudError(f"{instance_id} has another instance profile already")
+
+        return self._cloud._call("instances.attach_profile", attach)
+
+    def admit_key(self, instance, user, public_key):
+        def admit():
+            record = self._cloud._records.get(instance.instance_id)
+            now = self._cloud.clock.monotonic()
+            if record is None or self._cloud._as_of(record, now).state is not InstanceState.RUNNING:
+                raise CloudError(f"{instance.instance_id} does not run (EC2InstanceStateInvalidException)")
+            self._cloud.admitted.append((instance.instance_id, user, public_key))
+
+        return self._cloud._call("instances.admit_key", admit)
+
+
+class FakeFleets(_Subject):
+    """Fleets and their templates."""
+
+    def create_template(self, request):
+        name = f"dlcloud-{request.tags[CLUSTER_TAG]}"
+        return self._cloud._call(
+            "fleets.create_template", lambda: self._cloud.templates.setdefault(name, request) and name
+        )
+
+    def launch(self, request):
+        return self._cloud._call("fleets.launch", lambda: self._cloud._launch_fleet(request))
+
+    def find(self, cluster_id):
+        assert cluster_id
+        return self._cloud._call("fleets.find", lambda: sorted(self._cloud.fleets_made))
+
+    def delete(self, fleet_ids):
+        for fleet_id in fleet_ids:
+            self._cloud._call(
+                "fleets.delete", lambda fleet_id=fleet_id: self._cloud.fleets_made.discard(fleet_id)
+            )
+
+    def delete_templates(self, cluster_id):
+        return self._cloud._call(
+            "fleets.delete_templates",
+            lambda: self._cloud.templates.pop(f"dlcloud-{cluster_id}", None) and None,
+        )
+
+
+class FakeNetwork(_Subject):
+    """Security groups and their rules."""
+
+    def create_group(self, cluster_id, tags, *, vpc_id=""):  # noqa: ARG002  the protocol's
+        assert tags[CLUSTER_TAG] == cluster_id
+
+        def create():
+            self._cloud._group_visible_at.setdefault(
+                cluster_id, self._cloud.clock.monotonic() + self._cloud.lag_s
+            )
+            return self._cloud.groups.setdefault(cluster_id, f"sg-{cluster_id}")
+
+        return self._cloud._call("network.create_group", create)
+
+    def find_group(self, cluster_id):
+        return self._cloud._call("network.find_group", lambda: self._cloud.groups[cluster_id])
+
+    def delete_groups(self, cluster_id):
+        def delete():
+            group = self._cloud.groups.get(cluster_id)
+            now = self._cloud.clock.monotonic()
+            if group is None or self._cloud._group_visible_at.get(cluster_id, 0.0) > now:
+                return []
+            mine = [
+                r for r in self._cloud._records.values() if r.instance.tags.get(CLUSTER_TAG) == cluster_id
+            ]
+            if any(self._cloud._as_of(each, now).state is not InstanceState.TERMINATED for each in mine):
+                return [group]
+            del self._cloud.groups[cluster_id]
+            return []
+
+        return self._cloud._call("network.delete_groups", delete)
+
+    def allow_ssh(self, security_group_id, cidr, *, named=False):  # noqa: ARG002  the protocol's
+        assert security_group_id in self._cloud.groups.values()
+        return self._cloud._call(
+            "network.allow_ssh", lambda: self._cloud.rules.add((security_group_id, cidr))
+        )
+
+    def move_ssh(self, cluster_id, cidr):
+        group = self._cloud.groups[cluster_id]
+
+        def move():
+            old = sorted(rule for rule in self._cloud.rules if rule[0] == group)
+            if (group, cidr) in old:
+                return None
+            self._cloud.rules = self._cloud.rules - set(old) | {(group, cidr)}
+            return [network for _, network in old]
+
+        return self._cloud._call("network.move_ssh", move)
+
+    def allow_peers(self, security_group_id):
+        assert security_group_id in self._cloud.groups.values()
+        return self._cloud._call(
+            "network.allow_peers", lambda: self._cloud.rules.add((security_group_id, security_group_id))
+        )
+
+    def allow_fabric(self, security_group_id):
+        return self._cloud._call(
+            "network.allow_fabric", lambda: self._cloud.rules.add((security_group_id, "fabric"))
+        )
+
+    def revoke_ssh(self, cluster_id):
+        group = self._cloud.groups.get(cluster_id)
+        return self._cloud._call(
+            "network.revoke_ssh",
+            lambda: self._cloud.rules.difference_update({r for r in self._cloud.rules if r[0] == group}),
+        )
+
+
+class FakeCapacity(_Subject):
+    """Reservations, of which instances take, and placement groups."""
+
+    def reservations(self):
+        def list_reservations():
+            return [
+                replace(one, available=one.total - self._cloud._used(one.reservation_id))
+                for one in self._cloud.capacity_reservations
+            ]
+
+        return self._cloud._call("capacity.reservations", list_reservations)
+
+    def create_placement_group(self, cluster_id, tags):
+        name = f"dlcloud-{cluster_id}"
+        return self._cloud._call(
+            "capacity.create_placement_group",
+            lambda: self._cloud.placement_groups.setdefault(name, tags) and name,
+        )
+
+    def delete_placement_group(self, cluster_id):
+        def delete():
+            if self._cloud.group_zones and self._cloud.alive():
+                raise CloudError("the placement group is in use (InvalidPlacementGroup.InUse)")
+            self._cloud.placement_groups.pop(f"dlcloud-{cluster_id}", None)
+
+        return self._cloud._call("capacity.delete_placement_group", delete)
+
+
+class FakeBuckets(_Subject):
+    """Buckets whose contents the test states."""
+
+    def describe_prefix(self, uri):
+        return self._cloud.data_sets[uri]
+
+    def newest_step(self, uri):
+        return self._cloud.checkpoints.get(uri, 0)
+
+    def region_of(self, uri):  # noqa: ARG002  the protocol's
+        return "us-east-1"
+
+
+class FakeRoles(_Subject):
+    """Roles, whose profiles instances are given."""
+
+    def put_control(self, cluster_id, tags, *, boundary="", storage="", own=""):  # noqa: ARG002
+        assert tags[CLUSTER_TAG] == cluster_id
+
+        def put():
+            self._cloud.policies[f"{cluster_id} control"] = own
+            self._cloud.roles_made.setdefault(cluster_id, dict(tags))
+            return f"dlcloud-{cluster_id}"
+
+        return self._cloud._call("roles.put_control", put)
+
+    def put_storage(self, cluster_id, policy, tags, *, boundary=""):  # noqa: ARG002  the protocol's
+        self._cloud.policies[cluster_id] = policy
+        self._cloud.roles_made.setdefault(f"{cluster_id}-storage", dict(tags))
+        return f"dlcloud-{cluster_id}-storage"
+
+    def delete(self, cluster_id):
+        return self._cloud._call(
+            "roles.delete", lambda: self._cloud.roles_made.pop(cluster_id, None) and None
+        )
+
+
+class FakeClaims(_Subject):
+    """Claims, one a term."""
+
+    def claim(self, term, instance_id, tags):
+        def claim():
+            if any(claim.term == term for claim in self._cloud.claims_made):
+                return False
+            self._cloud.claims_made.append(
+                ControlClaim(term=term, instance_id=instance_id, at=self._cloud.clock.now())
+            )
+            return True
+
+        assert tags[CLUSTER_TAG]
+        return self._cloud._call("claims.claim", claim)
+
+    def find(self, cluster_id):  # noqa: ARG002  the protocol's
+        return self._cloud._call("claims.find", lambda: list(self._cloud.claims_made))
+
+
 @dataclass
 class FakeCloud:
     """EC2 with a memory.
 
-    `capacity` is what is left of a pool (type, zone, market), without limit where it is not named. A request
+    `pools` is what is left of a pool (type, zone, market), without limit where it is not named. A request
     without a zone takes from the first of `zones`. Every pool of a market in `denied` answers with its
     error, whose first word is its code.
     A launched one is known after `lag_s`, as is a security group, has an address after `boot_s`, and is
-    terminated `shutdown_s` after it was asked to end. `roles` are tags by cluster id, `profiles` are attached
-    profiles by instance id, `admitted` is (instance id, user, public key).
+    terminated `shutdown_s` after it was asked to end. `roles_made` are tags by cluster id,
+    `profiles` are attached profiles by instance id, `admitted` is (instance id, user, public key).
     """
 
     clock: object
     region: str = "us-east-1"
+    endpoint_url: str = ""
     zones: tuple = ("us-east-1a", "us-east-1b")
     offered: dict = field(default_factory=dict)
     known_hardware: dict = field(default_factory=dict)
     known_prices: list = field(default_factory=list)
-    capacity: dict = field(default_factory=dict)
+    pools: dict = field(default_factory=dict)
     denied: dict = field(default_factory=dict)
     denied_until: float = float("inf")
     quota: int = UNLIMITED
@@ -64,7 +366,7 @@ class FakeCloud:
     boot_s: float = 2.0
     shutdown_s: float = 3.0
     runs_without_address: bool = False
-    stuck: set = field(default_factory=set)
+    protected: set = field(default_factory=set)
     failures: list = field(default_factory=list)
     requests: list = field(default_factory=list)
     calls: Counter = field(default_factory=Counter)
@@ -72,232 +374,38 @@ class FakeCloud:
     rules: set = field(default_factory=set)
     templates: dict = field(default_factory=dict)
     fleets_made: set = field(default_factory=set)
-    roles: dict = field(default_factory=dict)
+    roles_made: dict = field(default_factory=dict)
     profiles: dict = field(default_factory=dict)
     policies: dict = field(default_factory=dict)
     data_sets: dict = field(default_factory=dict)
     checkpoints: dict = field(default_factory=dict)
     admitted: list = field(default_factory=list)
-    claims: list = field(default_factory=list)
+    claims_made: list = field(default_factory=list)
     capacity_reservations: list = field(default_factory=list)
     placement_groups: dict = field(default_factory=dict)
+    group_zones: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self._lock = threading.RLock()
         self._records = {}
         self._tokens = {}
         self._group_visible_at = {}
-
-    def identity(self):
-        return self._call("identity", lambda: Identity(account="123456789012", arn="arn:aws:iam::1:user/me"))
-
-    def caller_cidr(self):
-        return self._call("caller_cidr", lambda: "203.0.113.7/32")
-
-    def hardware(self, instance_types):
-        return {name: self.known_hardware[name] for name in instance_types if name in self.known_hardware}
-
-    def offered_zones(self, instance_types):
-        offered = {name: self.offered.get(name, self.zones) for name in instance_types}
-        return self._call("offered_zones", lambda: {name: where for name, where in offered.items() if where})
-
-    def resolve_image(self, image, *, gpu, architecture="x86_64"):  # noqa: ARG002  the protocol's
-        return self._call("resolve_image", lambda: replace(IMAGE, name=f"{image} {'gpu' if gpu else 'cpu'}"))
-
-    def prices(self, instance_types, markets):
-        return self._call(
-            "prices",
-            lambda: [
-                p for p in self.known_prices if p.instance_type in instance_types and p.market in markets
-            ],
-        )
-
-    def instances(self, cluster_id=""):
-        tag, value = (CLUSTER_TAG, cluster_id) if cluster_id else (MANAGED_TAG, "true")
-
-        def list_instances():
-            now = self.clock.monotonic()
-            seen = [record for record in self._records.values() if record.visible_at <= now]
-            return [self._as_of(each, now) for each in seen if each.instance.tags.get(tag) == value]
-
-        return self._call("instances", list_instances)
-
-    def reservations(self):
-        def list_reservations():
-            return [
-                replace(one, available=one.total - self._used(one.reservation_id))
-                for one in self.capacity_reservations
-            ]
-
-        return self._call("reservations", list_reservations)
+        self.caller = FakeCaller(self)
+        self.types = FakeTypes(self)
+        self.prices = FakePrices(self)
+        self.images = FakeImages(self)
+        self.instances = FakeInstances(self)
+        self.fleets = FakeFleets(self)
+        self.network = FakeNetwork(self)
+        self.capacity = FakeCapacity(self)
+        self.buckets = FakeBuckets(self)
+        self.roles = FakeRoles(self)
+        self.claims = FakeClaims(self)
 
     def _used(self, reservation_id):
         now = self.clock.monotonic()
         living = [self._as_of(each, now) for each in self._records.values()]
         return sum(each.alive and each.reservation_id == reservation_id for each in living)
-
-    def create_placement_group(self, cluster_id, tags):
-        name = f"dlcloud-{cluster_id}"
-        return self._call(
-            "create_placement_group", lambda: self.placement_groups.setdefault(name, tags) and name
-        )
-
-    def delete_placement_group(self, cluster_id):
-        def delete():
-            self.placement_groups.pop(f"dlcloud-{cluster_id}", None)
-
-        return self._call("delete_placement_group", delete)
-
-    def allow_fabric(self, security_group_id):
-        return self._call("allow_fabric", lambda: self.rules.add((security_group_id, "fabric")))
-
-    def find_security_group(self, cluster_id):
-        return self._call("find_security_group", lambda: self.groups[cluster_id])
-
-    def create_security_group(self, cluster_id, tags, *, vpc_id=""):  # noqa: ARG002  the protocol's
-        assert tags[CLUSTER_TAG] == cluster_id
-
-        def create():
-            self._group_visible_at.setdefault(cluster_id, self.clock.monotonic() + self.lag_s)
-            return self.groups.setdefault(cluster_id, f"sg-{cluster_id}")
-
-        return self._call("create_security_group", create)
-
-    def allow_ssh(self, security_group_id, cidr, *, named=False):  # noqa: ARG002  the protocol's
-        assert security_group_id in self.groups.values()
-        return self._call("allow_ssh", lambda: self.rules.add((security_group_id, cidr)))
-
-    def move_ssh(self, cluster_id, cidr):
-        group = self.groups[cluster_id]
-
-        def move():
-            old = sorted(rule for rule in self.rules if rule[0] == group)
-            if (group, cidr) in old:
-                return None
-            self.rules = self.rules - set(old) | {(group, cidr)}
-            return [network for _, network in old]
-
-        return self._call("move_ssh", move)
-
-    def allow_peers(self, security_group_id):
-        assert security_group_id in self.groups.values()
-        return self._call("allow_peers", lambda: self.rules.add((security_group_id, security_group_id)))
-
-    def launch(self, request):
-        return self._call("launch", lambda: self._launch(request))
-
-    def create_launch_template(self, request):
-        name = f"dlcloud-{request.tags[CLUSTER_TAG]}"
-        return self._call("create_launch_template", lambda: self.templates.setdefault(name, request) and name)
-
-    def launch_fleet(self, request):
-        return self._call("launch_fleet", lambda: self._launch_fleet(request))
-
-    def fleets(self, cluster_id):
-        assert cluster_id
-        return self._call("fleets", lambda: sorted(self.fleets_made))
-
-    def delete_fleets(self, fleet_ids):
-        for fleet_id in fleet_ids:
-            self._call("delete_fleets", lambda fleet_id=fleet_id: self.fleets_made.discard(fleet_id))
-
-    def delete_launch_templates(self, cluster_id):
-        return self._call(
-            "delete_launch_templates", lambda: self.templates.pop(f"dlcloud-{cluster_id}", None) and None
-        )
-
-    def revoke_ssh(self, cluster_id):
-        group = self.groups.get(cluster_id)
-        return self._call(
-            "revoke_ssh", lambda: self.rules.difference_update({r for r in self.rules if r[0] == group})
-        )
-
-    def terminate(self, instance_ids):
-        return self._call("terminate", lambda: [self._terminate(each) for each in instance_ids] and None)
-
-    def delete_security_groups(self, cluster_id):
-        def delete():
-            group = self.groups.get(cluster_id)
-            now = self.clock.monotonic()
-            if group is None or self._group_visible_at.get(cluster_id, 0.0) > now:
-                return []
-            mine = [r for r in self._records.values() if r.instance.tags.get(CLUSTER_TAG) == cluster_id]
-            if any(self._as_of(each, now).state is not InstanceState.TERMINATED for each in mine):
-                return [group]
-            del self.groups[cluster_id]
-            return []
-
-        return self._call("delete_security_groups", delete)
-
-    endpoint_url = ""
-
-    def put_storage_role(self, cluster_id, policy, tags, *, boundary=""):  # noqa: ARG002  the protocol's
-        self.policies[cluster_id] = policy
-        self.roles.setdefault(f"{cluster_id}-storage", dict(tags))
-        return f"dlcloud-{cluster_id}-storage"
-
-    def describe_prefix(self, uri):
-        return self.data_sets[uri]
-
-    def newest_step(self, uri):
-        return self.checkpoints.get(uri, 0)
-
-    def bucket_region(self, uri):  # noqa: ARG002  the protocol's
-        return "us-east-1"
-
-    def put_control_role(self, cluster_id, tags, *, boundary="", storage=""):  # noqa: ARG002  the protocol's
-        assert tags[CLUSTER_TAG] == cluster_id
-
-        def put():
-            self.roles.setdefault(cluster_id, dict(tags))
-            return f"dlcloud-{cluster_id}"
-
-        return self._call("put_control_role", put)
-
-    def attach_profile(self, instance_id, profile):
-        def attach():
-            if instance_id not in self.alive():
-                raise CloudError(f"there is no instance {instance_id} (InvalidInstanceID.NotFound)")
-            if profile.removeprefix("dlcloud-") not in self.roles:
-                raise CloudError(f"there is no profile {profile} (InvalidParameterValue)")
-            if self.profiles.setdefault(instance_id, profile) != profile:
-                raise CloudError(f"{instance_id} has another instance profile already")
-
-        return self._call("attach_profile", attach)
-
-    def claim_control(self, term, instance_id, tags):
-        def claim():
-            if any(claim.term == term for claim in self.claims):
-                return False
-            self.claims.append(ControlClaim(term=term, instance_id=instance_id, at=self.clock.now()))
-            return True
-
-        assert tags[CLUSTER_TAG]
-        return self._call("claim_control", claim)
-
-    def control_claims(self, cluster_id):  # noqa: ARG002  the protocol's
-        return self._call("control_claims", lambda: list(self.claims))
-
-    def delete_control_role(self, cluster_id):
-        return self._call("delete_control_role", lambda: self.roles.pop(cluster_id, None) and None)
-
-    def put_tags(self, resource_ids, tags):
-        def put():
-            for each in resource_ids:
-                record = self._records[each]
-                record.instance = replace(record.instance, tags={**record.instance.tags, **tags})
-
-        return self._call("put_tags", put)
-
-    def admit_key(self, instance, user, public_key):
-        def admit():
-            record = self._records.get(instance.instance_id)
-            now = self.clock.monotonic()
-            if record is None or self._as_of(record, now).state is not InstanceState.RUNNING:
-                raise CloudError(f"{instance.instance_id} does not run (EC2InstanceStateInvalidException)")
-            self.admitted.append((instance.instance_id, user, public_key))
-
-        return self._call("admit_key", admit)
 
     def interrupt(self, instance_id, reason="Server.SpotInstanceTermination"):
         """Take an instance away, as EC2 does with spot instances."""
@@ -367,7 +475,7 @@ class FakeCloud:
                 )
                 try:
                     granted = self._granted(one)
-                except (CapacityError, QuotaError) as error:
+                except CloudError as error:
                     refusals.append(Refusal(pool=f"{name} {market}", zone=zone, error=error))
                     continue
                 tagged = replace(one, tags={**one.tags, "aws:ec2:fleet-id": fleet_id})
@@ -382,7 +490,7 @@ class FakeCloud:
             return request.pools
         room = Counter()
         for name, zone in request.pools:
-            room[zone] += min(count, self.capacity.get((name, zone, market), count))
+            room[zone] += min(count, self.pools.get((name, zone, market), count))
         best = max(room, key=lambda zone: min(count, room[zone]))
         return [pool for pool in request.pools if pool[1] == best]
 
@@ -394,14 +502,20 @@ class FakeCloud:
                 raise CapacityError("the reservation is full (ReservationCapacityExceeded)")
             return min(request.max_count, left)
         pool = (request.instance_type, request.zone or self.zones[0], request.market)
-        left = self.capacity.get(pool, UNLIMITED)
+        if self.group_zones.get(request.placement_group, pool[1]) != pool[1]:
+            error = CloudError("the placement group is in another zone (InvalidParameterCombination)")
+            error.is_final = True
+            raise error
+        left = self.pools.get(pool, UNLIMITED)
         if left < request.min_count:
             raise CapacityError(f"no capacity for {' '.join(pool)} (InsufficientInstanceCapacity)")
         room = self.quota - len(self.alive())
         if room < request.min_count:
             raise QuotaError("over the account's limit (VcpuLimitExceeded)", "ask for a higher limit")
         granted = min(request.max_count, left, room)
-        self.capacity[pool] = left - granted
+        self.pools[pool] = left - granted
+        if request.placement_group:
+            self.group_zones[request.placement_group] = pool[1]
         return granted
 
     def _new(self, request):
@@ -431,9 +545,10 @@ class FakeCloud:
         now = self.clock.monotonic()
         if record.visible_at > now:
             return  # InvalidInstanceID.NotFound
+        if instance_id in self.protected:
+            return
         record.asked_at = min(record.asked_at, now)
-        if instance_id not in self.stuck:
-            record.gone_at = min(record.gone_at, now + self.shutdown_s)
+        record.gone_at = min(record.gone_at, now + self.shutdown_s)
 
     def _as_of(self, record, now):
         if record.gone_at <= now:

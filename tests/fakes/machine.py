@@ -116,7 +116,7 @@ class FakeConnection:
     def pipe(self, command, pieces):
         self.check(command, stdin=b"".join(pieces))
 
-    def fetch_files(self, folder, patterns, target):
+    def fetch_files(self, folder, patterns, target, *, written_after=""):  # noqa: ARG002
         self._alive()
         brought = []
         there = self.machine.kept.get(folder, {})

@@ -5,8 +5,9 @@ from decimal import Decimal
 
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.instance import Instance, InstanceState, InstanceType, Market, Price
+from dlcloud.planning.launch_request import LaunchRequest
 from dlcloud.planning.plan import PreflightFacts, make_plan
-from dlcloud.planning.protocols import Identity, LaunchRequest
+from dlcloud.planning.protocols import Identity
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.results.result import Run, RunState
 from tests.fakes.cloud import IMAGE

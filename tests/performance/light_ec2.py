@@ -271,7 +271,7 @@ def lighten() -> None:
     from dlcloud.local.ec2 import instances  # noqa: PLC0415
     from dlcloud.local.instance import sshd  # noqa: PLC0415
     from dlcloud.local.instance.instance import LocalInstance  # noqa: PLC0415
-    from dlcloud.local.instance.tree import InstanceTree  # noqa: PLC0415
+    from dlcloud.local.tree.instance_tree import InstanceTree  # noqa: PLC0415
 
     class LightServer(sshd.SshServer):
         """The local EC2's SSH server, without programs."""

@@ -52,7 +52,7 @@ def measure() -> None:
         "dlcloud status / boto3 and an EC2 client",
         lambda: seconds([DLCLOUD, "status"]),
         lambda: seconds([PYTHON, "-c", client], keys),
-        goal=1.3,
+        goal=1.15,
         pairs=21,
     )
     compare(

@@ -14,12 +14,13 @@ from dlcloud.trainer.agent import Agent
 from dlcloud.trainer.children import Child
 from dlcloud.trainer.control import Control
 from dlcloud.trainer.drain import DRAINED
+from dlcloud.trainer.events import EventName
 from dlcloud.trainer.ledger import Entry
 from dlcloud.trainer.notices import MetadataError, SpotStatus
 from dlcloud.trainer.options import parse, promote
 from dlcloud.trainer.orphan import OrphanWatch, power_off
 from dlcloud.trainer.processes import make_workers
-from dlcloud.trainer.records import Event, Records
+from dlcloud.trainer.records import Records
 from tests.fakes.training import read_records, write_control_file
 
 DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(3600)"
@@ -69,7 +70,7 @@ class Desk:
         """A process in place of the lighthouse, where the options ask for one."""
         if not self.options.lighthouse:
             return None
-        command, started = [sys.executable, "-c", DRAINS], Event.LIGHTHOUSE_STARTED
+        command, started = [sys.executable, "-c", DRAINS], EventName.LIGHTHOUSE_STARTED
         named = {"name": "lighthouse", "environment": os.environ, "restarts": 0}
         return Child(command=command, records=records, started=started, **named)
 
@@ -201,7 +202,7 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
             environment=os.environ,
             records=desk.agent.records,
             restarts=0,
-            started=Event.LIGHTHOUSE_STARTED,
+            started=EventName.LIGHTHOUSE_STARTED,
         )
 
     control = Control(generation=1, minimum=2, coordinator="127.0.0.7:4000", coordinates=True, step=12)
@@ -330,7 +331,7 @@ def test_what_cannot_power_off_asks_its_supervisor_for_it(tmp_path, monkeypatch,
     programs, folder = tmp_path / "programs", tmp_path / "run"
     programs.mkdir()
     folder.mkdir()
-    for name in () if status is None else ("sudo", "shutdown"):
+    for name in () if status is None else ("sudo", "systemctl"):
         (programs / name).write_text(f"#!/bin/sh\nexit {status}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))

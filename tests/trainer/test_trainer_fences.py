@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from dlcloud.trainer.control import Control, ControlError, ControlFile, parse
-from dlcloud.trainer.fence import Verdict, check_history, check_size
+from dlcloud.trainer.fence import CommitVerdict, check_history, check_size
 from dlcloud.trainer.ledger import Entry, LedgerClient, LedgerError, WrongRunError
 from dlcloud.trainer.lighthouse import Ledger, LedgerServer
 from tests.fakes.training import write_control_file
@@ -16,31 +16,31 @@ from tests.fakes.training import write_control_file
 @pytest.mark.parametrize(
     ("step", "entry", "verdict"),
     [
-        (0, Entry(run="r"), Verdict.GO),
-        (7, Entry(run="r", step=7), Verdict.GO),
-        (0, Entry(run="r", step=1), Verdict.HOLD),
-        (40, Entry(run="r", step=90, checkpoint=60), Verdict.HOLD),
-        (60, Entry(run="r", step=90, checkpoint=60), Verdict.GO),
-        (90, Entry(run="r", step=90, checkpoint=60, done=True), Verdict.END),
-        (0, None, Verdict.HOLD),
+        (0, Entry(run="r"), CommitVerdict.GO),
+        (7, Entry(run="r", step=7), CommitVerdict.GO),
+        (0, Entry(run="r", step=1), CommitVerdict.HOLD),
+        (40, Entry(run="r", step=90, checkpoint=60), CommitVerdict.HOLD),
+        (60, Entry(run="r", step=90, checkpoint=60), CommitVerdict.GO),
+        (90, Entry(run="r", step=90, checkpoint=60, done=True), CommitVerdict.END),
+        (0, None, CommitVerdict.HOLD),
     ],
 )
 def test_a_state_is_trained_on_only_if_it_is_the_newest(step, entry, verdict):
     decision = check_history(step, entry)
     assert decision.verdict is verdict
-    assert bool(decision.reason) == (verdict is not Verdict.GO)
+    assert bool(decision.reason) == (verdict is not CommitVerdict.GO)
 
 
 def test_a_state_older_than_a_peer_is_known_to_have_is_not_trained_on():
     decision = check_history(40, Entry(run="r", step=40), least=41)
-    assert decision.verdict is Verdict.HOLD
+    assert decision.verdict is CommitVerdict.HOLD
     assert "a peer has the state of step 41" in decision.reason
-    assert check_history(41, Entry(run="r", step=41), least=41).verdict is Verdict.GO
+    assert check_history(41, Entry(run="r", step=41), least=41).verdict is CommitVerdict.GO
 
 
 def test_too_few_workers_hold():
-    assert check_size(2, 2).verdict is Verdict.GO
-    assert check_size(1, 2).verdict is Verdict.HOLD
+    assert check_size(2, 2).verdict is CommitVerdict.GO
+    assert check_size(1, 2).verdict is CommitVerdict.HOLD
 
 
 @pytest.fixture

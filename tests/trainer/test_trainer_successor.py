@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dlcloud.recipe.secrets import CONTROLLER_PREFIX
+from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.resources.texts import template
 from dlcloud.trainer.records import Records
 from dlcloud.trainer.successor import (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import (
+    Undo,
     acquire_for_command,
     confirm_spending,
     destroy_at_end,
@@ -13,6 +14,7 @@ from dlcloud.app.lifecycle import (
     undo_on_failure,
 )
 from dlcloud.app.recipe_files import read_recipe_file
+from dlcloud.app.terminal.ends import End, EndWords
 from dlcloud.app.terminal.screen import say
 from dlcloud.elastic.program import program_of as training_of
 from dlcloud.launch.acquire import ClusterLock, RecipeFile
@@ -31,7 +33,9 @@ from dlcloud.launch.setup import OLDEST_PYTHON
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import PREFLIGHT, Notice, stage
 from dlcloud.model.instance import Image
+from dlcloud.model.money import money, snapshot_usd
 from dlcloud.model.own_images import OwnImage, image_name
+from dlcloud.model.surcharges import HOURS_PER_MONTH
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.account import images_report
@@ -59,7 +63,7 @@ class ImageOptions:
 def run(context: Context, options: ImageOptions) -> None:
     """Make an image with the environment of RECIPE in it, which instances.image then names."""
     if options.listed:
-        images = context.clouds.cloud(options.cloud, options.region).own_images()
+        images = context.clouds.cloud(options.cloud, options.region).own_images.find()
         _print_images(context, images, region=options.region, output=options.output)
         return
     if not options.recipe:
@@ -119,13 +123,7 @@ class ImageMaker:
             (instance_id,) = launched.connections
             prepare_instance(launcher, launched.connections[instance_id], request)
         image_id = begun.image_id if begun else begin_image(launcher, instance_id, request)
-        with undo_on_failure(
-            launcher.emit,
-            f"deleting image {image_id}",
-            lambda: launcher.cloud.delete_images([image_id]),
-            left=f"image {image_id} may be left",
-            hint=f"dlcloud gc {launcher.cluster_id}",
-        ):
+        with undo_on_failure(_deletion(launcher, image_id, disk_gib=plan.disk_gib)):
             return await_image(launcher, image_id)
 
     def _request(self) -> ImageRequest:
@@ -151,7 +149,25 @@ class ImageMaker:
         recipe, cloud = self._recipe, self.context.clouds.cloud(self._recipe.cloud, self._recipe.region)
         own = recipe.instances.image.startswith(image_name(""))
         base = self.base or ("auto" if own else recipe.instances.image)
-        return find_image(cloud, base, recipe.instances.types, cloud.hardware(recipe.instances.types))
+        return find_image(
+            cloud.images, base, recipe.instances.types, cloud.types.hardware(recipe.instances.types)
+        )
+
+
+def _deletion(launcher: Launcher, image_id: str, *, disk_gib: int) -> Undo:
+    """Return the deletion of an image that is not to be used, with the price of leaving it."""
+    image, command = f"image {image_id}", f"dlcloud gc {launcher.cluster_id}"
+    price = f"{money(snapshot_usd(disk_gib) * HOURS_PER_MONTH)} USD a month at most"
+    left = f"{image} may be left, for {price}"
+    words = EndWords(
+        doing=f"deleting {image}", otherwise=f"to leave it, for {price}", left=f"{left}; {command} deletes it"
+    )
+    return Undo(
+        action=f"deleting {image}",
+        call=lambda: launcher.cloud.own_images.delete([image_id]),
+        left=left,
+        end=End(subject=image, command=command, emit=launcher.emit, describe=lambda: words),
+    )
 
 
 def _print_images(context: Context, images: Sequence[OwnImage], *, region: str, output: str) -> None:

@@ -65,7 +65,7 @@ def run(context: Context, *, conditions: Filter, region: str, live: bool, cloud:
     types = {hardware.name: hardware for hardware in catalog}
     if live:
         patterns = [word if "." in word else f"{word}.*" for word in conditions.types]
-        types |= {entry.name: entry for entry in context.clouds.cloud(cloud, region).offered_types(patterns)}
+        types |= {entry.name: entry for entry in context.clouds.cloud(cloud, region).types.offered(patterns)}
     offered = [
         KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
         for hardware in types.values()
@@ -97,7 +97,7 @@ def _live_prices(context: Context, chosen: Sequence[KnownType], region: str, clo
     names = [candidate.hardware.name for candidate in chosen if not candidate.hardware.retired]
     if not names:
         return []
-    return context.clouds.cloud(cloud, region).prices(names, [Market.ON_DEMAND, Market.SPOT])
+    return context.clouds.cloud(cloud, region).prices.find(names, [Market.ON_DEMAND, Market.SPOT])
 
 
 def _offer(candidate: KnownType, offered: Sequence[KnownType], prices: Sequence[Price]) -> Offer:

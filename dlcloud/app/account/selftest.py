@@ -2,23 +2,37 @@
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from dlcloud.app.terminal.ends import End, EndWords
+from dlcloud.app.terminal.interrupts import EndLeftError, ends, holding, raise_on
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.model.errors import BudgetError, CloudError
+from dlcloud.model.events import Event
 from dlcloud.model.money import money
 from dlcloud.model.untrusted import printable
 from dlcloud.report.account import selftest_report
 from dlcloud.report.table import Format, render
-from dlcloud.results.selftest import MAX_USD, PROBE, Observations, Verdict, judge, read_probe, recipe_text
+from dlcloud.results.selftest import (
+    MAX_HOURS,
+    MAX_USD,
+    PROBE,
+    Observations,
+    Verdict,
+    judge,
+    read_probe,
+    recipe_text,
+)
 
 _MARKETS = ("on-demand", "spot")
 _GRACE_S = 120
@@ -31,6 +45,7 @@ _READ_NOTICE = (
 
 def run(*, cloud: str, region: str, instance_type: str, yes: bool, output: str) -> int:
     """Prove that dlcloud works on an account: launch, run, grow and terminate the cheapest instances."""
+    raise_on(signal.SIGTERM, signal.SIGHUP)
     with tempfile.TemporaryDirectory(prefix="dlcloud-selftest-") as folder:
         trip = RoundTrip(cloud=cloud, region=region, instance_type=instance_type, folder=Path(folder))
         say("asking for types, quotas and prices ...", err=True)
@@ -39,7 +54,7 @@ def run(*, cloud: str, region: str, instance_type: str, yes: bool, output: str) 
         except CommandFailedError:
             raise CloudError("the self-test was not started") from None
         _confirm(most, limit=MAX_USD, is_rehearsal=cloud == "local", yes=yes)
-        trip.run()
+        trip.run(most)
     findings = judge(trip.observations)
     say(render(selftest_report(findings, errors=trip.observations.errors), Format(output)))
     return 5 if any(finding.verdict is Verdict.FAILED for finding in findings) else 0
@@ -82,6 +97,7 @@ class RoundTrip:
     instance_type: str
     folder: Path
     observations: Observations = field(init=False)
+    _end: End | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
 
@@ -95,20 +111,34 @@ class RoundTrip:
             total += Decimal(plan["worst_case_usd"]) * count
         return total
 
-    def run(self) -> None:
-        """Run all commands; the first one that fails ends the test, after everything is taken down."""
+    def run(self, most_usd: Decimal) -> None:
+        """Run all commands; the first one that fails ends the test, after everything is taken down.
+
+        Args:
+            most_usd: What the instances may cost at most.
+        """
         clusters = {market: f"selftest-{market}-{time.time_ns() % 10**6}" for market in _MARKETS}
-        try:
+        with self._taking_down(clusters.values(), most_usd):
             self._check_account()
             for market, name in clusters.items():
                 self._launch(market, name)
             self._grow(clusters["on-demand"])
             if self.cloud == "local":
                 self._interrupt(clusters["spot"])
-        except CommandFailedError:
-            pass
-        finally:
-            self._take_down(clusters.values())
+
+    @contextmanager
+    def _taking_down(self, names: Collection[str], most_usd: Decimal) -> Iterator[None]:
+        """Terminate the clusters when the block ends, whatever happens: no signal breaks that off."""
+        self._end = end = _end_of(names, most_usd)
+        with ends.owing(end):
+            try:
+                yield
+            except CommandFailedError:
+                pass
+            finally:
+                if not ends.is_left:
+                    with ends.unbroken(end):
+                        self._take_down(names)
 
     def _check_account(self) -> None:
         records = self._ask("doctor", self._recipe("spot"))["records"]
@@ -177,22 +207,60 @@ class RoundTrip:
 
     def _attempt(self, *arguments: str) -> Mapping[str, Any] | None:
         """Run a command of dlcloud; return its result, if any. A failure is added to the errors seen."""
-        program = "from dlcloud.cli.main import main; main()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments, "--output", "json"], stdout=subprocess.PIPE, text=True
-        )
-        try:
-            text, _ = process.communicate()
-        except KeyboardInterrupt:
-            # The command was interrupted too, and cleans up.
-            process.communicate()
-            raise
+        text, status = _run_command([*arguments, "--output", "json"], self._end)
         document = _read_document(text)
-        if process.returncode:
-            error = document.get("error", {}).get("message", f"ended with status {process.returncode}")
+        if status:
+            error = document.get("error", {}).get("message", f"ended with status {status}")
             self.observations.errors.append(f"dlcloud {arguments[0]}: {error}")
         result: Mapping[str, Any] | None = document.get("result")
         return result
+
+
+def _run_command(arguments: Sequence[str], end: End | None) -> tuple[str, int]:
+    """Run a command of dlcloud; return what it printed, and its status.
+
+    Ctrl-C reaches this process alone, which passes it on once: the command then ends what it has launched.
+
+    Args:
+        arguments: Of the command.
+        end: What an interrupted command ends; None if it has launched nothing.
+    """
+    program = "from dlcloud.cli.main import main; main()"
+    process: subprocess.Popen[str] | None = None
+    try:
+        with holding():
+            process = subprocess.Popen(
+                [sys.executable, "-c", program, *arguments],
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        text, _ = process.communicate()
+    except EndLeftError:  # the command goes on with its end without this process
+        raise
+    except KeyboardInterrupt:
+        if process is not None:
+            with ends.unbroken(end) if end else nullcontext():
+                process.send_signal(signal.SIGINT)
+                process.communicate()
+        raise
+    return text, process.returncode
+
+
+def _end_of(names: Collection[str], most_usd: Decimal) -> End:
+    command = f"dlcloud down {' '.join(names)}"
+    own = f"their own end, {MAX_HOURS * 60:.0f} minutes after their launch, {money(most_usd)} USD at most"
+    words = EndWords(
+        doing="ending the instances of the self-test",
+        otherwise=f"to leave them to {own}",
+        left=f"instances of the self-test may still be up until {own}; {command} ends them",
+    )
+    return End(subject="the self-test", command=command, emit=_emit, describe=lambda: words)
+
+
+def _emit(event: Event) -> None:
+    with suppress(OSError, ValueError):  # the terminal may have been closed
+        say(event.message, err=True)
 
 
 def _read_document(text: str) -> Mapping[str, Any]:

@@ -24,13 +24,21 @@ def recipe_keys(
 
 
 def command_again(
-    benchmarks: Sequence[str], recipe: str, keys: Mapping[str, Any], nodes: Sequence[int] = ()
+    benchmarks: Sequence[str],
+    recipe: str,
+    keys: Mapping[str, Any],
+    nodes: Sequence[int] = (),
+    *,
+    is_rehearsal: bool,
 ) -> str:
-    """Return the command that measures the same again, but for its types and the number of samples."""
+    """Return the command that measures the same again, but for its types and the number of samples.
+
+    What was rehearsed is measured on AWS, also where the recipe says `cloud: local`.
+    """
     words = ["dlcloud", "bench", *(["--recipe", recipe] if recipe else [])]
     words += [word for name in benchmarks for word in ("-b", name)]
     words += ["--nodes", ",".join(map(str, nodes))] if nodes else []
-    words += ["--cloud", "aws"] if keys["cloud"] == "local" else []
+    words += ["--cloud", "aws"] if is_rehearsal else []
     words += ["--region", keys["region"]] if keys["region"] else []
     return shlex.join([*words, *(["--spot"] if keys["instances"]["market"] else [])])
 

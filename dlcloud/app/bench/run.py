@@ -15,6 +15,7 @@ from dlcloud.app.bench.summary import offer_again, results_report
 from dlcloud.app.clusters.program_environment import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
+from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Notice, stage
@@ -22,7 +23,6 @@ from dlcloud.planning.protocols import Cloud
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.report.bench import TypePlan, plan_report
 from dlcloud.report.cost import View
-from dlcloud.report.rows import rows_of_runs
 from dlcloud.report.table import Format, render
 from dlcloud.results.bench import BenchmarkMatrix, TypeResult, done_before, fault_of, fits
 from dlcloud.results.result_row import ResultRow
@@ -72,7 +72,13 @@ def run(context: Context, options: BenchOptions) -> None:
         output=options.output,
         fresh=options.fresh,
         view=options.view,
-        again=command_again(options.benchmarks, options.recipe, options.keys, options.nodes),
+        again=command_again(
+            options.benchmarks,
+            options.recipe,
+            options.keys,
+            options.nodes,
+            is_rehearsal=matrix.base.cloud == "local",
+        ),
     )
     plans = bench.plan()
     if options.dry_run:
@@ -164,7 +170,7 @@ class Bench:
 
     def show(self, plans: Sequence[TypePlan]) -> None:
         """Print the plan as the result."""
-        say(render(plan_report(plans, name=self.matrix.base.name), Format(self.output)))
+        say(render(plan_report(plans, self.matrix), Format(self.output)))
 
     def run(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
         """Carry the plans out, print the results, and leave nothing running, whatever happens.
@@ -174,7 +180,7 @@ class Bench:
             CloudError: Every type was refused.
             InstanceError: The programs failed wherever they ran.
         """
-        say(render(plan_report(plans, name=self.matrix.base.name), Format.TABLE) + "\n", err=True)
+        say(render(plan_report(plans, self.matrix), Format.TABLE) + "\n", err=True)
         self._confirm_spending(plans, yes=yes)
         shared = self._shared(self._begin())
         for plan in plans:
@@ -196,7 +202,7 @@ class Bench:
 
     def _plan_type(self, name: str, done: set[tuple[str, str]]) -> TypePlan:
 
-        fit = fits(self.matrix.jobs, self.cloud.hardware([name]).get(name))
+        fit = fits(self.matrix.jobs, self.cloud.types.hardware([name]).get(name))
         waiting = tuple(job for job in fit.benchmarks if (name, job) not in done)
         if not waiting:
             return TypePlan(instance_type=name, fit=fit, waiting=())

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dlcloud.app.clusters.hand_over import local_variables
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import acquire_for_command, warn_of_remainder
+from dlcloud.app.lifecycle import acquire_for_command, ending
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.screen import say
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer
-from dlcloud.elastic.run import Control
+from dlcloud.elastic.run import TrainingControl
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
@@ -81,7 +81,7 @@ def _term(context: Context, cluster: Cluster) -> int:
 
 def _own_control(
     context: Context, launcher: Launcher, workload: RecipeWorkload, plan: Plan, *, term: int
-) -> Control:
+) -> TrainingControl:
     """Return what the controller of its own cluster adds; `term` is that in which it took over, or 0."""
     preparer = StandbyPreparer(
         hand_over=HandOver(managed=launcher, database=context.database),
@@ -91,7 +91,9 @@ def _own_control(
         variables=local_variables(context, workload.recipe),
     )
     # What was rehearsed before is not rehearsed again by the next controller.
-    return Control(prepare=preparer.prepare, term=term, rehearsal=None if term else workload.rehearsal())
+    return TrainingControl(
+        prepare=preparer.prepare, term=term, rehearsal=None if term else workload.rehearsal()
+    )
 
 
 @contextmanager
@@ -103,7 +105,7 @@ def _end_others_at_end(context: Context, launcher: Launcher, *, keep: bool) -> I
     name, emit = launcher.cluster.name, launcher.emit
 
     def terminate_others() -> None:
-        with warn_of_remainder(launcher):
+        with ending(launcher, keeping=[context.controller_instance_id]):
             members = launcher.reconcile()
             launcher.shrink([m for m in members if m.instance.instance_id != context.controller_instance_id])
         launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)

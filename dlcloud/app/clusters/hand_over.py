@@ -8,7 +8,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
 from dlcloud.app.terminal.screen import say
 from dlcloud.detached.handover import HandOver
-from dlcloud.detached.rules import check_detachable
+from dlcloud.detached.rules import check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
@@ -64,7 +64,7 @@ def hand_over(
                 raise InstanceError(f"{launcher.cluster.name} has no on-demand instance to hand it over to")
             hand.start(
                 member,
-                workload.recipe,
+                settle_recipe(workload.recipe, plan.image.image_id, plan.network.groups),
                 workload.folder,
                 cidrs=plan.cidrs,
                 variables=local_variables(context, workload.recipe),

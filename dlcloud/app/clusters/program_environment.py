@@ -8,9 +8,10 @@ from dlcloud.launch.files import check_files
 from dlcloud.launch.secret_values import SecretLookup
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Warned
+from dlcloud.model.secret_source import SourceKind
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.recipe.secrets import SourceKind, read_source
+from dlcloud.recipe.secrets import read_source
 from dlcloud.recipe.sent_files import IGNORE_FILE
 
 

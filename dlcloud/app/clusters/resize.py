@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import confirm_spending, undo_on_failure, warn_of_remainder
+from dlcloud.app.lifecycle import Undo, confirm_spending, end_of, ending, undo_on_failure
 from dlcloud.app.terminal.screen import say
 from dlcloud.elastic.program import program_of as training_of
 from dlcloud.launch.acquire import lock_cluster
@@ -175,14 +175,8 @@ class Resizer:
 
     def _grow(self, plan: Plan, before: Sequence[Member]) -> int:
 
-        context, name, count = self.context, self.cluster.name, len(before)
-        with undo_on_failure(
-            context.emit,
-            "ending what was launched",
-            lambda: self._undo(before),
-            left=f"{name} may have more than its {count} instance(s)",
-            hint=f"dlcloud resize {name} {count}",
-        ):
+        context = self.context
+        with undo_on_failure(self._undo_of_growth(before)):
             grown = self.launcher.grow(plan)
             types = {m.instance.instance_id: m.instance.instance_type for m in grown.members}
             unfit = prepare_all(
@@ -194,10 +188,10 @@ class Resizer:
             )
         earlier_ids = {member.instance.instance_id for member in before}
         new_unfit = unfit.keys() - earlier_ids
-        self.launcher.shrink([m for m in grown.members if m.instance.instance_id in new_unfit])
         usable = [m for m in grown.members if m.instance.instance_id not in unfit]
         surplus = self._decide(usable).end  # a launch that was cut off may have given more than is asked for
-        self.launcher.shrink(surplus)
+        useless = [m for m in grown.members if m.instance.instance_id in new_unfit]
+        self._end([*useless, *surplus], of=grown.members)
         self._print(self._decide(before), plan, result=[m for m in usable if m not in surplus])
         self._check_result(grown, usable, before, unfit)
         return len(usable) - len(surplus)
@@ -205,7 +199,7 @@ class Resizer:
     def _shrink(self) -> int:
         members = self.launcher.reconcile(consistent=True)
         decision = self._decide(members)
-        self.launcher.shrink(decision.end)
+        self._end(decision.end, of=members)
         left = [member for member in members if member not in decision.end]
         self._print(decision, None, result=left)
         if len(left) < self.size:
@@ -239,13 +233,30 @@ class Resizer:
 
         say(render(resize_report(decision, plan, self.cluster.name, result), Format(self.output)))
 
-    def _undo(self, before: Sequence[Member]) -> None:
-        """End what was launched, so that the cluster is what it was before."""
-        earlier_ids = {member.instance.instance_id for member in before}
-        self._store_size(len(before) or self.size)
-        with warn_of_remainder(self.launcher):
-            members = self.launcher.reconcile(consistent=True)
-            self.launcher.shrink([m for m in members if m.instance.instance_id not in earlier_ids])
+    def _end(self, members: Sequence[Member], *, of: Sequence[Member]) -> None:
+        """End some of the living instances; no signal breaks that off."""
+        kept_ids = [member.instance.instance_id for member in of if member not in members]
+        command = f"dlcloud resize {self.cluster.name} {self.size}"
+        with ending(self.launcher, keeping=kept_ids, command=command):
+            self.launcher.shrink(members)
+
+    def _undo_of_growth(self, before: Sequence[Member]) -> Undo:
+        """Return what ends the instances that were launched, so that the cluster is what it was before."""
+        name, earlier_ids = self.cluster.name, {member.instance.instance_id for member in before}
+        command = f"dlcloud resize {name} {len(before)}" if before else f"dlcloud down {name}"
+
+        def undo() -> None:
+            self._store_size(len(before) or self.size)
+            with ending(self.launcher, keeping=earlier_ids, command=command):
+                members = self.launcher.reconcile(consistent=True)
+                self.launcher.shrink([m for m in members if m.instance.instance_id not in earlier_ids])
+
+        return Undo(
+            action="ending what was launched",
+            call=undo,
+            left=f"{name} may have more than its {len(before)} instance(s)",
+            end=end_of(self.launcher, keeping=earlier_ids, command=command),
+        )
 
     def _check_result(
         self,

@@ -1,25 +1,64 @@
-"""A warning where a recipe's script does not import what the recipe says that it uses."""
+"""Faults of a recipe's script that can be seen before anything is launched."""
 
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Event, Warned
 from dlcloud.recipe.script import REPORTER, Script, read_script
-from dlcloud.recipe.workload import Workload
+from dlcloud.recipe.workload import Setup, Workload
 
 _SCRIPT = re.compile(r"\bpython[0-9.]*\s+(?:-u\s+)?([\w./-]+\.py)\b")
+_PLAIN = re.compile(r"python[0-9.]*\s+(?:-u\s+)?[\w./-]+\.py(?:\s+[^;&|<>`$()]*)?")
+"""A command that does nothing but run a script, so that nothing else can make that script."""
 OTHERWISE = ("torchrun", "trainer.")
 """Commands that train elastically by other means than the script's own import."""
 
 
-def warn_of_script(workload: Workload, recipe_folder: Path, emit: Callable[[Event], None]) -> None:
-    """Warn if the script of a command lacks the import of dlcloud.trainer or dlcloud_report that it needs."""
+def refuse_missing_script(workload: Workload, recipe_folder: Path) -> None:
+    """Refuse a command that runs a script which is not among the files that are sent.
+
+    Raises:
+        RecipeError: There is no such script.
+    """
+    command = (workload.command or "").strip()
+    match = _SCRIPT.match(command)
+    if match is None or not _PLAIN.fullmatch(command) or match[1].startswith("/"):
+        return
+    name = match[1]
+    if workload.files is None:
+        raise RecipeError(
+            f"workload.command runs {name}, and no files are sent: workload.files is missing",
+            f"workload.files: {shlex.quote(name)}",
+        )
+    files = recipe_folder / workload.files
+    path = files / name if files.is_dir() else files.parent / name
+    if files.exists() and (not path.is_file() or (files.is_file() and path.name != files.name)):
+        raise RecipeError(
+            f"workload.command runs {name}, which is not in workload.files ({workload.files})",
+            "names in the command are relative to the folder of files that is sent",
+        )
+
+
+def warn_of_script(
+    workload: Workload, recipe_folder: Path, emit: Callable[[Event], None], setup: Setup | None = None
+) -> None:
+    """Warn if a command's script imports what its recipe does not install, or lacks an import that it needs.
+
+    Args:
+        workload: The command.
+        recipe_folder: The files are relative to it.
+        emit: Takes the warnings.
+        setup: The packages; None leaves them unchecked.
+    """
     script = _script_of(workload, recipe_folder)
     if script is None:
         return
-    name, facts = script
+    name, facts, own = script
+    if setup is not None and workload.elastic is None:  # a training's environment has PyTorch
+        _warn_of_packages(name, facts.packages(own), setup, emit)
     if workload.elastic is not None and not facts.is_elastic:
         message = f"{name} does not import dlcloud.trainer: each instance would train alone (docs/elastic.md)"
         emit(Warned(message=message))
@@ -27,8 +66,18 @@ def warn_of_script(workload: Workload, recipe_folder: Path, emit: Callable[[Even
         emit(Warned(message=f"{name} does not import {REPORTER}, by which the recipe reads its throughput"))
 
 
-def _script_of(workload: Workload, recipe_folder: Path) -> tuple[str, Script] | None:
-    """Return the script that a command runs, with all its own modules; None if that is not known."""
+def _warn_of_packages(
+    name: str, packages: Sequence[str], setup: Setup, emit: Callable[[Event], None]
+) -> None:
+    """Warn of imports without requirements; a container and set-up commands may bring packages."""
+    brings_own = setup.image or any(word in setup.commands for word in ("pip", "conda", "uv "))
+    if packages and not setup.requirements and not brings_own:
+        message = f"{name} imports {', '.join(packages)}, and setup.requirements is empty"
+        emit(Warned(message=f"{message}: an instance has Python without packages"))
+
+
+def _script_of(workload: Workload, recipe_folder: Path) -> tuple[str, Script, frozenset[str]] | None:
+    """Return the script that a command runs with all its own modules, and their names; None if not known."""
     command = workload.command or ""
     match = _SCRIPT.search(command)
     if match is None or workload.files is None or any(word in command for word in OTHERWISE):
@@ -38,8 +87,10 @@ def _script_of(workload: Workload, recipe_folder: Path) -> tuple[str, Script] | 
     if not path.is_file():
         return None
     modules = sorted(path.parent.glob("*.py")) if files.is_dir() else [path]
+    folders = [folder.parent.name for folder in path.parent.glob("*/__init__.py")] if files.is_dir() else []
+    own = frozenset([*(module.stem for module in modules), *folders])
     text = "\n".join(module.read_text("utf-8", "replace") for module in {path, *modules})
     try:
-        return path.name, read_script(text, path.name)
+        return path.name, read_script(text, path.name), own
     except RecipeError:
         return None  # a future import in the middle, or another version of Python

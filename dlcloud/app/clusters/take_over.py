@@ -6,8 +6,8 @@ from dlcloud.app.context import Context
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import Succession
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.recipe.secrets import CONTROLLER_PREFIX
 
 
 def run(context: Context, *, cluster_id: str) -> None:

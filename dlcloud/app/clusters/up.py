@@ -2,25 +2,27 @@
 
 from dataclasses import dataclass, replace
 
+from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
+from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
 from dlcloud.elastic.rescue import bring_home
-from dlcloud.elastic.run import Control
-from dlcloud.launch.acquire import new_cluster, resolve_cluster
+from dlcloud.elastic.run import TrainingControl
+from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError
-from dlcloud.model.events import PREFLIGHT, stage
+from dlcloud.model.events import PREFLIGHT, Warned, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.plan import plan_report
-from dlcloud.report.rows import rows_of_runs
 from dlcloud.report.table import Format, render
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.run import Runner
@@ -37,6 +39,7 @@ class UpOptions:
     yes: bool
     cidrs: tuple[str, ...]
     fresh: bool
+    retry_failed: bool
     overrides: Overrides
     output: str
 
@@ -44,10 +47,15 @@ class UpOptions:
 def run(context: Context, options: UpOptions) -> None:
     """Run a recipe and print what it costs."""
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
-    up = Up(context=context, workload=workload, options=options)
+    experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
+    if experiment is not None and experiment.is_over(options.output):
+        return
+    up = Up(context=context, workload=workload, options=options, experiment=experiment)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if options.dry_run:
-        say(render(plan_report(up.plan(cluster)), Format(options.output)))
+        plan = up.plan(cluster)
+        warn_of_requirements(workload.recipe.setup.requirements, context.emit)
+        say(render(plan_report(plan), Format(options.output)))
     else:
         up.run(up.plan(cluster))
 
@@ -59,6 +67,7 @@ class Up:
     context: Context
     workload: RecipeWorkload
     options: UpOptions
+    experiment: ExperimentUp | None = None
 
     def plan(self, cluster: Cluster | None) -> Plan:
         """Check everything that can be checked before anything is created, and decide.
@@ -72,11 +81,22 @@ class Up:
             workload.check_deadline()
         elif controller := context.clusters.controller_instance_id(cluster.cluster_id):
             raise detached_error(cluster, controller)
+        self._warn_of_others()
         _ = workload.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):
             cluster = cluster or new_cluster(workload.file, name=self.options.name, clock=context.clock)
-            plan = context.machines.launcher(cluster).plan(workload.recipe, cidrs=self.options.cidrs)
-        return replace(plan, reasons=(*plan.reasons, *workload.notes()))
+            recipe = workload.recipe if self.experiment is None else self.experiment.resize(workload.recipe)
+            plan = context.machines.launcher(cluster).plan(recipe, cidrs=self.options.cidrs)
+        notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
+        return replace(plan, reasons=(*plan.reasons, *notes))
+
+    def _warn_of_others(self) -> None:
+        """Emit which other `up` runs the same recipe now: it pays for the same work a second time."""
+        for name, holder in clusters_at_work(self.workload.file, store=self.context.store).items():
+            shared = self.workload.recipe.cloud == "local"
+            effect = "both measure on this machine, and disturb each other" if shared else "both are billed"
+            message = f"{holder} runs this recipe on {name} already: {effect}"
+            self.context.emit(Warned(message=message))
 
     def run(self, plan: Plan) -> None:
         """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
@@ -102,7 +122,7 @@ class Up:
 
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:
-            self.workload.train(launcher, plan, members, Control(rehearsal=self.workload.rehearsal()))
+            self.workload.train(launcher, plan, members, TrainingControl(rehearsal=self.workload.rehearsal()))
         except KeyboardInterrupt:
             bring_home(launcher, self.workload.recipe)
             raise
@@ -119,6 +139,9 @@ class Up:
             recipe_folder=workload.folder,
             is_live=len(members) <= MOST_LINES,
         )
+        if self.experiment is not None:
+            self._experiment(self.experiment, runner, launcher, plan, members)
+            return
         runs = self.context.runs.of_cluster(launcher.cluster_id)
         earlier = {run.run_id for run in runs if run.ended_at}
         try:
@@ -127,6 +150,16 @@ class Up:
             error.result_shown = self._print_results(launcher, earlier)
             raise
         self._print_results(launcher, earlier)
+
+    def _experiment(
+        self, experiment: ExperimentUp, runner: Runner, launcher: Launcher, plan: Plan, members: list[Member]
+    ) -> None:
+        try:
+            experiment.run(runner, launcher, plan, members)
+        except DlcloudError as error:
+            error.result_shown = experiment.print(self.options.output)
+            raise
+        experiment.print(self.options.output)
 
     def _print_results(self, launcher: Launcher, earlier: set[str]) -> bool:
         """Print what was measured by this `up`; True if there was anything."""

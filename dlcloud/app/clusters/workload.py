@@ -7,17 +7,18 @@ from functools import cached_property
 from pathlib import Path
 
 from dlcloud.app.clusters.program_environment import environment_of
-from dlcloud.app.clusters.script_check import warn_of_script
+from dlcloud.app.clusters.script_check import refuse_missing_script, warn_of_script
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.elastic.program import program_of as training_of
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.run import Control, train
+from dlcloud.elastic.run import TrainingControl, train
 from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import check_data
+from dlcloud.local.instance.isolation import Level
 from dlcloud.model.cluster import Member
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.deadline import check_deadline
@@ -25,6 +26,7 @@ from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.runs.program import Program, program_of
+from dlcloud.runs.tiny import describe_tiny, tiny_form
 
 NOTE_WIDTH = 76
 
@@ -66,7 +68,8 @@ class RecipeWorkload:
         Raises:
             RecipeError: It cannot run.
         """
-        warn_of_script(self.recipe.workload, self.folder, self.context.emit)
+        refuse_missing_script(self.recipe.workload, self.folder)
+        warn_of_script(self.recipe.workload, self.folder, self.context.emit, self.recipe.setup)
         refuse_missing_program(self.recipe.network)
         if self.recipe.data:
             check_data(self.recipe, self.folder)
@@ -90,7 +93,19 @@ class RecipeWorkload:
         notes = [f"the recipe is changed by {self.changes}"] if self.changes else []
         if self.recipe.workload.files is not None:
             notes.append(check_files(self.folder / self.recipe.workload.files).describe())
+        if self.recipe.cloud == "local" and (loose := self._looseness()):
+            notes.append(loose)
         yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+
+    def _looseness(self) -> str:
+        """Return what this rehearsal cannot show, for want of isolation; empty if there is nothing."""
+        level = self.context.local_endpoint().control.status().get("isolation", {}).get("level")
+        if level in {None, Level.NAMESPACES}:
+            return ""
+        return (
+            f"isolation of instances here: {level}; their python3 sees packages of this machine, so that a "
+            "missing requirement does not fail here as it does on EC2"
+        )
 
     def rehearsal(self) -> Rehearsal | None:
         """Return the incidents of the recipe, which the local EC2 carries out."""
@@ -103,7 +118,7 @@ class RecipeWorkload:
             emit=self.context.emit,
         )
 
-    def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: Control) -> None:
+    def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: TrainingControl) -> None:
         """Train on a cluster that is up; see `dlcloud.elastic.run.train`."""
         train(
             launcher,
@@ -121,12 +136,17 @@ def read_workload(
 ) -> RecipeWorkload:
     """Read, change and check a recipe; with `keep` its instances are kept, whatever it says.
 
+    A recipe for AWS that is to be rehearsed is read in its tiny form; see `dlcloud.runs.tiny`.
+
     Raises:
         RecipeError: It is at fault.
     """
     file = read_recipe_file(name)
     recipe, changes = file.recipe, str(overrides or "")
     if overrides is not None and changes:
+        if overrides.cloud == "local" and recipe.cloud != "local":
+            changes += f" ({describe_tiny(recipe.workload)})"
+            recipe = recipe.model_copy(update={"workload": tiny_form(recipe.workload)})
         recipe, text = overrides.apply(recipe)
         file = replace(file, text=text)
     if keep:

@@ -94,7 +94,7 @@ def _on_demand_usd(context: Context, recipe: Recipe, options: PlanOptions) -> fl
         catalog = Catalog()
         listed = [price for name in types if (price := catalog.on_demand_price(name, recipe.region))]
     else:
-        listed = context.clouds.cloud(recipe.cloud, recipe.region).prices(types, [Market.ON_DEMAND])
+        listed = context.clouds.cloud(recipe.cloud, recipe.region).prices.find(types, [Market.ON_DEMAND])
     usd = [price.hourly_usd for price in listed if price.market is Market.ON_DEMAND]
     if not usd:
         raise RecipeError(f"no on-demand price of {', '.join(types)} in {recipe.region} is known")
@@ -175,7 +175,7 @@ def _from_history(
         context.clock.now(),
         recipe.instances,
     )
-    history = cloud.spot_history(instances.types, now - _duration(options.history, "--history"))
+    history = cloud.prices.spot_history(instances.types, now - _duration(options.history, "--history"))
     history = [price for price in history if not instances.zones or price.zone in instances.zones]
     if not history:
         raise RecipeError(

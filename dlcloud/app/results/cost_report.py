@@ -6,7 +6,9 @@ from pathlib import Path
 
 from dlcloud.app.context import Context
 from dlcloud.app.results.measure_again import commands_again
-from dlcloud.app.results.training import summary_of_cluster
+from dlcloud.app.results.rows import load_rows, refuse_unknown
+from dlcloud.app.results.timelines import load_timelines, read_timelines
+from dlcloud.app.results.training import StoredTraining, trainings_of_home
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Notice
@@ -15,13 +17,13 @@ from dlcloud.report.bars import spending_charts
 from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import EMPTY, View, cost_report
 from dlcloud.report.cost_details import billed_records, billed_section, unasked
+from dlcloud.report.course_charts import course_charts
 from dlcloud.report.files import report_file
 from dlcloud.report.page import bundle, page, picture
-from dlcloud.report.rows import load_rows, refuse_unknown
 from dlcloud.report.spending import spending_records, spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.timeline_charts import load_timelines, read_timelines, timeline_charts
-from dlcloud.report.trainings import trainings_section
+from dlcloud.report.timeline_charts import step_charts, timeline_charts
+from dlcloud.report.trainings import training_records, trainings_section
 from dlcloud.resources.texts import template
 from dlcloud.results.cost import BilledCost, reconcile
 from dlcloud.results.ranking import By, Group
@@ -31,6 +33,10 @@ from dlcloud.results.user_job import UserJob
 from dlcloud.store.selection import Selection
 
 PICTURES = (".png", ".svg")
+MOST_PRINTED, MOST_ON_PAGE = 5, 20
+"""The newest trainings that the terminal and the page list; reading one takes up to a second."""
+MOST_DRAWN = 3
+"""The newest trainings that are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +73,17 @@ def run(
     # A training without results still has a timeline, where it is named.
     named = store.run_ids(selection) if selection.names_runs else []
     empty = "" if rows else _empty(context, named)
+    trainings, older = trainings_of_home(context, selection, MOST_ON_PAGE if drawings.html else MOST_PRINTED)
     report = cost_report(rows, view, empty=empty, commands=commands_again(context, rows))
+    report = _with_trainings(report, trainings, older, whole=view.wide)
     if not view.summary:
         report = _with_spending(context, report, whole=spending)
     if billed:
         report = _with_bills(context, report, rows)
     if drawings.html or drawings.plot:
         runs = [*dict.fromkeys([*(row.run.run_id for row in rows), *named])]
-        costs = _costs(context)
-        drawn = _with_trainings(context, report, costs) if drawings.html else report
         with context.console.waiting("drawing ..."):
-            _draw(context, drawings, report=drawn, view=view, rows=rows, runs=runs)
+            _draw(context, drawings, report=report, view=view, rows=rows, runs=runs, trainings=trainings)
     say(render(report, Format(output)))
 
 
@@ -120,14 +126,16 @@ def _costs(context: Context) -> list[ClusterCost]:
     return costs_of_clusters(clusters, members, context.clock.now())
 
 
-def _with_trainings(context: Context, report: Report, costs: Sequence[ClusterCost]) -> Report:
-    """Return the report with the elastic trainings of this home, for the page."""
-    trainings = {
-        cost.cluster.name: (training, cost.rehearsal)
-        for cost in costs
-        if (training := summary_of_cluster(context, cost.cluster)) is not None
-    }
-    return replace(report, sections=[*trainings_section(trainings), *report.sections])
+def _with_trainings(
+    report: Report, trainings: Sequence[StoredTraining], older: int, *, whole: bool
+) -> Report:
+    """Return the report with the elastic trainings, before its answer."""
+    by_name = {stored.cluster.name: (stored.training, stored.rehearsal) for stored in trainings}
+    tables = [section for section in report.sections if not section.leads]
+    answer = [section for section in report.sections if section.leads]
+    sections = [*tables, *trainings_section(by_name, whole=whole, older=older), *answer]
+    extra = {**report.extra, **({"trainings": training_records(by_name)} if by_name else {})}
+    return replace(report, sections=sections, extra=extra)
 
 
 def _with_bills(context: Context, report: Report, rows: Sequence[ResultRow]) -> Report:
@@ -162,6 +170,7 @@ def _draw(
     view: View,
     rows: Sequence[ResultRow],
     runs: Sequence[str],
+    trainings: Sequence[StoredTraining],
 ) -> None:
     """Write the page and the picture.
 
@@ -177,12 +186,20 @@ def _draw(
     charts = cost_charts(rows, view.market)
     if drawings.html:
         charts += spending_charts(_costs(context))
-    timelines = load_timelines(context.measurements, runs)
+    drawn = {stored.cluster.name for stored in trainings}
+    timelines = [
+        timeline for timeline in load_timelines(context.measurements, runs) if timeline.run not in drawn
+    ]
     timelines += [timeline for file in drawings.timeline for timeline in read_timelines(file)]
     for place, timeline in enumerate(timelines):
         charts += timeline_charts(timeline, place)
+    for place, stored in enumerate(trainings[:MOST_DRAWN]):
+        charts += course_charts(stored.cluster.name, stored.course, place, rehearsal=stored.rehearsal)
+        charts += step_charts(stored.timeline, stored.cluster.name, len(timelines) + place, stored.course)
     if drawings.html:
-        subtitle = f"{_counts(rows, len(timelines))}, {context.clock.now():%Y-%m-%d %H:%M} UTC"
+        subtitle = (
+            f"{_counts(rows, len(timelines) + len(trainings))}, {context.clock.now():%Y-%m-%d %H:%M} UTC"
+        )
         script = bundle(context.paths.make_folder(context.paths.cache))
         text = page(
             template("report.html"), script, report, charts, title="dlcloud cost report", subtitle=subtitle

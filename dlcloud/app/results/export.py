@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.app.context import Context
+from dlcloud.app.results.rows import load_rows, refuse_unknown
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
@@ -13,7 +14,6 @@ from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost import cost_report
 from dlcloud.report.files import report_file, write_parquet
-from dlcloud.report.rows import load_rows, refuse_unknown
 from dlcloud.report.table import Format, envelope, render
 from dlcloud.resources.texts import recipe_text
 from dlcloud.store.selection import Selection

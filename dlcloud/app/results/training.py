@@ -1,14 +1,21 @@
 """`dlcloud training`: steps, world sizes, pauses and cost of an elastic training."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 from dlcloud.app.context import Context
+from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.timeline_charts import timelines_of_runs
 from dlcloud.report.training import training_report
+from dlcloud.results.course import Course, course_of
+from dlcloud.results.timeline import Timeline
 from dlcloud.results.training import Training, summarize_training
+from dlcloud.store.clusters import RESIZE
+from dlcloud.store.selection import Selection
 
 
 def run(context: Context, *, name: str, output: str) -> int | None:
@@ -53,8 +60,69 @@ def training_of_cluster(context: Context, cluster: Cluster, *, command: str) -> 
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTraining:
+    """The newest training of a cluster, with its timeline and its course."""
+
+    cluster: Cluster
+    training: Training
+    timeline: Timeline
+    course: Course
+
+    @property
+    def rehearsal(self) -> bool:
+        """True if it ran on the local EC2."""
+        return self.cluster.cloud == "local"
+
+
+def trainings_of_home(context: Context, selection: Selection, most: int) -> tuple[list[StoredTraining], int]:
+    """Return the newest selected trainings that committed a step, and how many older ones there are.
+
+    A training has no cases and no settings: a selection of these selects none.
+    """
+    if selection.cases or selection.settings:
+        return [], 0
+    clusters = [cluster for cluster in context.clusters.all() if _is_selected(context, cluster, selection)]
+    clusters = sorted(filter(_is_elastic, clusters), key=lambda cluster: cluster.created_at, reverse=True)
+    stored = [load_training(context, cluster) for cluster in clusters[:most]]
+    return [training for training in stored if training is not None], max(0, len(clusters) - most)
+
+
+def _is_selected(context: Context, cluster: Cluster, selection: Selection) -> bool:
+    """True if a report's selection has this cluster: by its name or a run's, recipe, types, cloud and day."""
+    if selection.since is not None and cluster.created_at < selection.since:
+        return False
+    if selection.until is not None and cluster.created_at >= selection.until:
+        return False
+    filters: tuple[tuple[Sequence[str], Callable[[], set[str]]], ...] = (
+        (selection.clouds, lambda: {cluster.cloud}),
+        (selection.clusters, lambda: {cluster.name, cluster.cluster_id}),
+        (selection.names, lambda: {cluster.name, cluster.cluster_id, *_run_ids(context, cluster)}),
+        (selection.run_ids, lambda: {*_run_ids(context, cluster)}),
+        (selection.benchmarks, lambda: {read_recipe(cluster.recipe_text, cluster.recipe_path).name}),
+        (selection.types, lambda: _types(context, cluster)),
+    )
+    return all(values() & {*names} for names, values in filters if names)
+
+
+def _run_ids(context: Context, cluster: Cluster) -> list[str]:
+    return [run.run_id for run in context.runs.of_cluster(cluster.cluster_id)]
+
+
+def _types(context: Context, cluster: Cluster) -> set[str]:
+    """Return the types of a cluster's instances, and their families."""
+    types = {member.instance.instance_type for member in context.clusters.members(cluster.cluster_id)}
+    return types | {name.partition(".")[0] for name in types}
+
+
 def summary_of_cluster(context: Context, cluster: Cluster) -> Training | None:
     """Return the summary of the newest training of a cluster; None if it has not committed a step."""
+    stored = load_training(context, cluster)
+    return None if stored is None else stored.training
+
+
+def load_training(context: Context, cluster: Cluster) -> StoredTraining | None:
+    """Return the newest training of a cluster; None if it has not committed a step."""
     runs = {run.run_id: run for run in context.runs.of_cluster(cluster.cluster_id)}
     timelines = timelines_of_runs(context.measurements, runs)
     if not timelines:
@@ -64,13 +132,24 @@ def summary_of_cluster(context: Context, cluster: Cluster) -> Training | None:
         for run_id, prices in context.measurements.market_prices(runs).items()
         if prices.on_demand is not None
     }
-    return summarize_training(
+    members, now = context.clusters.members(cluster.cluster_id), context.clock.now()
+    training = summarize_training(
         timelines[-1],
-        context.clusters.members(cluster.cluster_id),
+        members,
         on_demand=on_demand,
         disk_gib=cluster.disk_gib,
-        now=context.clock.now(),
+        now=now,
+        requested=_most_requested(context, cluster),
     )
+    course = course_of(timelines[-1], members, baseline=training.baseline, disk_gib=cluster.disk_gib, now=now)
+    return StoredTraining(cluster=cluster, training=training, timeline=timelines[-1], course=course)
+
+
+def _most_requested(context: Context, cluster: Cluster) -> int:
+    """Return the most workers that the recipe or a resize asked for."""
+    recipe = read_recipe(cluster.recipe_text, cluster.recipe_path)
+    resizes = context.clusters.intents(cluster.cluster_id, RESIZE)
+    return max([recipe.instances.maximum, *(int(intent.detail) for intent in resizes)])
 
 
 def _find(context: Context, name: str) -> Cluster:

@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         width=arguments.width,
         max_s=arguments.max_seconds or 0.0,
         rounds=arguments.repeats,
-        fixed=arguments.max_seconds is None,
+        fixed=arguments.exact or arguments.max_seconds is None,
+        redo=not arguments.exact,
     )
     variants = [_variant(setting, arguments, reader) for setting in settings]
     case = Case(name=arguments.case, variants=variants)
@@ -47,7 +48,7 @@ def _variant(
 ) -> CommandVariant:
     warm_up_runs = arguments.warm_up_runs
     if warm_up_runs is None:
-        warm_up_runs = 1 if reader is None else 0
+        warm_up_runs = 1 if reader is None and not arguments.exact else 0
     return CommandVariant(
         setting=setting,
         command=arguments.run,
@@ -55,6 +56,7 @@ def _variant(
         final=arguments.final,
         counted=arguments.unit,
         warm_up_runs=warm_up_runs,
+        keeps_all=arguments.exact,
         facts=read_facts(arguments.facts),
         environment=program.environment(),
         echo=sys.stderr.buffer,

@@ -44,6 +44,11 @@ ENTRY = Benchmark(
             type=natural,
             default_help="1 for wall time, otherwise 0",
         ),
+        Option(
+            "exact",
+            "run it exactly that often: no warm-up, and no run is repeated where other work disturbed it",
+            flag=True,
+        ),
         _reading(
             "throughput", "a regular expression whose one group is the throughput, per line", metavar="REGEX"
         ),

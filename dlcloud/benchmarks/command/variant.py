@@ -61,6 +61,7 @@ class CommandVariant:
     warm_up_runs: int  # runs before those that count
     environment: Mapping[str, str]  # the variables without the setting's
     echo: BinaryIO  # stream to which the command's output is copied
+    keeps_all: bool = False  # report a fact of every run, also where runs agree
     facts: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # what else is read, by name
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _printed: dict[str, list[str]] = field(init=False, default_factory=dict)
@@ -175,7 +176,9 @@ class CommandVariant:
         for name, text in facts.items():
             value = masking.mask(text, masking.secret_texts(self.environment))
             values = self._printed.setdefault(name, [])
-            if value not in values and "…" not in values:
+            if self.keeps_all:
+                values.append(value)
+            elif value not in values and "…" not in values:
                 values.append(value if len(values) < MOST_VALUES else "…")
 
     def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:

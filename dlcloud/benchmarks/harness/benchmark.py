@@ -229,6 +229,10 @@ class Benchmark:
     sweep: Parameters | None = None
     # Parameters of its tiny form: the real engines, in seconds.
     tiny: Parameters = field(default_factory=dict)
+    # Seconds on two cores, for the estimate of a rehearsal: of a case besides `max-seconds` (models, warm-up,
+    # searches), and of the whole tiny form. Source: a rehearsal of c5.18xlarge, November 2026.
+    case_s: float = 55.0
+    tiny_s: float = 30.0
     # Values of parameters that need other packages; the first that applies counts.
     choices: tuple[RequirementsChoice, ...] = ()
 

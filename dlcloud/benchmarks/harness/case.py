@@ -25,6 +25,7 @@ class Limits:
     slice_s: float = 1.0  # least length of a slice
     warm_up_s: float = 30.0  # seconds after which a warm-up that has not ended is cut off
     fixed: bool = False  # stop after exactly `rounds`
+    redo: bool = True  # measure a slice again that other work disturbed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

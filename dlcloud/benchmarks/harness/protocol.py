@@ -177,6 +177,7 @@ class CaseRun:
         number = 0
         while self.pending:
             for result in _rotate(self.pending, number):
+                self._report_slice(result, number)
                 self._guard(result, self._measure_slice)
             self.rounds += 1
             number += 1
@@ -216,7 +217,12 @@ class CaseRun:
 
     def _is_worth_redoing(self, accepted: AcceptedSlice) -> bool:
         disturbed = accepted.disturbance.share > verdicts.DISTURBED_SLICE
-        return disturbed and self.redone < REDONE_PER_CASE and accepted.slice.seconds <= REDONE_UP_TO_S
+        return (
+            self.session.limits.redo
+            and disturbed
+            and self.redone < REDONE_PER_CASE
+            and accepted.slice.seconds <= REDONE_UP_TO_S
+        )
 
     def _measure_once(self, result: VariantResult) -> AcceptedSlice:
         session = self.session
@@ -254,6 +260,13 @@ class CaseRun:
                     results.remove(result)
             result.variant.close()
             self.session.recorder.failure(self.case.name, result.name, str(error))
+
+    def _report_slice(self, result: VariantResult, number: int) -> None:
+        """Report which setting runs: of the first round, and where the last report is some seconds old."""
+        if number and self.session.clock() - self.reported_at < PROGRESS_EVERY_S:
+            return
+        of = f" of {self.session.limits.rounds}" if self.session.limits.fixed else ""
+        self._progress(f"measuring {result.name}, round {number + 1}{of}", self._expected_s())
 
     def _report_round(self, number: int, elapsed_s: float, width: float | None) -> None:
         """Report progress at the looks, and every few seconds during long rounds: reporting costs time."""

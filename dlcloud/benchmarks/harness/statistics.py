@@ -7,8 +7,9 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from statistics import NormalDist, median
+
+from .verdict_words import Verdict
 
 CONFIDENCE = 0.95
 """Share of intervals that hold the true value."""
@@ -29,15 +30,6 @@ LOOK_GROWTH = 1.5
 
 WARM_UP_GROUP = 3
 WARM_UP_TOLERANCE = 0.05
-
-
-class Verdict(Enum):
-    """The verdict of a comparison."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    NO_DIFFERENCE = "no difference seen"
-    UNDECIDED = "undecided"  # too few pairs to decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,8 @@ ENTRY = Benchmark(
             advice="the search leaves bf16 out there, its largest gain",
         ),
     ),
+    case_s=930.0,
+    tiny_s=110.0,
     sweep={"network": ["resnet50", "vgg16"], "batch": "32"},
     tiny={"network": "tiny", "batch": "8", "knobs": ["onednn", "precision"], **TINY, "search-seconds": "1"},
     choices=(RequirementsChoice(parameter="device", value="gpu", requirements="tensorflow_gpu.txt"),),

@@ -15,6 +15,7 @@ from dlcloud.cli.options import output_option, verbose_option
     default=None,
     help="Where to look; default: AWS, and the local EC2 if it runs.",
 )
+@click.option("--all-owners", is_flag=True, help="What other people, and other homes, launched, too.")
 @click.option("--dry-run", is_flag=True, help="Show; remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
 @output_option
@@ -24,6 +25,7 @@ def command(
     clusters: tuple[str, ...],
     regions: tuple[str, ...],
     cloud: str | None,
+    all_owners: bool,
     dry_run: bool,
     yes: bool,
     output: str,
@@ -31,12 +33,14 @@ def command(
 ) -> None:
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it.
 
-    It needs no store: after the laptop is lost, any machine with credentials does. A cluster that one of its
-    own instances controls is left alone while that lives. With CLUSTERS (ids), only what belongs to them is
-    removed, detached ones included. Regions that a policy denies are named and passed over. Images that
-    `dlcloud image` made are removed, with their snapshots, once they are superseded by a newer one, or not
-    launched for 30 days, or their cluster is named. Unfinished clusters of this home, whose launcher is gone,
-    are listed with their price and the command that ends them.
+    It removes what this home launched. What another home launched with the same credentials is listed, and
+    removed by its id: after the laptop is lost, any machine does. What other people launched is listed, and
+    removed with --all-owners only. A cluster that one of its own instances controls is left alone while that
+    lives. With CLUSTERS (ids), only what belongs to them is removed, detached ones included. Regions that a
+    policy denies are named and passed over. Images that `dlcloud image` made are removed, with their
+    snapshots, once they are superseded by a newer one, or not launched for 30 days, or their cluster is
+    named. Unfinished clusters of this home, whose launcher is gone, are listed with their price and the
+    command that ends them.
     """
     invoke(
         "dlcloud.app.account.gc:run",
@@ -45,6 +49,7 @@ def command(
         clusters=clusters,
         regions=regions,
         cloud=cloud,
+        all_owners=all_owners,
         dry_run=dry_run,
         yes=yes,
         output=output,

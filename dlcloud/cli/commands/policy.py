@@ -3,7 +3,10 @@
 import click
 
 from dlcloud.cli.invoke import invoke
+from dlcloud.cli.options import collect_options
 from dlcloud.model.cluster import DEFAULT_REGION
+
+PARTS = ("detach", "secrets", "storage", "private", "boundary")
 
 
 @click.command("policy")
@@ -14,7 +17,9 @@ from dlcloud.model.cluster import DEFAULT_REGION
 @click.option(
     "--region", default=DEFAULT_REGION, show_default=True, help="Any of the partition: China's, GovCloud's."
 )
-def command(*, detach: bool, secrets: bool, storage: bool, private: bool, region: str) -> None:
+@click.option("--boundary", metavar="ARN", default="", help="Of the roles of --detach: no right beyond it.")
+@collect_options("parts", "dlcloud.app.account.policy:PolicyParts", PARTS)
+def command(*, parts: object, region: str) -> None:
     """Print the IAM policy that dlcloud needs: every action that it calls, and nothing else.
 
     \b
@@ -24,9 +29,6 @@ def command(*, detach: bool, secrets: bool, storage: bool, private: bool, region
     invoke(
         "dlcloud.app.account.policy:run",
         None,
-        detach=detach,
-        secrets=secrets,
-        storage=storage,
-        private=private,
+        parts=parts,
         region=region,
     )

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 @cidr_option("the instances")
 @click.option("--detach", is_flag=True, help="Leave an elastic training to its own coordinator.")
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
+@click.option(
+    "--retry-failed", is_flag=True, help="Run the trials of an experiment again that were given up."
+)
 @override_options
 @notify_option("up")
 @output_option
@@ -37,6 +40,9 @@ def command(*, options: object, detach: bool, verbose: bool) -> None:
     Launches the instances, sets them up over SSH, runs the workload, stores what it measures, and terminates
     them. Ctrl-C cleans up. An `up` that was cut off is taken up again by the next one of the same recipe;
     cases that a benchmark had finished before are not measured again.
+
+    A recipe with an `experiment` runs its trials on the instances as these become free, and prints one table.
+    However it ends, no finished trial is lost, and the next `up` runs those that are left.
 
     With --detach it returns once the on-demand instance that coordinates a training controls it, too: this
     machine may be off then. `status`, `logs`, `training`, `resize` and `exec` ask that instance, from any

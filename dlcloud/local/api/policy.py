@@ -101,8 +101,13 @@ def _all_equal(values: Values, allowed: Values) -> bool:
     return all(value in allowed for value in values)
 
 
+def _is_missing(values: Values, want: Values) -> bool:
+    return ("true" in want) is not bool(values)
+
+
 _OPERATORS: Mapping[str, Callable[[Values, Values], bool]] = {
     "Bool": _any_equals,
+    "Null": _is_missing,
     "NumericEquals": _any_equals,
     "StringEquals": _any_equals,
     "StringLike": _any_matches,

@@ -12,18 +12,19 @@ import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 from wsgiref.util import setup_testing_defaults
 
 from dlcloud.local.api.call import NO_ANSWER, Reply
-from dlcloud.local.instance.peers import belongs_to_other_user
+from dlcloud.local.api.connections import Connections, PacedSocket
+from dlcloud.local.instance.peers import NoUser, is_refused_peer, peer_user
 
 _BACKLOG = 512
 TUNNEL_PATH = "/openTunnel"
-_IDLE_S = 75.0
-_MAX_BODY = 16 * 1024 * 1024
-_MAX_S3_BODY = 256 * 1024 * 1024  # a part of s5cmd has 50 MiB, of the AWS CLI 8
+_PIECE = 1 << 16
+MOST_UNSIGNED = 1024 * 1024
+"""The most bytes of a body that are read before it is known that the caller may send more."""
 
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
@@ -36,6 +37,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
 
     Args:
         answer: Answers a request, given as WSGI's environment.
+        allow_body: Returns how large a body may be by the headers of its request, or why it is refused.
         instance_users: The user ids of instances' programs.
         open_tunnel: Serves a request for a tunnel, its line and headers also as they were sent, to its end.
     """
@@ -48,10 +50,13 @@ class HttpServer(socketserver.ThreadingTCPServer):
     def __init__(
         self,
         answer: Callable[[dict[str, Any]], Reply],
+        allow_body: Callable[[dict[str, Any]], int | Reply],
         instance_users: range,
         open_tunnel: Callable[[dict[str, Any], bytes, socket.socket], None],
     ) -> None:
         self.answer = answer
+        self.allow_body = allow_body
+        self.connections = Connections()
         self.open_tunnel = open_tunnel
         self.instance_users = instance_users
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -74,15 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: HttpServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    timeout = _IDLE_S
-    wbufsize = -1  # one write per reply
 
     def do_GET(self) -> None:
         """Answer a request of any method."""
-        if self._is_other_user:
-            self.close_connection = True
-            self.send_error(HTTPStatus.FORBIDDEN, "the local EC2 belongs to another user of this machine")
-            return
         if self.path.partition("?")[0] == TUNNEL_PATH:
             self._open_tunnel()
             return
@@ -91,10 +90,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        reply = self.server.answer(self._environ(body))
+        self.server.connections.work(self.connection)
+        reply = body if isinstance(body, Reply) else self.server.answer(self._environ(body))
         if reply.status == NO_ANSWER:
             self.close_connection = True
             return
+        self._paced.begin()
+        self._send(reply)
+        self._paced.rest()
+        self.server.connections.wait(self.connection)
+
+    def _send(self, reply: Reply) -> None:
         self.send_response_only(reply.status)
         for name, value in reply.headers:
             if name.lower() not in ("content-length", "connection", "date", "server"):
@@ -114,10 +120,38 @@ class _Handler(BaseHTTPRequestHandler):
         return is_expected
 
     def setup(self) -> None:
-        """Find out whose connection it is."""
+        """Count the connection, and read and write it at a least rate."""
         super().setup()
+        connections, connection = self.server.connections, self.connection
+        self._paced = PacedSocket(connection, lambda: connections.wait(connection))
+        for file in (self.rfile, self.wfile):
+            file.close()
+        self.rfile = io.BufferedReader(self._paced, _PIECE)
+        self.wfile = io.BufferedWriter(cast("io.RawIOBase", self._paced), _PIECE)  # one write per reply
+
+    def handle(self) -> None:
+        """Answer the requests of the connection, unless it is another user's or one too many."""
         ends = (self.client_address, self.connection.getsockname())
-        self._is_other_user = belongs_to_other_user(*ends, self.server.instance_users)
+        if is_refused_peer(*ends, self.server.instance_users):
+            self._refuse(HTTPStatus.FORBIDDEN, "the local EC2 belongs to another user of this machine")
+            return
+        user = peer_user(*ends)
+        is_instance = not isinstance(user, NoUser) and user in self.server.instance_users
+        if not self.server.connections.admit(self.connection, "instances" if is_instance else "owner"):
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+            return
+        try:
+            super().handle()
+        finally:
+            self.server.connections.leave(self.connection)
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        """Answer the first request, whatever it is, by an error."""
+        self.raw_requestline = self.rfile.readline(_PIECE)
+        if self.raw_requestline and self.parse_request():
+            self.close_connection = True
+            self.send_error(status, message)
+            self.wfile.flush()
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
 
@@ -128,19 +162,26 @@ class _Handler(BaseHTTPRequestHandler):
         raw = f"{self.requestline}\r\n{headers}\r\n".encode("latin-1")
         self.server.open_tunnel(self._environ(b""), raw, self.connection)
 
-    def _read_body(self) -> bytes | None:
-        """Return the body of the request; None if it is broken, or larger than such a request may be."""
-        is_signed = "/s3/aws4_request" in self.headers.get("Authorization", "")
-        is_s3 = is_signed or "X-Amz-Credential=" in self.path
-        limit = _MAX_S3_BODY if is_s3 else _MAX_BODY
-        if "chunked" in self.headers.get("Transfer-Encoding", ""):
-            return self._read_chunks(limit) if is_s3 else None
-        length = self.headers.get("Content-Length") or "0"
-        if not _LENGTH.fullmatch(length) or int(length) > limit:
+    def _read_body(self) -> bytes | Reply | None:
+        """Return the body; None if it is broken or too large; a reply if the headers are refused."""
+        is_chunked = "chunked" in self.headers.get("Transfer-Encoding", "")
+        text = self.headers.get("Content-Length") or "0"
+        if not _LENGTH.fullmatch(text):
             return None
-        body = self.rfile.read(int(length))
+        length, limit = int(text), MOST_UNSIGNED
+        if is_chunked or length > limit:
+            allowed = self.server.allow_body(self._environ(b""))
+            if isinstance(allowed, Reply):
+                self.close_connection = True
+                return allowed
+            limit = allowed
+        if is_chunked:
+            return self._read_chunks(limit) if limit > MOST_UNSIGNED else None
+        if length > limit:
+            return None
+        body = self.rfile.read(length)
         # A client that left in the middle gets nothing done.
-        return body if len(body) == int(length) else None
+        return body if len(body) == length else None
 
     def _read_chunks(self, limit: int) -> bytes | None:
         """Return a body in HTTP's chunks; None if it is larger than the limit, or broken."""

@@ -85,9 +85,14 @@ class SignatureError(Exception):
 
 
 class SignatureVerifier:
-    """Verifies signatures and remembers those of changes, which are not accepted again. Thread-safe."""
+    """Verifies signatures and remembers those of changes, which are not accepted again. Thread-safe.
 
-    def __init__(self) -> None:
+    Those that an earlier process has accepted are not known: what was signed before `since` changes nothing.
+    """
+
+    def __init__(self, since: datetime) -> None:
+        # Signatures are dated in whole seconds; a process takes longer to start than the rest of one.
+        self._since = since.replace(microsecond=0)
         self._lock = threading.Lock()
         self._used: dict[str, datetime] = {}
 
@@ -121,6 +126,9 @@ class SignatureVerifier:
         now = datetime.now(UTC)
         if abs(now - signed_at) > WINDOW:
             message = f"The request was signed at {signed_at:{TIME}}; it is {now:{TIME}} now."
+            raise SignatureError(AuthError.LATE, message)
+        if not call.is_reading and signed_at < self._since:
+            message = "The request was signed before the local EC2 started, which may have carried it out."
             raise SignatureError(AuthError.LATE, message)
         names = match["headers"].split(";")
         if unsigned := sorted(headers_to_sign(environ) - set(names)):

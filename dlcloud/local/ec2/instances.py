@@ -1,14 +1,11 @@
 """All instances of one site: launched, stopped, interrupted and terminated, with nothing left behind."""
 
 import asyncio
-import contextlib
 import errno
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -16,21 +13,24 @@ from typing import Any
 from dlcloud.local.capacity.pools import Capacity
 from dlcloud.local.capacity.reservations import ReservationEnds, Reservations
 from dlcloud.local.capacity.spot_market import SpotMarket
+from dlcloud.local.ec2.endings import Entry, halt, record_end, remove
 from dlcloud.local.ec2.names import share_names, write_ssh_config
 from dlcloud.local.ec2.record import InstanceRecord, StateReason
 from dlcloud.local.ec2.report import report_instance
 from dlcloud.local.instance.addresses import AddressPool, Listeners, has_many_addresses
 from dlcloud.local.instance.boots import BootFault, Boots, fail_boot
-from dlcloud.local.instance.image_copies import images_folder, make_image
 from dlcloud.local.instance.instance import LocalInstance
 from dlcloud.local.instance.isolation import UNISOLATED, Isolation, share_cache
 from dlcloud.local.instance.power import ShutdownTimer
 from dlcloud.local.instance.processes import end_all
 from dlcloud.local.site_files import SitePaths
+from dlcloud.local.tree.images import images_folder, make_image
+from dlcloud.local.tree.removal import remove_tree
 from dlcloud.model.instance import InstanceState, Market
 
 # Time between SIGTERM and SIGKILL for the programs of an instance that ends; on EC2, systemd waits longer.
 _GRACE_S = 5.0
+_LAST_GRACE_S = 1.0  # where the daemon ends
 _NAMING_S = 0.2
 
 _END_REASONS = {BootFault.ENDS: StateReason.BOOT, BootFault.NO_KEY: StateReason.KEY}
@@ -40,18 +40,6 @@ log = logging.getLogger(__name__)
 
 class NotRunningError(Exception):
     """The instance exists and does not run."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Entry:
-    """An instance in moto, and its processes and servers."""
-
-    record: InstanceRecord
-    instance: LocalInstance
-    fault: BootFault | None = None
-    boot: asyncio.Task[None] | None = None
-    power: ShutdownTimer
-    notice: asyncio.TimerHandle | None = None
 
 
 class Instances:
@@ -100,18 +88,18 @@ class Instances:
         self._loop = loop
         self._addresses = AddressPool(many=has_many_addresses(), instance_users=isolation.users)
         self._interpreter = interpreter
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._naming: asyncio.TimerHandle | None = None
         self._closing = False
 
     def copy_to_image(self, instance_id: str, image: Any) -> None:  # noqa: ANN401 - moto's object
         """Begin to copy an instance's folder to an image; see `make_image`."""
-        root, folder = self._entries[instance_id].instance.root, images_folder(self._paths) / image.id
-        self._submit(make_image(image, root, folder, delay_s=self.boot_delay_s))
+        tree, folder = self._entries[instance_id].instance.tree, images_folder(self._paths) / image.id
+        self._submit(make_image(image, tree, folder, delay_s=self.boot_delay_s))
 
     def remove_image(self, image_id: str) -> None:
         """Remove what an image was a copy of, if it is one of this site's."""
-        shutil.rmtree(images_folder(self._paths) / image_id, ignore_errors=True)
+        remove_tree(images_folder(self._paths) / image_id)
 
     def launch(self, records: Sequence[InstanceRecord]) -> None:
         """Boot instances that moto has made.
@@ -123,7 +111,7 @@ class Instances:
             raise OSError(errno.ESHUTDOWN, "the local cloud is ending")
         entries = [self._create(record) for record in records]
         self._entries |= {entry.record.instance_id: entry for entry in entries}
-        share_cache(self._paths.cache, self.isolation)
+        share_cache(self._paths.cache, self.isolation, files=not self.report())
         self._loop.call_soon_threadsafe(self._start_boots, entries)
 
     def terminate(self, instance_ids: Iterable[str], reason: StateReason) -> None:
@@ -262,16 +250,16 @@ class Instances:
         """Refuse launches, and terminate every instance before returning."""
         self._closing = True
         entries = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
-        await self._terminate(entries, StateReason.USER)
+        await self._terminate(entries, StateReason.USER, grace_s=_LAST_GRACE_S)
         await end_all([entry.instance.root for entry in self._all()], grace_s=0.0)
 
-    def _all(self) -> list[_Entry]:
+    def _all(self) -> list[Entry]:
         return list(self._entries.values())
 
-    def _named(self, instance_ids: Iterable[str]) -> list[_Entry]:
+    def _named(self, instance_ids: Iterable[str]) -> list[Entry]:
         return [self._entries[name] for name in instance_ids if name in self._entries]
 
-    def _create(self, record: InstanceRecord) -> _Entry:
+    def _create(self, record: InstanceRecord) -> Entry:
         instance_id = record.instance_id
         listeners, fault = self._addresses.take(), self.boots.next_fault()
         record.take_address(listeners)
@@ -295,19 +283,19 @@ class Instances:
         )
         shut_down = partial(self._shut_down, record)
         timer = ShutdownTimer(instance=instance, loop=self._loop, shut_down=shut_down)
-        return _Entry(record=record, instance=instance, power=timer, fault=fault)
+        return Entry(record=record, instance=instance, power=timer, fault=fault)
 
-    def _start_boots(self, entries: list[_Entry]) -> None:
+    def _start_boots(self, entries: list[Entry]) -> None:
         for entry in entries:
             name = f"boot {entry.record.instance_id}"
             boot = fail_boot if entry.fault in _END_REASONS else entry.instance.boot
             entry.boot = self._loop.create_task(self._boot(entry, boot), name=name)
 
-    def _start_again(self, entry: _Entry, listeners: Listeners) -> None:
+    def _start_again(self, entry: Entry, listeners: Listeners) -> None:
         booting = self._boot(entry, lambda: entry.instance.boot_again(listeners))
         entry.boot = self._loop.create_task(booting, name=f"boot {entry.record.instance_id}")
 
-    async def _boot(self, entry: _Entry, boot: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _boot(self, entry: Entry, boot: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Boot for at least the boot delay; a boot that fails terminates the instance, as on EC2."""
         try:
             await asyncio.gather(asyncio.sleep(self.boot_delay_s), boot())
@@ -322,18 +310,17 @@ class Instances:
             self._write_names_soon()
             log.info("%s runs at %s", entry.record.instance_id, entry.instance.listeners.host)
 
-    async def _terminate(self, entries: list[_Entry], reason: StateReason) -> None:
+    async def _terminate(
+        self, entries: list[Entry], reason: StateReason, *, grace_s: float = _GRACE_S
+    ) -> None:
         if not entries:
             return
-        await self._halt(entries)
-        await asyncio.gather(*(asyncio.to_thread(entry.instance.remove) for entry in entries))
-        # A session that was just starting may have slipped through; without its folder none can any more.
-        await end_all([entry.instance.root for entry in entries], grace_s=0.0)
+        await halt(entries, grace_s=grace_s)
+        await remove(entries)
         for entry in entries:
             if entry.record.state is not InstanceState.TERMINATED:
-                entry.record.terminate(reason)
+                record_end(entry, reason)
                 self._write_names_soon()
-                log.info("%s is terminated: %s", entry.record.instance_id, reason.value[0])
 
     def _write_names_soon(self) -> None:
         """Write the SSH configuration once for all instances that begin or end about now."""
@@ -346,31 +333,13 @@ class Instances:
         write_ssh_config(self._paths.ssh_config, running)
         share_names(running)
 
-    async def _stop(self, entries: list[_Entry], reason: StateReason) -> None:
-        await self._halt(entries)
+    async def _stop(self, entries: list[Entry], reason: StateReason) -> None:
+        await halt(entries, grace_s=_GRACE_S)
         for entry in entries:
             if entry.record.state is InstanceState.STOPPING:
                 entry.record.stop(reason)
 
-    async def _halt(self, entries: list[_Entry]) -> None:
-        """End the SSH server and the programs at once, as systemd does, then what started meanwhile."""
-        roots = [entry.instance.root for entry in entries]
-        await asyncio.gather(*(self._end_logins(entry) for entry in entries))
-        await end_all(roots, grace_s=_GRACE_S)
-        await asyncio.gather(*(entry.instance.close() for entry in entries))
-        await end_all(roots, grace_s=0.0)
-
-    async def _end_logins(self, entry: _Entry) -> None:
-        entry.power.cancel()
-        if entry.notice is not None:
-            entry.notice.cancel()
-        if entry.boot is not None and not entry.boot.done():
-            entry.boot.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await entry.boot
-        await entry.instance.end_logins()
-
-    def _terminate_later(self, entry: _Entry, grace_s: float) -> None:
+    def _terminate_later(self, entry: Entry, grace_s: float) -> None:
         if entry.notice is not None:
             entry.notice.cancel()
         instance_ids = [entry.record.instance_id]

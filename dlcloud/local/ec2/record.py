@@ -196,10 +196,12 @@ class InstanceRecord:
         """Record the end; moto deletes the volumes and network interfaces."""
         if reason is not StateReason.USER:
             self._instance.disable_api_termination = False
-        self._instance.terminate()
-        self.set_reason(reason)
-        self.ended_at = datetime.now(UTC)
-        self.set_state(InstanceState.TERMINATED)
+        try:
+            self._instance.terminate()
+        finally:
+            self.set_reason(reason)
+            self.ended_at = datetime.now(UTC)
+            self.set_state(InstanceState.TERMINATED)
 
     def stop(self, reason: StateReason) -> None:
         self._instance.stop()

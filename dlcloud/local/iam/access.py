@@ -285,14 +285,18 @@ class _Change:
         self, action: str, kinds: Iterable[str], tags: Mapping[str, Mapping[str, str]]
     ) -> Iterator[AccessRequest]:
         for kind in kinds:
-            context = _request_tags(tags.get(kind, {}))
-            if kind == "instance":
-                context |= self._instance_context()
-            yield AccessRequest(action=action, resource=self._arn(kind, "*"), context=context)
+            context, arn = _request_tags(tags.get(kind, {})), self._arn(kind, "*")
+            types = self._instance_types() if kind == "instance" and action == "ec2:RunInstances" else []
+            for instance_type in types:
+                asked = {**context, "ec2:InstanceType": [instance_type]}
+                yield AccessRequest(action=action, resource=arn, context=asked)
+            if not types:
+                yield AccessRequest(action=action, resource=arn, context=context)
 
-    def _instance_context(self) -> dict[str, list[str]]:
-        instance_type = self._call.parameter("InstanceType")
-        return {"ec2:InstanceType": [instance_type]} if instance_type else {}
+    def _instance_types(self) -> list[str]:
+        """Return the types that a launch or a fleet names: each is a request of its own."""
+        values = [value for name, value in self._call.parameters if name.rpartition(".")[2] == "InstanceType"]
+        return sorted(set(values))
 
     def _named_ids(self) -> list[str]:
         """Return the ids that the request names, and those of the templates that it names."""

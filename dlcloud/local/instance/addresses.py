@@ -15,6 +15,7 @@ _SSH_PORTS = (22, 2222)
 _METADATA_PORTS = (1338,)
 _LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 512
+_USUAL_ATTEMPTS = 32  # at the usual ports; another user may listen there at every address
 _Socket = TypeVar("_Socket", bound=socket.socket)
 
 
@@ -57,19 +58,19 @@ class AddressPool:
             OSError: None of many addresses could be bound.
         """
         with self._lock:
-            for _ in range(_ATTEMPTS):
+            for attempt in range(_ATTEMPTS):
                 host = next(self._hosts) if self._many else _LOOPBACK
                 try:
-                    return self._bind_both(host)
+                    return self._bind_both(host, self._ports if attempt < _USUAL_ATTEMPTS else (0, 0))
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
                         raise
             raise OSError(errno.EADDRINUSE, "no free loopback address for an instance")
 
-    def _bind_both(self, host: str) -> Listeners:
-        ssh = _bound(GuardedListener(self._instance_users), host, self._ports[0])
+    def _bind_both(self, host: str, usual: tuple[int, int]) -> Listeners:
+        ssh = _bound(GuardedListener(self._instance_users), host, usual[0])
         try:
-            metadata = _bound(_tcp_socket(), host, self._ports[1])
+            metadata = _bound(_tcp_socket(), host, usual[1])
         except OSError:
             ssh.close()
             raise

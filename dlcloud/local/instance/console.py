@@ -5,7 +5,7 @@ import fnmatch
 import hashlib
 from datetime import datetime
 
-from dlcloud.local.instance.tree import InstanceTree
+from dlcloud.local.tree.instance_tree import InstanceTree
 
 # Source: EC2 API reference, GetConsoleOutput: the most recent 64 KB.
 _LIMIT = 64 * 1024

@@ -2,29 +2,25 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
+import shutil
 import signal
-import struct
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dlcloud.local.instance.beneath import HANDLE, open_device
 from dlcloud.local.instance.hosts import write_hosts
 from dlcloud.local.instance.processes import UMASK, start_process
 from dlcloud.local.instance.rootfs import RootFs
-from dlcloud.local.instance.tree_walk import give
+from dlcloud.local.tree.instance_tree import InstanceTree
+from dlcloud.local.tree.terminals import open_terminal_in
 
 _PROGRAM = Path(__file__).with_name("container_init.py")
-# Source: include/uapi/asm-generic/ioctls.h.
-_UNLOCK_TERMINAL, _OPEN_PEER = 0x40045431, 0x5441
-# Source: Documentation/admin-guide/devices.txt, /dev/ptmx.
-_TERMINALS = os.makedev(5, 2)
 # For programs that treat root as no login of EC2 is treated: they refuse, warn, or restore owners.
 _ROOT_VARIABLES = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -35,6 +31,9 @@ _ROOT_VARIABLES = {
 _KEEP_IDS = "--preserve-credentials"
 _CHANGE_FOLDER = 'cd "$0" && exec "$@"'
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+MOST_PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
+"""Processes and threads of an instance."""
 
 log = logging.getLogger(__name__)
 
@@ -68,26 +67,31 @@ class Container:
         return range(self.owner, self.owner + self.ids) if os.getuid() == 0 else range(0)
 
     @property
+    def tree(self) -> InstanceTree:
+        """Return the files of the instance."""
+        return InstanceTree(self.root, self.owners)
+
+    @property
     def base(self) -> Path:
         """Return the folder that stands for the root of the instance, as its programs see it."""
         return self.root if self.rootfs is None else Path("/")
 
     def create_folders(self) -> None:
         """Make the folders that its programs need, before the first of them runs."""
-        self.root.chmod(0o711)  # the folders above let only the daemon's user in, or lie elsewhere
+        self.tree.make_folder(".", mode=0o711)  # the folders above let only the daemon's user in
         if self.rootfs is not None:
-            self.rootfs.create_folders(self.root)
+            self.rootfs.create_folders(self.tree)
 
     def write_hosts(self, lines: Sequence[str]) -> None:
         """Let names of instances resolve, where its programs have an /etc/hosts of their own."""
         if self.rootfs is not None:
-            write_hosts(self.rootfs.hosts_file(self.root), lines)
+            write_hosts(self.tree, lines)
 
     def give_folders(self) -> None:
         """Hand what the image has written over to the instance's user; `bin` and `lib` stay the daemon's."""
         for name in ("bin", "lib"):
-            (self.root / name).chmod(0o755)
-        give(self.root, self.owner, keeps=("", "bin", "lib"))
+            self.tree.make_folder(name, mode=0o755)
+        self.tree.give(self.owner, keeps=("", "bin", "lib"))
 
     async def start(self, hostname: str) -> None:
         """Make the namespaces, with a host name of their own.
@@ -128,7 +132,7 @@ class Container:
             "source": str(self.root / "rootfs"),
             "owner": rootfs.owner,
             "ids": self.ids,
-            "steps": rootfs.steps(self.root),
+            "steps": rootfs.steps(self.tree),
         }
 
     async def _await_end(self, process: asyncio.subprocess.Process) -> None:
@@ -166,9 +170,10 @@ class Container:
         options: dict[str, Any] = {"env": variables, "stdin": stdin, "stdout": stdout, "stderr": stderr}
         options |= {"umask": UMASK, "start_new_session": not has_terminal}
         if self.rootfs is not None:
-            return await start_process(*self._enter_command(), *argv, cwd="/", **options)
+            return await start_process(*limit_processes(), *self._enter_command(), *argv, cwd="/", **options)
         if self.owner != os.getuid():
             options |= {"user": self.owner, "group": self.owner, "extra_groups": []}
+            argv = [*limit_processes(), *argv]
         return await start_process(*argv, cwd=self.root / "home", **options)
 
     def _enter_command(self) -> tuple[str, ...]:
@@ -193,31 +198,20 @@ class Container:
         if self.rootfs is None:
             master, slave = os.openpty()
         else:
-            master, slave = _open_terminal_in(Path(f"/proc/{self._pid}/root"))
+            master, slave = open_terminal_in(Path(f"/proc/{self._pid}/root"))
         if self.owner != os.getuid():
             os.fchown(slave, self.owner, self.owner)
         return master, slave
 
 
-def _open_terminal_in(root: Path) -> tuple[int, int]:
-    """Return both ends of a new terminal of what is mounted at /dev/pts, which may be anything by now.
+@cache
+def limit_processes() -> tuple[str, ...]:
+    """Return the words before a command that limit the processes and threads of its user, or namespace.
 
-    Raises:
-        OSError: It is not what makes terminals.
+    Processes of root are counted and not limited, so the limit holds from where the instance's user begins.
     """
-    folder = os.open(root, HANDLE | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        master = open_device(folder, "dev/pts/ptmx", _TERMINALS, os.O_RDWR)
-    finally:
-        os.close(folder)
-    try:
-        fcntl.ioctl(master, _UNLOCK_TERMINAL, struct.pack("i", 0))
-        slave = fcntl.ioctl(master, _OPEN_PEER, os.O_RDWR | os.O_NOCTTY)
-    except OSError:
-        os.close(master)
-        raise
-    os.set_blocking(master, True)
-    return master, slave
+    program = shutil.which("prlimit")
+    return () if program is None else (program, f"--nproc={MOST_PROCESSES}:{MOST_PROCESSES}", "--")
 
 
 async def _send(process: asyncio.subprocess.Process, content: bytes) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.local.instance.peers import peer_uid
+from dlcloud.local.instance.peers import NoUser, peer_user
 from dlcloud.model.instance import SSH_PORT
 
 GROUP_ACTIONS = frozenset(
@@ -133,8 +133,8 @@ class GuardedListener(socket.socket):
             return True
         if not self._sources.instances:
             return False
-        uid = peer_uid(address, connection.getsockname())
-        return uid is None or uid in self._instance_users
+        user = peer_user(address, connection.getsockname())
+        return user is NoUser.NOT_REPORTED or user in self._instance_users
 
 
 def _attach_filter(listener: socket.socket, networks: Iterable[ipaddress.IPv4Network]) -> None:

@@ -1,14 +1,14 @@
 """/etc/hosts of the instances: the DNS names of those that run, which a VPC's resolver would resolve."""
 
 import contextlib
-import os
-import stat
 from collections.abc import Sequence
-from pathlib import Path
 
+from dlcloud.local.tree.instance_tree import InstanceTree
+
+HOSTS = "etc/hosts"
+"""Where it is in an instance's folder."""
 _BEGIN = "# instances of the local EC2, kept up to date:\n"
 _END = "# end of instances\n"
-_MOST_BYTES = 1 << 20
 
 
 def hosts_line(host: str, names: Sequence[str]) -> str:
@@ -17,20 +17,17 @@ def hosts_line(host: str, names: Sequence[str]) -> str:
     return f"{host} {' '.join((private, private.partition('.')[0], *others))}\n"
 
 
-def write_hosts(path: Path, lines: Sequence[str]) -> None:
-    """Replace the lines of instances in a hosts file, and keep those that others wrote.
+def write_hosts(tree: InstanceTree, lines: Sequence[str]) -> None:
+    """Replace the lines of instances in the hosts file, and keep those that others wrote.
 
     The file is written in place: it is part of a mounted layer. One that is gone, is no plain file or exceeds
     1 MiB, as programs of the instance may have arranged, is left alone.
     """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-    with contextlib.suppress(OSError), os.fdopen(os.open(path, flags), "r+b") as file:
-        state = os.fstat(file.fileno())
-        if not stat.S_ISREG(state.st_mode) or state.st_size > _MOST_BYTES:
-            return
-        content = file.read()
+
+    def replace(content: bytes) -> bytes:
         before, _, rest = content.partition(_BEGIN.encode())
         _, _, after = rest.partition(_END.encode())
-        file.seek(0)
-        file.write(b"".join([before, f"{_BEGIN}{''.join(lines)}{_END}".encode(), after]))
-        file.truncate()
+        return b"".join([before, f"{_BEGIN}{''.join(lines)}{_END}".encode(), after])
+
+    with contextlib.suppress(OSError):
+        tree.update(HOSTS, replace)

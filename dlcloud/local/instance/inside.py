@@ -42,16 +42,11 @@ def connect_inside(host: str, port: int) -> socket.socket:
     return connected
 
 
-async def forward(
-    host: str, port: int, reader: "asyncssh.SSHReader[bytes]", writer: "asyncssh.SSHWriter[bytes]"
+async def carry(
+    connected: socket.socket, reader: "asyncssh.SSHReader[bytes]", writer: "asyncssh.SSHWriter[bytes]"
 ) -> None:
-    """Carry a connection that an instance forwards for a client, as sshd does: from inside."""
-    source = (ADDRESS, 0) if has_many_addresses() else None
-    try:
-        far_reader, far_writer = await asyncio.open_connection(host, port, local_addr=source)
-    except OSError:
-        writer.close()
-        return
+    """Carry bytes between a connection and a client's channel until either ends."""
+    far_reader, far_writer = await asyncio.open_connection(sock=connected)
     copies = [_copy(reader, far_writer), _copy(far_reader, writer)]
     tasks = [asyncio.ensure_future(copy) for copy in copies]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

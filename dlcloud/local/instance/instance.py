@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
+import fnmatch
 import json
 import logging
 import secrets
-import shutil
 import stat
 import subprocess
 import time
@@ -24,21 +24,21 @@ from dlcloud.local.instance.console import read_console
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.hosts import hosts_line
 from dlcloud.local.instance.identity import Identity, Notices
-from dlcloud.local.instance.image_copies import restore
 from dlcloud.local.instance.images import default_user
 from dlcloud.local.instance.leftovers import remove_root
 from dlcloud.local.instance.metadata import MetadataService
 from dlcloud.local.instance.processes import instance_environment, shell_path
 from dlcloud.local.instance.shims import write_shims
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
-from dlcloud.local.instance.tree import InstanceTree
-from dlcloud.system.files import write_file
+from dlcloud.local.tree.images import restore
 
 _T = TypeVar("_T")
 _FOLDERS = (
     *("home/.ssh", "root/.ssh", "bin", "etc/ssh", "lib", "run/cloud-init", "tmp"),
     *("var/lib/dlcloud", "var/log"),
 )
+_NOLOGIN = "run/nologin"
+_LOG = "var/log/cloud-init-output.log"
 _PER_BOOT = "var/lib/cloud/scripts/per-boot"
 # A login shell reads /etc/profile, which sets a PATH of its own: put the shims in front again.
 _PROFILE = 'PATH="$DLCLOUD_ROOT/bin:$PATH"\nexport PATH\n'
@@ -89,7 +89,7 @@ class LocalInstance:
         self._user_data = read_user_data(self.identity.user_data)
         self._user = default_user(self.identity.image_id)
         self._secret = secrets.token_hex(16)
-        self._tree = InstanceTree(self.root, self.container.owners)
+        self.tree = self.container.tree
         self._metadata = MetadataService(
             documents=self._documents,
             power=self.power,
@@ -111,10 +111,6 @@ class LocalInstance:
             self.root, cache=self.cache, metadata_url=url, user=self._user, minute_s=self.minute_s
         )
 
-    @property
-    def _output(self) -> Path:
-        return self.root / "var/log/cloud-init-output.log"
-
     async def boot(self) -> None:
         """Boot for the first time: everything up to an open SSH port; the last commands go on after it."""
         host_key = await self._write(self._create_folder)
@@ -132,9 +128,9 @@ class LocalInstance:
             env=self._env,
             container=self.container,
             files=LoginFiles(
-                tree=self._tree,
+                tree=self.tree,
                 authorized_keys={name: f"{home}/.ssh/authorized_keys" for name, home in homes},
-                nologin="run/nologin",
+                nologin=_NOLOGIN,
             ),
             interpreter=self.interpreter,
             instance_users=self.instance_users,
@@ -147,11 +143,9 @@ class LocalInstance:
 
     def console(self) -> str:
         """Return the console output; that of a removed instance is kept."""
-        if self.root.exists():
+        if self.tree.exists():
             name = self.properties().get("local-hostname", "")
-            self._console = (
-                read_console(self._tree, hostname=name, booted_at=self._booted_at) or self._console
-            )
+            self._console = read_console(self.tree, hostname=name, booted_at=self._booted_at) or self._console
         return self._console
 
     async def boot_again(self, listeners: Listeners) -> None:
@@ -172,10 +166,11 @@ class LocalInstance:
 
     def forbid_logins(self, *, forbid: bool) -> None:
         """Create or remove /run/nologin, with which only root may log in."""
-        path = self.root / "run/nologin"
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            path.touch() if forbid else None
+        with contextlib.suppress(OSError):  # it has ended, or its programs interfere
+            if forbid:
+                self.tree.write(_NOLOGIN, b"")
+            else:
+                self.tree.remove(_NOLOGIN)
 
     def admit_key(self, public_key: str, *, seconds: float) -> bool:
         """Accept a public key for a while; False before the SSH server is there.
@@ -227,46 +222,52 @@ class LocalInstance:
 
     def _create_folder(self) -> asyncssh.SSHKey:
         """Create the folder with the files of a fresh image; returns the host key."""
-        self.root.mkdir(mode=0o700)
+        self.tree.create()
         if self.image.is_dir():
             restore(self.image, self.root)
         for name in _FOLDERS:
-            (self.root / name).mkdir(parents=True, exist_ok=True)
+            self.tree.make_folder(name)
         self._link_cache()
         for name in (".profile", ".bash_profile"):
-            (self.root / "home" / name).write_text(_PROFILE, encoding="utf-8")
-        host_key = asyncssh.generate_private_key("ssh-ed25519")
-        path = self.root / "etc/ssh/ssh_host_ed25519_key"
-        # As cloud-init: an image's keys do not outlive it, and its authorized keys do. Where the image's
-        # instance had removed keys of the machine, overlayfs has left devices in their place.
-        for old in path.parent.glob("ssh_host_*_key*"):
-            old.unlink()
-        path.touch(mode=0o600)
-        path.write_bytes(host_key.export_private_key("openssh"))
-        host_key.write_public_key(path.with_suffix(".pub"))
-        for home, keys in (("home", self._authorized_keys()), ("root", self._root_keys())):
-            path = self.root / home / ".ssh/authorized_keys"
-            path.touch(mode=0o600)
-            with path.open("a", encoding="utf-8") as stream:
-                stream.writelines(f"{key}\n" for key in keys)
+            self.tree.write(f"home/{name}", _PROFILE)
+        host_key = self._write_host_key()
+        self._write_authorized_keys()
         self._write_shims()
-        (self.root / "var/lib/apt-lock").write_text(str(int(time.time() + self.apt_lock_s)), encoding="utf-8")
-        self._output.write_text(
-            "".join(f"{warning}\n" for warning in self._user_data.warnings), encoding="utf-8"
-        )
+        self.tree.write("var/lib/apt-lock", str(int(time.time() + self.apt_lock_s)))
+        self.tree.write(_LOG, "".join(f"{warning}\n" for warning in self._user_data.warnings))
         self.container.create_folders()
         self.container.write_hosts([hosts_line(self.listeners.host, self._dns_names())])
         self.container.give_folders()
         return host_key
 
+    def _write_host_key(self) -> asyncssh.SSHKey:
+        """Write a new key of the SSH server, as cloud-init: an image's keys do not outlive it.
+
+        Where the image's instance had removed keys of the machine, overlayfs has left devices in their place.
+        """
+        host_key = asyncssh.generate_private_key("ssh-ed25519")
+        for old in fnmatch.filter(self.tree.names("etc/ssh"), "ssh_host_*_key*"):
+            self.tree.remove(f"etc/ssh/{old}")
+        path = "etc/ssh/ssh_host_ed25519_key"
+        self.tree.write(path, host_key.export_private_key("openssh"), mode=0o600)
+        self.tree.write(f"{path}.pub", host_key.export_public_key("openssh"))
+        return host_key
+
+    def _write_authorized_keys(self) -> None:
+        """Add the launch's keys to those of the image, as cloud-init does."""
+        for home, keys in (("home", self._authorized_keys()), ("root", self._root_keys())):
+            path, kept = f"{home}/.ssh/authorized_keys", b""
+            with contextlib.suppress(OSError):  # the image has none that can be read
+                kept = self.tree.read(path)
+            self.tree.write(path, kept + "".join(f"{key}\n" for key in keys).encode(), mode=0o600)
+
     def _link_cache(self) -> None:
         """Show the shared cache as the instance's own; without one, keep what its image has."""
-        own = self.root / "home/.cache"
-        if self.cache == own:
-            own.mkdir(exist_ok=True)
+        own = "home/.cache"
+        if self.cache == self.root / own:
+            self.tree.make_folder(own)
         else:
-            shutil.rmtree(own, ignore_errors=True)
-            own.symlink_to(self.cache)
+            self.tree.link(own, str(self.cache))
 
     def _authorized_keys(self) -> tuple[str, ...]:
         key_pair = (self.identity.public_key,) if self.identity.public_key else ()
@@ -277,12 +278,12 @@ class LocalInstance:
 
     def _clear_run(self) -> None:
         """Forget what /run held before a stop: transient units, and that logins are forbidden."""
-        shutil.rmtree(self.root / "run/units", ignore_errors=True)
+        self.tree.remove("run/units")
         self.forbid_logins(forbid=False)
 
     def _write_shims(self) -> None:
         address = (self.listeners.host, self.listeners.metadata_port)
-        write_shims(self.root, interpreter=self.interpreter, address=address, secret=self._secret)
+        write_shims(self.tree, interpreter=self.interpreter, address=address, secret=self._secret)
 
     async def _write_files(self) -> None:
         """Write the files of the user data as the instance's own program: it sees its own folders."""
@@ -308,10 +309,8 @@ class LocalInstance:
         await self._run_last_stage()
 
     def _write_script(self, name: str, content: bytes) -> Path:
-        path = self.root / "lib" / name
-        path.write_bytes(content)
-        path.chmod(0o755)
-        return path
+        self.tree.write(f"lib/{name}", content, mode=0o755)
+        return self.root / "lib" / name
 
     async def _run_last_stage(self) -> None:
         """Run cloud-init's last stage, and store its result for `cloud-init status`.
@@ -330,7 +329,7 @@ class LocalInstance:
             log.warning("user data of %s could not be run: %s", self.identity.instance_id, error)
             status = 1
         result = "error" if status or user_data.warnings else "done"
-        write_file(self.root / "lib/cloud-init-result", result, mode=0o644)
+        self.tree.write("lib/cloud-init-result", result)
 
     async def _run_machine(self) -> None:
         """Run the virtual machine, which answers at the instance's SSH address, until it powers off."""
@@ -347,14 +346,14 @@ class LocalInstance:
     async def _run_per_boot(self) -> int:
         """Run the executable files of the folder by name; return the status of the last that failed, or 0."""
         status = 0
-        for name in self._tree.names(_PER_BOOT):
+        for name in self.tree.names(_PER_BOOT):
             if self._is_program(f"{_PER_BOOT}/{name}"):
                 status = await self._log_program([str(self.root / _PER_BOOT / name)]) or status
         return status
 
     def _is_program(self, path: str) -> bool:
         try:
-            mode = self._tree.state(path).st_mode
+            mode = self.tree.state(path).st_mode
         except OSError:
             return False
         return stat.S_ISREG(mode) and bool(mode & 0o111)
@@ -364,7 +363,7 @@ class LocalInstance:
     ) -> int:
         """Run a program of the boot, which appends its output to the log itself; returns its exit status."""
         env = {**self._env, "INSTANCE_ID": self.identity.instance_id, **variables}
-        command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(self._output), *argv]
+        command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(self.root / _LOG), *argv]
         process = await self.container.spawn(command, env=env, stdin=subprocess.PIPE)
         await process.communicate(content)
         return await process.wait()

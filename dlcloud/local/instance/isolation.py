@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from dlcloud.local.instance.beneath import open_root
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.leftovers import remove_root
-from dlcloud.local.instance.processes import package_sources
+from dlcloud.local.instance.processes import kill_user, package_sources
 from dlcloud.local.instance.rootfs import RootFs, interpreter_folders
-from dlcloud.local.instance.tree_walk import give_what_is_not
 from dlcloud.local.site_files import SitePaths
+from dlcloud.local.tree.beneath import open_root
+from dlcloud.local.tree.walk import give_what_is_not
 
 VARIABLE = "DLCLOUD_LOCAL_ISOLATION"
 _PROGRAMS = ("unshare", "nsenter", "setpriv", "sleep")
@@ -139,7 +139,7 @@ async def _run_trial(isolation: Isolation, root: Path, interpreter: str) -> None
     """
     container = isolation.container(root, interpreter)
     for name in ("bin", "home", "lib"):
-        (root / name).mkdir()
+        container.tree.make_folder(name)
     container.create_folders()
     container.give_folders()
     try:
@@ -210,13 +210,19 @@ def place_instances(paths: SitePaths, isolation: Isolation) -> SitePaths:
     return replace(paths, shared=folder)
 
 
-def share_cache(cache: Path, isolation: Isolation) -> None:
-    """Let instances write what root has put into their cache."""
+def kill_users(isolation: Isolation) -> None:
+    """Kill every program of instances; in namespaces they end with the daemon."""
+    if isolation.level is Level.USER:
+        kill_user(isolation.owner)
+
+
+def share_cache(cache: Path, isolation: Isolation, *, files: bool = True) -> None:
+    """Let instances write what root has put into their cache: its folders, and its files while none runs."""
     if isolation.level is Level.NONE or os.getuid() != 0:
         return
     # The site may have linked the folder itself, which no instance can.
     root = open_root(cache.resolve())
     try:
-        give_what_is_not(root, isolation.users, isolation.owner, levels=_CACHE_LEVELS)
+        give_what_is_not(root, isolation.users, isolation.owner, levels=_CACHE_LEVELS, files=files)
     finally:
         os.close(root)

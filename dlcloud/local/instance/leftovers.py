@@ -4,14 +4,14 @@ import asyncio
 import logging
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
-from dlcloud.local.instance.image_copies import images_folder
 from dlcloud.local.instance.processes import ROOT_VARIABLE, end_all
 from dlcloud.local.site_files import SitePaths
+from dlcloud.local.tree.images import images_folder
+from dlcloud.local.tree.instance_tree import InstanceTree
+from dlcloud.local.tree.removal import remove_tree
 
-_ATTEMPTS, _PAUSE_S = 20, 0.1
 _CONTAINER_S, _REMOVALS = 60.0, 5
 CONTAINERS = "home/dlcloud/container.py"
 """What dlcloud runs containers with, on an instance that has had some."""
@@ -26,8 +26,8 @@ async def clear_leftovers(paths: SitePaths) -> None:
         log.warning("clearing %d instances of an earlier daemon", len(roots))
         await end_all(roots, grace_s=0.0)
     await asyncio.gather(*(asyncio.to_thread(remove_root, root) for root in roots))
-    await asyncio.to_thread(shutil.rmtree, paths.instances, ignore_errors=True)
-    await asyncio.to_thread(shutil.rmtree, images_folder(paths), ignore_errors=True)
+    for folder in (paths.instances, images_folder(paths)):
+        await asyncio.to_thread(remove_tree, folder)
     paths.instances.mkdir(exist_ok=True)
     paths.instances.chmod(0o711)  # the instances' user passes through, if it gets as far
     images_folder(paths).mkdir(mode=0o700, exist_ok=True)
@@ -35,20 +35,10 @@ async def clear_leftovers(paths: SitePaths) -> None:
 
 
 def remove_root(root: Path) -> bool:
-    """Remove the folder of an instance whose programs have ended; False if something is left.
-
-    Namespaces that were killed while they were being made may still write into it for a moment.
-    """
-    if (root / CONTAINERS).exists():
+    """Remove the folder of an instance whose programs have ended; False if something is left."""
+    if InstanceTree(root).exists(CONTAINERS):
         _remove_containers(root)
-    for _ in range(_ATTEMPTS):
-        for path in root.glob("work/*/work"):
-            path.chmod(0o700)  # as the kernel left it, it could not be removed
-        shutil.rmtree(root, ignore_errors=True)
-        if not root.exists():
-            return True
-        time.sleep(_PAUSE_S)
-    return False
+    return remove_tree(root)
 
 
 def _remove_containers(root: Path) -> None:

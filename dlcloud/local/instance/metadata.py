@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from dlcloud.local.instance.peers import belongs_to_other_user
+from dlcloud.local.instance.peers import is_refused_peer
 from dlcloud.local.instance.shims import POWER_HEADER, POWER_PATH
 
 _TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
@@ -25,6 +25,7 @@ _MAX_TTL_S = 21600
 _MAX_HEAD = 16384
 _MAX_BODY = 1024
 _IDLE_S = 60.0
+_MOST_CONNECTIONS = 64
 _DATED = re.compile(r"\d{4}-\d\d-\d\d")
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class MetadataService:
     instance_users: range = range(0)
     _tokens: dict[str, float] = field(default_factory=dict)
     _server: asyncio.Server | None = None
-    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _writers: dict[asyncio.StreamWriter, float] = field(default_factory=dict)
 
     async def open(self, listener: socket.socket) -> None:
         """Answer on a bound socket."""
@@ -74,22 +75,31 @@ class MetadataService:
         self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        self._make_room()
+        self._writers[writer] = time.monotonic()
         try:
             ends = (writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
-            if belongs_to_other_user(*ends, self.instance_users):
+            if is_refused_peer(*ends, self.instance_users):
                 return
             while request := await asyncio.wait_for(_read(reader), _IDLE_S):
+                self._writers[writer] = time.monotonic()
                 status, text, extra = self._answer(request)
                 writer.write(_encode(status, text, extra))
                 await writer.drain()
         except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             log.debug("a metadata connection broke off")
         finally:
-            self._writers.discard(writer)
+            self._writers.pop(writer, None)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    def _make_room(self) -> None:
+        """Cut the connection that has been silent for the longest time, if there are as many as may be."""
+        if len(self._writers) >= _MOST_CONNECTIONS:
+            writer = min(self._writers, key=self._writers.__getitem__)
+            del self._writers[writer]
+            writer.transport.abort()
 
     def _answer(self, request: Request) -> tuple[HTTPStatus, str, Mapping[str, str]]:
         if not _names_address(request.headers.get("host", "")):

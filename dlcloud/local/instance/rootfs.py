@@ -5,6 +5,7 @@ Its own: /etc (a copy), /home, /media, /mnt, /opt, /root, /run, /srv, /tmp, /usr
 folder of dlcloud, block devices.
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -12,8 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlcloud.local.instance.hosts import HOSTS
 from dlcloud.local.instance.shims import FOUND_BY_PATH
-from dlcloud.local.instance.tree_walk import give
+from dlcloud.local.tree.instance_tree import InstanceTree
+from dlcloud.local.tree.walk import give
 
 # Folders of / that an instance has for itself, empty at its launch.
 _OWN = ("home", "media", "mnt", "root", "run", "srv", "tmp", "var")
@@ -99,25 +102,22 @@ class RootFs:
                 path.write_text(_SHIM.format(name=name), encoding="utf-8")
                 path.chmod(0o755)
 
-    def create_folders(self, root: Path) -> None:
+    def create_folders(self, tree: InstanceTree) -> None:
         """Make the folders of an instance that its root file system consists of."""
         for name in _OWN_FOLDERS:
-            (root / name).mkdir(parents=True, exist_ok=True)
-            open_folders(root / Path(name).parts[0])
+            tree.make_folder(name)
         for name, target in _LINKS.items():
-            if not (root / name).is_symlink():  # an image has them
-                (root / name).symlink_to(target)
+            if not tree.is_link(name):  # an image has them
+                tree.link(name, target)
         for name in ("tmp", "var/tmp"):
-            (root / name).chmod(0o1777)
-        _copy_content(self.image / "etc/hosts", self.hosts_file(root))
+            tree.make_folder(name, mode=0o1777)
+        with contextlib.suppress(FileNotFoundError):  # of the machine
+            tree.write(HOSTS, (self.image / HOSTS).read_bytes())
 
-    def hosts_file(self, root: Path) -> Path:
-        """Return the file that is /etc/hosts of an instance."""
-        return root / "etc/hosts"
-
-    def steps(self, root: Path) -> list[Step]:
+    def steps(self, tree: InstanceTree) -> list[Step]:
         """Return the steps that build the root of one instance."""
-        steps = [*self._top_steps(root), *_kernel_steps(), *self._hidden_steps()]
+        root = tree.root
+        steps = [*self._top_steps(tree), *_kernel_steps(), *self._hidden_steps()]
         steps += [("bind", str(root), str(root)), ("read_only", str(root))]
         steps += [("again", f"/{name}", f"{root}/{name}") for name in SAME_FOLDERS]
         steps += [("bind", f"{root}/home", path) for path in (f"{root}/home", "/home/ubuntu")]
@@ -126,26 +126,27 @@ class RootFs:
         steps += [("bind", cache[1], path) for path in dict.fromkeys(cache)]
         return steps
 
-    def _top_steps(self, root: Path) -> list[Step]:
+    def _top_steps(self, tree: InstanceTree) -> list[Step]:
         steps: list[Step] = []
+        root = tree.root
         for entry in sorted(Path("/").iterdir()):
             name, path = entry.name, str(entry)
             if entry.is_symlink():
                 steps.append(("link", str(entry.readlink()), path))
             elif entry.is_dir() and name not in (*_OWN, *_KERNEL, "etc"):
                 is_layered = name in _LAYERED and not root.is_relative_to(entry)
-                steps += self._layers(root, name) if is_layered else _read_only(path)
-        steps += self._layers(root, "etc")
+                steps += self._layers(tree, name) if is_layered else _read_only(path)
+        steps += self._layers(tree, "etc")
         steps += [("bind", f"{root}/{name}", f"/{name}") for name in ("root", "run", "tmp", "var")]
         for path in _PACKAGES:
             steps += _read_only(path) if Path(path).is_dir() else ()
         return steps
 
-    def _layers(self, root: Path, name: str) -> list[Step]:
+    def _layers(self, tree: InstanceTree, name: str) -> list[Step]:
         """Return the step that shows a folder of the machine as the instance's own."""
-        upper, work = root / name, root / "work" / name
-        for folder in (upper, work):
-            folder.mkdir(parents=True, exist_ok=True)
+        upper, work = tree.root / name, tree.root / "work" / name
+        for folder in (name, f"work/{name}"):
+            tree.make_folder(folder)
         lower = [str(self.image / name)] if (self.image / name).exists() else []
         return [
             (
@@ -164,7 +165,17 @@ class RootFs:
         for path in self.shown:
             if _is_own(path) or any(path.is_relative_to(folder) for folder in self.hidden):
                 steps += _read_only(str(path))
+        # An image of EC2 has Python without the packages that somebody installed on this machine.
+        steps += [("memory", str(path), "0755", "0") for path in package_folders()]
         return steps
+
+
+def package_folders() -> list[Path]:
+    """Return the folders with installed packages of the Pythons that an instance can run."""
+    prefixes = {*interpreter_folders(), Path("/usr"), Path("/usr/local")}
+    patterns = ("lib/python3*/site-packages", "lib/python3*/dist-packages")
+    folders = {path for prefix in prefixes for pattern in patterns for path in prefix.glob(pattern)}
+    return sorted(path for path in folders if path.is_dir() and not path.is_symlink())
 
 
 def open_folders(folder: Path) -> None:

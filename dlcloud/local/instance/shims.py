@@ -4,6 +4,8 @@ import json
 import shlex
 from pathlib import Path
 
+from dlcloud.local.tree.instance_tree import InstanceTree
+
 POWER_PATH = "/_dlcloud/power"
 POWER_HEADER = "X-Dlcloud-Power"
 FOUND_BY_PATH = (
@@ -13,7 +15,6 @@ FOUND_BY_PATH = (
 """Those that an instance with a root file system of its own has in /usr/bin or /usr/sbin too."""
 _SFTP_SERVER = Path(__file__).with_name("sftp_server.py")
 _EXECUTABLE = 0o755
-_READABLE = 0o644
 
 # sudo runs its command as the same user; its options and assignments are parsed and dropped.
 _SUDO = """#!/bin/sh
@@ -50,15 +51,24 @@ echo "$(basename "$0"): on the local cloud packages are those of this machine; n
 exit 0
 """
 
-# The units of the host are none of an instance's; the power of the instance is.
+# The units of the host are none of an instance's; the power of the instance is. A lock against a shutdown
+# binds root too, as from systemd 257 on. Source: systemd 257, NEWS; systemctl(1), --check-inhibitors.
 _SYSTEMCTL = """#!/bin/sh
+order= forced=
 for word in "$@"; do
   case "$word" in
+    -i|-f|-ff|--force|--ignore-inhibitors|--check-inhibitors=no) forced=1 ;;
     -*) ;;
-    poweroff|halt|reboot) exec "$(dirname "$0")/$word" ;;
+    poweroff|halt|reboot) order="$word" ;;
     *) break ;;
   esac
 done
+locks="$DLCLOUD_ROOT/run/systemd/inhibit"
+if [ "$order" ] && [ ! "$forced" ] && [ -d "$locks" ] && grep -qs '^WHAT=.*shutdown' "$locks"/*; then
+  echo "Operation inhibited: $(cat "$locks"/* | tr '\\n' ' ')" >&2
+  exit 1
+fi
+[ -n "$order" ] && exec "$(dirname "$0")/$order"
 echo "systemctl: the local cloud has no units; nothing was changed" >&2
 exit 0
 """
@@ -156,16 +166,16 @@ if reply.split()[1:2] != [b"200"]:
 """
 
 
-def write_shims(root: Path, *, interpreter: str, address: tuple[str, int], secret: str) -> None:
+def write_shims(tree: InstanceTree, *, interpreter: str, address: tuple[str, int], secret: str) -> None:
     """Fill an instance's `bin/`, and its `lib/` with what these programs read.
 
     Args:
-        root: The instance's root folder.
+        tree: The instance's folder.
         interpreter: The Python behind `python3`.
         address: Host and port of the instance's metadata service, which takes power orders.
         secret: Proves that an order comes from this instance.
     """
-    folder = root / "bin"
+    root = tree.root
     python = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
     programs = {"sudo": _SUDO, "apt-get": _APT, "apt": _APT, "cloud-init": _CLOUD_INIT}
     programs |= {"systemctl": _SYSTEMCTL, "systemd-run": _SYSTEMD_RUN, "init": _INIT, "telinit": _INIT}
@@ -173,14 +183,13 @@ def write_shims(root: Path, *, interpreter: str, address: tuple[str, int], secre
     programs |= {"python3": python, "shutdown": _shell_shutdown(root, interpreter)}
     programs |= {name: _power_alias(root, words) for name, words in _ALIASES.items()}
     for name, text in programs.items():
-        _write(folder / name, text.replace("@ROOT@", shlex.quote(str(root))), _EXECUTABLE)
-    power = root / "lib/power"
-    _write(power, secret, _READABLE)
-    values = {"SECRET": str(power), "HOST": address[0], "PORT": address[1]}
+        tree.write(f"bin/{name}", text.replace("@ROOT@", shlex.quote(str(root))), mode=_EXECUTABLE)
+    tree.write("lib/power", secret)
+    values = {"SECRET": str(root / "lib/power"), "HOST": address[0], "PORT": address[1]}
     values |= {"PATH": POWER_PATH, "HEADER": POWER_HEADER}
     constants = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-    _write(root / "lib/shutdown.py", constants + _SHUTDOWN, _READABLE)
-    _write(root / "lib/sftp_server.py", _SFTP_SERVER.read_text(encoding="utf-8"), _READABLE)
+    tree.write("lib/shutdown.py", constants + _SHUTDOWN)
+    tree.write("lib/sftp_server.py", _SFTP_SERVER.read_bytes())
 
 
 _ALIASES = {"poweroff": "-P now", "halt": "-h now", "reboot": "-r now"}
@@ -194,8 +203,3 @@ def _shell_shutdown(root: Path, interpreter: str) -> str:
 
 def _power_alias(root: Path, words: str) -> str:
     return f"#!/bin/sh\nexec {shlex.quote(str(root / 'bin/shutdown'))} {words}\n"
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(mode)

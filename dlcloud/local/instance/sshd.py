@@ -15,15 +15,17 @@ from typing import Any
 
 import asyncssh
 
+from dlcloud.local.instance.connecting import connect_as_instance
 from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.inside import forward
-from dlcloud.local.instance.peers import belongs_to_other_user
+from dlcloud.local.instance.inside import carry
+from dlcloud.local.instance.peers import is_refused_peer
 from dlcloud.local.instance.ssh_sessions import run_session
-from dlcloud.local.instance.tree import InstanceTree
+from dlcloud.local.tree.instance_tree import InstanceTree
 
 _LOGIN_S = 60.0
 _KEEPALIVE_S = 30.0
 _BACKLOG = 128
+_MOST_CONNECTIONS, _MOST_FORWARDED = 256, 256
 _SFTP_VERSION = 3
 MAX_SESSIONS = 10
 """Sessions of a connection, as sshd's MaxSessions."""
@@ -91,6 +93,7 @@ class SshServer:
                 files=self.files,
                 connections=self._connections,
                 run=self._run,
+                connect=self._connect,
                 instance_users=self.instance_users,
             ),
             sock=listener,
@@ -139,10 +142,14 @@ class SshServer:
     def _admits(self, key: asyncssh.SSHKey) -> bool:
         return self._admitted.get(key.public_data, 0.0) > time.monotonic()
 
+    async def _connect(self, host: str, port: int) -> socket.socket:
+        return await connect_as_instance(self.container, self.interpreter, self.env, host, port)
+
     async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
         await run_session(process, env=self.env, container=self.container, interpreter=self.interpreter)
 
 
+_Connect = Callable[[str, int], Coroutine[Any, Any, socket.socket]]
 _Run = Callable[["asyncssh.SSHServerProcess[bytes]"], Coroutine[Any, Any, None]]
 
 
@@ -154,6 +161,7 @@ class _Login(asyncssh.SSHServer):
         files: Who may log in.
         connections: Gets the connection while it is open.
         run: Runs a session's command, shell or SFTP server.
+        connect: Makes a connection with the rights of the instance.
         instance_users: The user ids of instances' programs.
     """
 
@@ -164,6 +172,7 @@ class _Login(asyncssh.SSHServer):
         files: LoginFiles,
         connections: set[asyncssh.SSHServerConnection],
         run: _Run,
+        connect: _Connect,
         instance_users: range,
     ) -> None:
         self._admits = admits
@@ -171,6 +180,8 @@ class _Login(asyncssh.SSHServer):
         self._connections = connections
         self._connection: asyncssh.SSHServerConnection | None = None
         self._run = run
+        self._connect = connect
+        self._forwarded = 0
         self._instance_users = instance_users
         self._sessions: set[_Session] = set()
 
@@ -178,8 +189,11 @@ class _Login(asyncssh.SSHServer):
         self._connection = conn
         self._connections.add(conn)
         ends = (conn.get_extra_info("peername"), conn.get_extra_info("sockname"))
-        if belongs_to_other_user(*ends, self._instance_users):
+        if is_refused_peer(*ends, self._instance_users):
             log.warning("refused a connection of another user of this machine")
+            conn.abort()
+        elif len(self._connections) > _MOST_CONNECTIONS:
+            log.warning("refused a connection beyond %d", _MOST_CONNECTIONS)
             conn.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -217,10 +231,22 @@ class _Login(asyncssh.SSHServer):
 
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
-    ) -> Callable[..., Coroutine[Any, Any, None]]:
+    ) -> Callable[..., Coroutine[Any, Any, None]] | bool:
         """Allow forwarding, as sshd does: a logged-in user may run any program anyway."""
         log.debug("forwarding from %s:%d to %s:%d", orig_host, orig_port, dest_host, dest_port)
-        return partial(forward, dest_host, dest_port)
+        return self._forwarded < _MOST_FORWARDED and partial(self._forward, dest_host, dest_port)
+
+    async def _forward(
+        self, host: str, port: int, reader: "asyncssh.SSHReader[bytes]", writer: "asyncssh.SSHWriter[bytes]"
+    ) -> None:
+        self._forwarded += 1
+        try:
+            await carry(await self._connect(host, port), reader, writer)
+        except OSError as error:
+            log.info("a forwarded connection could not be made: %s", error)
+            writer.close()
+        finally:
+            self._forwarded -= 1
 
 
 class _Session(asyncssh.SSHServerProcess[bytes]):

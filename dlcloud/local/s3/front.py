@@ -29,6 +29,14 @@ class S3Front:
         self._lock = threading.Lock()
         self._app: Callable[..., Iterable[bytes]] | None = None
 
+    def head_refusal(self, call: S3Call, environ: dict[str, Any], secret: str | None) -> Reply | None:
+        """Verify the signature of a request whose body has not been read; return the reply if it is wrong."""
+        try:
+            verify(call, environ, secret, is_whole=False)
+        except SignatureError as error:
+            return _signature_reply(call, error)
+        return None
+
     def refusal(self, call: S3Call, environ: dict[str, Any], secret: str | None) -> Reply | None:
         """Verify a request and make it one that moto reads; return the reply if it is refused."""
         try:
@@ -38,8 +46,7 @@ class S3Front:
             if call.iam_action:
                 verify_digests(body, _checksums(environ))
         except SignatureError as error:
-            refused = error.error.refuse(call, str(error))
-            return error_reply(call, refused.code, refused.message, refused.status)
+            return _signature_reply(call, error)
         except BodyError as error:
             return error_reply(call, error.code, str(error), error.status)
         if not call.iam_action:
@@ -100,6 +107,11 @@ def error_reply(call: S3Call, code: str, message: str, status: int, more: str = 
     text = f"<Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message>{more}{resource}</Error>"
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
     return Reply(status=int(status), headers=(("Content-Type", "application/xml"),), body=body)
+
+
+def _signature_reply(call: S3Call, error: SignatureError) -> Reply:
+    refused = error.error.refuse(call, str(error))
+    return error_reply(call, refused.code, refused.message, refused.status)
 
 
 def _rewrite(call: S3Call, environ: dict[str, Any], body: bytes, trailers: dict[str, str]) -> None:

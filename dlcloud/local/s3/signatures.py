@@ -51,8 +51,8 @@ class _Claim:
     lifetime: timedelta | None = None
 
 
-def verify(call: S3Call, environ: Mapping[str, Any], secret: str | None) -> Signed:
-    """Return the signature of a request, if it is right.
+def verify(call: S3Call, environ: Mapping[str, Any], secret: str | None, *, is_whole: bool = True) -> Signed:
+    """Return the signature of a request, if it is right; `is_whole` is False if its body was not read yet.
 
     Raises:
         SignatureError: It is missing, malformed, late or wrong, or of an unknown key.
@@ -67,9 +67,8 @@ def verify(call: S3Call, environ: Mapping[str, Any], secret: str | None) -> Sign
         message = f"There were headers present in the request which were not signed: {', '.join(missing)}"
         raise SignatureError(AuthError.WRONG, message)
     path = quote(unquote(environ["RAW_URI"].partition("?")[0]), safe="/-_.~")
-    canonical = canonical_request(
-        environ, claim.headers, path=path, query=claim.query, payload=_payload(call, environ, claim)
-    )
+    payload = _payload(call, environ, claim, is_whole=is_whole)
+    canonical = canonical_request(environ, claim.headers, path=path, query=claim.query, payload=payload)
     expected = sign_canonical(canonical or "", time=claim.time, scope=claim.scope, secret=secret)
     if canonical is None or not hmac.compare_digest(expected, claim.signature):
         message = (
@@ -135,7 +134,7 @@ def _must_be_signed(environ: Mapping[str, Any], claim: _Claim) -> set[str]:
     return {"host"} if claim.lifetime is not None else headers_to_sign(environ)
 
 
-def _payload(call: S3Call, environ: Mapping[str, Any], claim: _Claim) -> str:
+def _payload(call: S3Call, environ: Mapping[str, Any], claim: _Claim, *, is_whole: bool) -> str:
     """Return what stands for the body in the signed text."""
     sent = environ.get("HTTP_X_AMZ_CONTENT_SHA256", "")
     if claim.lifetime is not None:
@@ -144,7 +143,7 @@ def _payload(call: S3Call, environ: Mapping[str, Any], claim: _Claim) -> str:
         raise SignatureError(
             AuthError.INCOMPLETE, "Missing required header for this request: x-amz-content-sha256"
         )
-    if sent == UNSIGNED or sent.startswith(STREAMING):
+    if sent == UNSIGNED or sent.startswith(STREAMING) or not is_whole:
         return str(sent)
     if not hmac.compare_digest(sent.encode(), hashlib.sha256(call.body).hexdigest().encode()):
         raise SignatureError(

@@ -21,8 +21,9 @@ from .. import checkpoint
 from ..children import end_with_parent
 from ..drain import Drain
 from ..engine import State
+from ..events import EventName
 from ..options import natural, positive
-from ..records import Event, Records
+from ..records import Records
 from ..sampler import Sampler, share
 from ..settings import from_environment
 from .digits import digits, loss_of, network
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _train(arguments, drain, records, settings.checkpoints)
         except RuntimeError as error:
             # A peer is gone: torchrun starts all workers again when one of them fails.
-            records.event(Event.LOST, str(error).splitlines()[0][:200])
+            records.event(EventName.LOST, str(error).splitlines()[0][:200])
             return 1
     dist.destroy_process_group()
     return 0
@@ -75,7 +76,7 @@ def _train(arguments: argparse.Namespace, drain: Drain, records: Records, folder
             checkpoint.write(folder, step, _state(step, model, optimizer))
             saved = time.monotonic()
         if cause:
-            records.event(Event.DRAINED, cause, step=step)
+            records.event(EventName.DRAINED, cause, step=step)
             return
         time.sleep(arguments.delay_ms / 1000)
 

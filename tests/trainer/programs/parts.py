@@ -15,8 +15,8 @@ from trainer.allreduce import ReduceBuffer
 from trainer.batches import Batches, Microbatch, WorkerStep
 from trainer.compute import Compute
 from trainer.drain import Drain
-from trainer.engine import Member, Solo, digest_of
-from trainer.job import Job
+from trainer.engine import QuorumMember, Solo, digest_of
+from trainer.job import WorkerJob
 from trainer.ledger import Entry, LedgerReporter, WrongRunError
 from trainer.loop import Loop
 from trainer.membership import AlreadyDoneError, Membership
@@ -62,7 +62,7 @@ def job_of(model=None, **more):
     torch.manual_seed(0)
     model = model or Net()
     given = {"batch": 8, "steps": 3, "dataset": Numbers(20), "loss": squares, **more}
-    return Job(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), **given)
+    return WorkerJob(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), **given)
 
 
 def summed(job, workers, step=0):
@@ -367,9 +367,9 @@ def test_only_workers_that_said_nothing_are_lost(tmp_path, announced, left, size
     with Records(path=path, run="r", worker="a") as records:
         parts = dict.fromkeys(("state", "checkpoints", "control", "reporter", "drain", "connect"))
         membership = Membership(records=records, **parts)
-        membership.previous = Member(rank=0, size=4, quorum=1, left=5)
+        membership.previous = QuorumMember(rank=0, size=4, quorum=1, left=5)
         membership.announced = announced
-        membership._note_change(Member(rank=0, size=size, quorum=2, left=5 + left), 7, 0.0)
+        membership._note_change(QuorumMember(rank=0, size=size, quorum=2, left=5 + left), 7, 0.0)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["event"], line["workers"]) for line in lines] == events
     assert membership.announced == (announced if size == 4 else 0)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 from trainer.drain import Drain, DrainedError
-from trainer.engine import Member, Solo, copy_state
-from trainer.job import Job
+from trainer.engine import QuorumMember, Solo, copy_state
+from trainer.job import WorkerJob
 from trainer.ledger import Entry, LedgerReporter
 from trainer.loop import Loop
 from trainer.membership import AlreadyDoneError
@@ -87,7 +87,7 @@ def job_of(schedule, before_forward=lambda: None):
             model = nn.Sequential(model[0], model[3], model[4])
         return nn.functional.mse_loss(model(inputs), outputs)
 
-    return Job(
+    return WorkerJob(
         model=model,
         optimizer=torch.optim.Adam(model.parameters(), lr=0.01),
         dataset=Points(schedule.samples),
@@ -217,7 +217,11 @@ class World:
             # Each gets its own, as through a network: an optimizer keeps the tensors that it is given.
             heal = copy_state(served) if name in behind and served else None
             lost = name in behind and served is None
-            self.alive[name].answer = (Member(rank=rank, size=len(names), quorum=self.round), heal, lost)
+            self.alive[name].answer = (
+                QuorumMember(rank=rank, size=len(names), quorum=self.round),
+                heal,
+                lost,
+            )
         self.members, self.waiting, self.sent, self.outcome = names, set(), {}, {}
         self.arrived = {}
         self.baton.notify_all()
@@ -332,7 +336,7 @@ class Worker:
         if heal is not None:
             self.load(heal)
             self.step = heal["step"]
-            return Member(rank=member.rank, size=member.size, quorum=member.quorum, healed=True)
+            return QuorumMember(rank=member.rank, size=member.size, quorum=member.quorum, healed=True)
         return member
 
     def depart(self):

@@ -4,8 +4,8 @@ import os
 import sys
 
 import pytest
-from dlcloud.app.bench.summary import offer_again
 
+from dlcloud.app.bench.summary import offer_again
 from dlcloud.report.cost import PLAIN
 from dlcloud.results.settling import MOST
 from dlcloud.runs.matrix import matrix_of_recipe

@@ -72,9 +72,9 @@ def test_an_instance_that_controls_its_cluster_has_no_profile(configuration, mon
 def test_a_cluster_is_worked_on_by_the_credentials_that_launched_it():
     context = Context("down")
     launched = replace(cluster(), cloud="aws", profile="other")
-    assert context.clouds.cloud_of(launched)._clients.login.aws_profile == "other"
-    assert context.clouds.cloud_of(replace(launched, profile=""))._clients.login.aws_profile == ""
-    assert context.clouds.cloud("aws", "us-east-1")._clients.login.aws_profile == "work-sso"
+    assert context.clouds.cloud_of(launched).network._clients.login.aws_profile == "other"
+    assert context.clouds.cloud_of(replace(launched, profile="")).network._clients.login.aws_profile == ""
+    assert context.clouds.cloud("aws", "us-east-1").network._clients.login.aws_profile == "work-sso"
     with pytest.raises(RecipeError, match=r"the profile of its clusters: .* has no profile gone"):
         context.clouds.cloud_of(replace(launched, profile="gone"))
 

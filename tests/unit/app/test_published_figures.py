@@ -9,10 +9,10 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.app.context import Context
+from dlcloud.app.results.rows import load_rows
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import MarketPrices
 from dlcloud.report.cost import cost_report
-from dlcloud.report.rows import load_rows
 from dlcloud.report.table import Format, render
 from dlcloud.results.compare import pairs_of
 from dlcloud.results.cost import tflops_per_usd

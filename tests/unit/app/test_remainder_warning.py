@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.app.lifecycle import warn_of_remainder
+from dlcloud.app.lifecycle import ending
+from dlcloud.launch.remainder import Remainder
 from dlcloud.model.errors import CloudError, StoreError, UnwritableError
 
 
@@ -15,17 +16,21 @@ def launcher(remainder):
     )
 
 
-def unreadable():
+def two_instances(_):
+    return Remainder(count=2, requested=0, hourly_usd=None, ends_at=None)
+
+
+def unreadable(_):
     raise StoreError("a launch request in the store cannot be read")
 
 
 @pytest.mark.parametrize(
     ("remainder", "words"),
-    [(lambda: "2 instance(s) may still be up", "2 instance(s)"), (unreadable, "cannot be read")],
+    [(two_instances, "2 instance(s) may still be up"), (unreadable, "cannot be read")],
 )
 def test_the_error_of_the_end_itself_is_raised_after_the_warning(remainder, words):
     made = launcher(remainder)
-    with pytest.raises(CloudError, match="refused"), warn_of_remainder(made):
+    with pytest.raises(CloudError, match="refused"), ending(made):
         raise CloudError("refused")
     (event,) = made.events
     assert words in event.message
@@ -33,7 +38,7 @@ def test_the_error_of_the_end_itself_is_raised_after_the_warning(remainder, word
 
 
 def test_a_store_that_is_full_after_the_end_is_no_remainder():
-    made = launcher(lambda: "")
-    with pytest.raises(UnwritableError), warn_of_remainder(made):
+    made = launcher(two_instances)
+    with pytest.raises(UnwritableError), ending(made):
         raise UnwritableError("the disk is full")
     assert made.events == []

@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from dlcloud.app.clusters.script_check import warn_of_script
+from dlcloud.app.clusters.requirement_check import warn_of_requirements
+from dlcloud.app.clusters.script_check import refuse_missing_script, warn_of_script
 from dlcloud.app.recipes.init_script import Trial, recipe_of_script, run_trial
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
@@ -103,3 +104,74 @@ def test_a_script_without_the_import_of_its_recipe_is_warned_of(folder, source, 
     events = []
     warn_of_script(recipe.workload, folder, events.append)
     assert len(events) == count
+
+
+def recipe_for(command="python3 train.py", files="train.py", setup=""):
+    head = f"name: x\ninstances: {{types: c7i.xlarge}}\n{setup}workload:\n  command: {json.dumps(command)}\n"
+    return read_recipe(f"{head}  files: {files}\n" if files else head, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "files", "message"),
+    [
+        ("python3 nosuch.py", ".", "nosuch.py, which is not in workload.files"),
+        ("python3 nosuch.py --lr 1", "train.py", "nosuch.py, which is not in workload.files"),
+        ("python3 train.py", "", "no files are sent"),
+    ],
+)
+def test_a_script_that_is_not_sent_is_refused_before_the_launch(folder, command, files, message):
+    write(folder, "pass")
+    with pytest.raises(RecipeError, match=message):
+        refuse_missing_script(recipe_for(command, files).workload, folder)
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("python3 train.py --lr 1", "train.py"),
+        ("python3 ./train.py", "."),
+        ("python3 /opt/program.py", ""),
+        ("git clone x && python3 x/main.py", "."),
+        ("python3 made.py; true", "."),
+        ("python3 -m package", ""),
+    ],
+)
+def test_a_command_that_may_make_its_script_is_not_refused(folder, command, files):
+    write(folder, "pass")
+    refuse_missing_script(recipe_for(command, files).workload, folder)
+
+
+@pytest.mark.parametrize(
+    ("setup", "count"),
+    [
+        ("", 1),
+        ("setup: {requirements: ['numpy==2.4.6']}\n", 0),
+        ("setup: {commands: pip install numpy}\n", 0),
+        ("setup: {image: python}\n", 0),
+    ],
+)
+def test_imports_without_requirements_are_warned_of(folder, setup, count):
+    write(folder, "import json, numpy")
+    recipe, events = recipe_for(setup=setup), []
+    warn_of_script(recipe.workload, folder, events.append, recipe.setup)
+    assert [event.message for event in events] == count * [
+        "train.py imports numpy, and setup.requirements is empty: an instance has Python without packages"
+    ]
+
+
+ANSWERS = {
+    "numpy==99.9": "Because there is no version of numpy==99.9 and you require numpy==99.9, we can",
+    "numpy==99.8": "ERROR: No matching distribution found for numpy==99.8",
+    "numpy==1.0": "error: Failed to fetch: connection refused",
+}
+
+
+@pytest.mark.parametrize("requirement", ANSWERS)
+def test_a_requirement_that_the_index_does_not_have_is_warned_of(folder, monkeypatch, requirement):
+    tool = folder / "uv"
+    tool.write_text(f"#!/bin/sh\necho '{ANSWERS[requirement]}' >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    events = []
+    warn_of_requirements([requirement], events.append)
+    assert bool(events) is (requirement != "numpy==1.0")

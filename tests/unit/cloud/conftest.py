@@ -16,7 +16,7 @@ from dlcloud.cloud.images import Images
 from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.prices import Prices
 from dlcloud.model.instance import Image, Market
-from dlcloud.planning.protocols import LaunchRequest
+from dlcloud.planning.launch_request import LaunchRequest
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import cluster

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 import moto
 import pytest
 
-from dlcloud.cloud import control, control_role
 from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.instances import PROFILE_PAUSES_S, Ec2Instances
+from dlcloud.cloud.roles import TRIES, IamRoles, Role
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.resources.texts import control_policy
@@ -38,7 +39,7 @@ class Mortal:
         return self._clients.pages(service, *arguments, **keywords)
 
 
-ROLE = control_role.Role(
+ROLE = Role(
     cluster_id="c0ffee", policy=control_policy("c0ffee", REGION), principal="ec2.amazonaws.com", tags=TAGS
 )
 
@@ -59,8 +60,12 @@ def never(seconds):
     raise AssertionError(f"waited for {seconds} s")
 
 
+def roles(clients, pause=never):
+    return IamRoles(clients=clients, control_policy=control_policy, pause=pause)
+
+
 def put(clients):
-    return control_role.put_role(clients, ROLE, pause=never)
+    return roles(clients).put_role(ROLE)
 
 
 def list_only_the_role(iam):
@@ -94,11 +99,11 @@ def assert_whole(iam):
 def test_a_half_made_role_is_found_completed_and_deleted(account, iam, calls):
     with pytest.raises(Killed):
         put(Mortal(account, calls))
-    found = [each.cluster_id for each in control_role.find_roles(account)]
+    found = [each.cluster_id for each in roles(account).find()]
     assert found == (["c0ffee"] if calls else [])
     put(Mortal(account, MADE_IN))
     assert_whole(iam)
-    control_role.delete_role(account, "c0ffee", pause=never)
+    roles(account).delete_role("c0ffee")
     assert left(iam) == []
 
 
@@ -106,7 +111,7 @@ def test_a_half_made_role_is_found_completed_and_deleted(account, iam, calls):
 def test_a_half_made_role_is_deleted(account, iam, calls):
     with pytest.raises(Killed):
         put(Mortal(account, calls))
-    control_role.delete_role(account, "c0ffee", pause=never)
+    roles(account).delete_role("c0ffee")
     assert left(iam) == []
 
 
@@ -114,17 +119,17 @@ def test_a_half_made_role_is_deleted(account, iam, calls):
 def test_a_half_deleted_role_is_found_and_deleted(account, iam, calls):
     put(account)
     with pytest.raises(Killed):
-        control_role.delete_role(Mortal(account, calls), "c0ffee", pause=never)
-    assert [each.resource_id for each in control_role.find_roles(account)] == ["dlcloud-c0ffee"]
-    control_role.delete_role(Mortal(account, DELETED_IN), "c0ffee", pause=never)
+        roles(Mortal(account, calls)).delete_role("c0ffee")
+    assert [each.resource_id for each in roles(account).find()] == ["dlcloud-c0ffee"]
+    roles(Mortal(account, DELETED_IN)).delete_role("c0ffee")
     assert left(iam) == []
 
 
 def test_roles_of_other_regions_and_of_others_are_not_found(account, iam):
     put(Clients(region="eu-west-1"))
     iam.create_role(RoleName="dlcloud-not-ours", AssumeRolePolicyDocument="{}")
-    assert list(control_role.find_roles(account)) == []
-    (found,) = control_role.find_roles(Clients(region="eu-west-1"))
+    assert list(roles(account).find()) == []
+    (found,) = roles(Clients(region="eu-west-1")).find()
     assert (found.kind, found.region, found.cluster_id) == ("iam-role", "eu-west-1", "c0ffee")
 
 
@@ -132,17 +137,17 @@ def test_a_permanent_refusal_is_not_retried(clients, stub):
     stub(clients.get("ec2")).add_client_error("associate_iam_instance_profile", "UnauthorizedOperation")
     pauses = []
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):
-        control.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
+        Ec2Instances(clients=clients, pause=pauses.append).attach_profile("i-1", "dlcloud-c0ffee")
     assert not pauses
 
 
 def test_a_profile_that_ec2_never_learns_of_fails_after_a_minute(clients, stub):
     stubbed = stub(clients.get("ec2"))
-    for _ in range(control_role.TRIES):
+    for _ in range(len(PROFILE_PAUSES_S) + 1):
         stubbed.add_client_error("associate_iam_instance_profile", "InvalidParameterValue")
     pauses = []
     with pytest.raises(CloudError, match="InvalidParameterValue"):
-        control.attach_profile(clients, "i-1", "dlcloud-c0ffee", pause=pauses.append)
+        Ec2Instances(clients=clients, pause=pauses.append).attach_profile("i-1", "dlcloud-c0ffee")
     assert 50 <= sum(pauses) <= 60
 
 
@@ -153,13 +158,13 @@ def test_calls_are_repeated_while_iam_is_not_consistent(clients, stub):
         for _ in range(2):
             iam.add_client_error(AFTER[name], "NoSuchEntity")
         iam.add_response(AFTER[name], {})
-    control_role.put_role(clients, ROLE, pause=pauses.append)
+    roles(clients, pauses.append).put_role(ROLE)
     assert len(pauses) == 4
     list_only_the_role(iam)
     iam.add_response("delete_role_policy", {})
     iam.add_client_error("delete_role", "DeleteConflict")
     iam.add_response("delete_role", {})
-    control_role.delete_role(clients, "c0ffee", pause=pauses.append)
+    roles(clients, pauses.append).delete_role("c0ffee")
     assert len(pauses) == 5
 
 
@@ -167,10 +172,10 @@ def test_a_role_that_is_still_in_use_is_named(clients, stub):
     iam = stub(clients.get("iam"))
     list_only_the_role(iam)
     iam.add_client_error("delete_role_policy", "NoSuchEntity")
-    for _ in range(control_role.TRIES):
+    for _ in range(TRIES):
         iam.add_client_error("delete_role", "DeleteConflict")
     with pytest.raises(CloudError, match=r"dlcloud-c0ffee .iam:DeleteRole.*DeleteConflict"):
-        control_role.delete_role(clients, "c0ffee", pause=lambda _: None)
+        roles(clients, lambda _: None).delete_role("c0ffee")
 
 
 def test_a_denial_counts_only_where_the_role_exists(clients, stub):
@@ -180,8 +185,8 @@ def test_a_denial_counts_only_where_the_role_exists(clients, stub):
     iam.add_response("list_instance_profiles", {"InstanceProfiles": []})
     for name in ("delete_role_policy", "delete_role"):
         iam.add_client_error(name, "AccessDenied")
-    control_role.delete_role(clients, "c0ffee", pause=never)
+    roles(clients).delete_role("c0ffee")
     list_only_the_role(iam)
     iam.add_client_error("delete_role_policy", "AccessDenied")
     with pytest.raises(CredentialsError, match="DeleteRolePolicy"):
-        control_role.delete_role(clients, "c0ffee", pause=never)
+        roles(clients).delete_role("c0ffee")

@@ -27,7 +27,8 @@ CASES = [
     ("ExpiredTokenException", CredentialsError),
     ("PendingVerification", CredentialsError),
     ("Blocked", CredentialsError),
-    ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", CredentialsError),
+    ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", CapacityError),
+    ("InvalidPlacementGroup.InUse", CapacityError),
     ("InsufficientFreeAddressesInSubnet", CapacityError),
     ("ReservationCapacityExceeded", CapacityError),
     ("MaxFleetCountExceeded", QuotaError),
@@ -39,7 +40,7 @@ CASES = [
 def test_every_class_of_code_has_its_error(clients, stub, code, kind):
     stub(clients.get_without_retries()).add_client_error("run_instances", code, "Because.", 400)
     with pytest.raises(CloudError) as caught:
-        cloud_over(clients).launch(request())
+        cloud_over(clients).instances.launch(request())
     assert type(caught.value) is kind
     assert caught.value.message == (f"launching 2 c7i.xlarge on-demand (ec2:RunInstances): Because. ({code})")
     assert isinstance(caught.value.__cause__, boto.ClientError)
@@ -52,7 +53,7 @@ def test_a_throttled_launch_is_retried_with_backoff_then_reported(clients, stub,
     for _ in range(TRIES):
         ec2.add_client_error("run_instances", code, "Slow down.", 503)
     with pytest.raises(ThrottledError, match="Slow down"):
-        cloud_over(clients, clock=clock).launch(request())
+        cloud_over(clients, clock=clock).instances.launch(request())
     assert len(clock.slept) == TRIES - 1
     assert max(clock.slept[:2]) < min(clock.slept[3:])
 
@@ -61,26 +62,59 @@ def test_a_launch_that_is_throttled_once_succeeds_under_the_same_token(clients, 
     ec2 = stub(clients.get_without_retries())
     ec2.add_client_error("run_instances", "RequestLimitExceeded")
     ec2.add_response("run_instances", {"Instances": []})
-    assert cloud_over(clients).launch(request()) == []
+    assert cloud_over(clients).instances.launch(request()) == []
+
+
+def test_a_missing_role_of_spot_leaves_on_demand_and_says_how_to_make_it(clients, stub):
+    code = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+    stub(clients.get_without_retries()).add_client_error("run_instances", code, "No role.", 403)
+    with pytest.raises(CapacityError) as caught:
+        cloud_over(clients).instances.launch(request())
+    assert not caught.value.is_final
+    assert "aws iam create-service-linked-role" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "remove"),
+    [
+        (
+            "delete_snapshot",
+            "InvalidSnapshot.InUse",
+            lambda cloud: cloud.own_images.delete_snapshots(["snap-1"]),
+        ),
+        (
+            "delete_placement_group",
+            "InvalidPlacementGroup.InUse",
+            lambda cloud: cloud.capacity.delete_placement_group("c0ffee"),
+        ),
+    ],
+)
+def test_what_is_in_use_for_a_moment_longer_is_deleted_a_moment_later(clients, stub, method, code, remove):
+    clock, ec2 = FakeClock(), stub(clients.get("ec2"))
+    for _ in range(3):
+        ec2.add_client_error(method, code)
+    ec2.add_response(method, {})
+    remove(cloud_over(clients, clock=clock))
+    assert len(clock.slept) == 3
 
 
 def test_the_zone_of_a_refused_launch_is_named(clients, stub):
     stub(clients.get_without_retries()).add_client_error("run_instances", "InsufficientInstanceCapacity")
     with pytest.raises(CapacityError, match=r"launching 2 c7i\.xlarge on-demand in us-east-1b"):
-        cloud_over(clients).launch(request(zone="us-east-1b"))
+        cloud_over(clients).instances.launch(request(zone="us-east-1b"))
 
 
 def test_no_capacity_is_asked_for_exactly_once(refusing):
     cloud = cloud_over(Clients(region=REGION, endpoint_url=refusing.url))
     with pytest.raises(CapacityError, match="None left"):
-        cloud.launch(request())
+        cloud.instances.launch(request())
     assert len(refusing.asked) == 1
     assert b"Action=RunInstances" in refusing.asked[0]
 
 
 def test_no_credentials_are_an_error_with_a_hint():
     with pytest.raises(CredentialsError) as caught:
-        cloud_over(Clients(region=REGION)).identity()
+        cloud_over(Clients(region=REGION)).caller.identity()
     assert "there are no AWS credentials" in caught.value.message
     assert "sts:GetCallerIdentity" in caught.value.message
     assert "aws configure" in caught.value.hint
@@ -89,7 +123,7 @@ def test_no_credentials_are_an_error_with_a_hint():
 def test_an_unknown_profile_is_a_credentials_error(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "missing")
     with pytest.raises(CredentialsError, match="missing"):
-        cloud_over(Clients(region=REGION)).identity()
+        cloud_over(Clients(region=REGION)).caller.identity()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +143,7 @@ def test_credentials_that_cannot_be_retrieved_are_not_valid(error):
 
 def test_an_endpoint_that_does_not_answer_is_unreachable():
     with pytest.raises(CloudError) as caught:
-        cloud_over(Clients(region=REGION, endpoint_url=NOWHERE)).launch(request())
+        cloud_over(Clients(region=REGION, endpoint_url=NOWHERE)).instances.launch(request())
     assert "AWS cannot be reached" in caught.value.message
     assert "network" in caught.value.hint
 
@@ -152,12 +186,12 @@ def test_a_denial_is_decoded_where_its_text_names_nothing(clients, stub):
     with pytest.raises(
         CredentialsError, match="ec2:RunInstances on arn:aws:ec2:us-east-1:1:instance/"
     ) as error:
-        cloud_over(clients).instances("c0ffee")
+        cloud_over(clients).instances.find("c0ffee")
     assert error.value.denial.action == "ec2:RunInstances"
     ec2.add_client_error("describe_instances", "UnauthorizedOperation", old)
     sts.add_client_error("decode_authorization_message", "AccessDenied")
     with pytest.raises(CredentialsError, match=r"perform this operation\. \(Unauthorized") as error:
-        cloud_over(clients).instances("c0ffee")
+        cloud_over(clients).instances.find("c0ffee")
     assert error.value.denial is None
 
 
@@ -166,6 +200,6 @@ def test_a_plain_denial_needs_no_decoding_and_loses_its_code(clients, stub):
     text += "control policy. Encoded authorization failure message: abc"
     stub(clients.get("ec2")).add_client_error("describe_instances", "UnauthorizedOperation", text)
     with pytest.raises(CredentialsError, match="an explicit deny in the service control policy") as error:
-        cloud_over(clients).instances("c0ffee")
+        cloud_over(clients).instances.find("c0ffee")
     assert "abc" not in error.value.message
     assert "administrator" in error.value.hint

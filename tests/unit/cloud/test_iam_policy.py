@@ -8,7 +8,12 @@ import boto3
 from botocore import xform_name
 
 import dlcloud.cloud
-from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.cloud.caller import Ec2Caller
+from dlcloud.cloud.capacity import Ec2Capacity
+from dlcloud.cloud.instances import Ec2Instances
+from dlcloud.cloud.network import Ec2Network
+from dlcloud.model.instance import KEY_ACTIONS
+from dlcloud.planning.storage import EC2_SERVICES
 from dlcloud.resources.texts import control_policy, iam_policy
 
 SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.glob("*.py"))
@@ -20,25 +25,15 @@ FREE = {"sts:GetCallerIdentity"}
 IMPLIED_BY_DETACHING = {"iam:PassRole", "iam:TagInstanceProfile", "iam:TagRole"}
 # What no controller on an instance ever does: it looks after its own cluster, and ends where that ends.
 ONLY_BY_PEOPLE = {
-    "regions",
-    "leftovers",
-    "delete_volumes",
-    "delete_interfaces",
-    "create_image",
-    "own_images",
-    "delete_images",
-    "delete_snapshots",
-    "put_control_role",
-    "put_storage_role",
-    "delete_control_role",
-    "admit_key",
-    "allow_fabric",
-    "create_placement_group",
-    "delete_placement_group",
+    "regions": Ec2Caller,
+    "admit_key": Ec2Instances,
+    "allow_fabric": Ec2Network,
+    "create_placement_group": Ec2Capacity,
+    "delete_placement_group": Ec2Capacity,
 }
 # What a controller may do in buckets comes with them: tests/unit/planning/test_storage_policy.py.
 MODULES_OF_PEOPLE = {
-    *("billing", "buckets", "control_role", "leftovers", "own_images", "secret_values", "sessions", "tunnel"),
+    *("billing", "buckets", "roles", "leftovers", "own_images", "secret_values", "sessions", "tunnel"),
 }
 CHANGES = ("Create", "Run", "Delete", "Terminate", "Authorize", "Revoke", "Put", "Add", "Remove", "Associate")
 DETACHING = "iam_policy_detach.json"
@@ -136,10 +131,10 @@ def test_the_policies_allow_exactly_the_calls_of_the_code():
 
 
 def test_the_controller_of_a_cluster_may_make_exactly_its_calls():
-    assert all(hasattr(Ec2Cloud, name) for name in ONLY_BY_PEOPLE)
+    assert all(hasattr(kind, name) for name, kind in ONLY_BY_PEOPLE.items())
     sources = [path.read_text() for path in SOURCES if path.stem not in MODULES_OF_PEOPLE]
     used = actions_of(without(source, ONLY_BY_PEOPLE) for source in sources)
-    implied = {"iam:CreateServiceLinkedRole", "iam:PassRole"}
+    implied = {"iam:CreateServiceLinkedRole", "iam:PassRole", *KEY_ACTIONS}
     assert allowed(own_statements()) - implied == used - FREE
 
 
@@ -169,7 +164,7 @@ def test_the_controller_gives_its_own_rights_to_its_own_instances_only():
     assert iam == {"iam:CreateServiceLinkedRole", "iam:PassRole"}
     (passing,) = [found for found in own_statements() if "iam:PassRole" in actions(found)]
     assert passing["Resource"] == "arn:aws:iam::*:role/dlcloud/eu-west-1/dlcloud-c0ffee"
-    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": list(EC2_SERVICES)}}
 
 
 def test_a_policy_fits_into_the_quotas_of_iam():

@@ -42,7 +42,7 @@ def resolve(clients, stub):
         if answers is not None:
             arguments, answer = answers
             stub(clients.get("ec2")).add_response("describe_images", {"Images": answer}, arguments)
-        return cloud_over(clients).resolve_image(image, gpu=gpu, architecture=architecture)
+        return cloud_over(clients).images.resolve(image, gpu=gpu, architecture=architecture)
 
     return with_answers
 
@@ -143,13 +143,13 @@ def test_an_image_that_does_not_exist_is_an_error(resolve):
 
 def test_an_image_that_ec2_refuses_is_an_error(moto_cloud):
     with pytest.raises(CloudError, match="ami-0123456789abcdef0"):
-        moto_cloud.resolve_image("ami-0123456789abcdef0", gpu=False)
+        moto_cloud.images.resolve("ami-0123456789abcdef0", gpu=False)
 
 
 def test_a_refusal_of_ssm_is_a_credentials_error(clients, stub):
     stub(clients.get("ssm")).add_client_error("get_parameters", "AccessDeniedException")
     with pytest.raises(CredentialsError, match="ssm:GetParameters"):
-        cloud_over(clients).resolve_image("auto", gpu=False)
+        cloud_over(clients).images.resolve("auto", gpu=False)
 
 
 def test_an_image_that_ssm_names_is_described_once_a_day(clients, stub):
@@ -161,11 +161,11 @@ def test_an_image_that_ssm_names_is_described_once_a_day(clients, stub):
     for _ in range(3):
         ssm.add_response("get_parameters", names, {"Names": [UBUNTU]})
     ec2.add_response("describe_images", {"Images": answer}, arguments)
-    first = cloud.resolve_image("auto", gpu=False)
-    assert cloud.resolve_image("auto", gpu=False) == first
+    first = cloud.images.resolve("auto", gpu=False)
+    assert cloud.images.resolve("auto", gpu=False) == first
     clock.sleep(2 * 86400)
     ec2.add_response("describe_images", {"Images": answer}, arguments)
-    assert cloud.resolve_image("auto", gpu=False) == first
+    assert cloud.images.resolve("auto", gpu=False) == first
     ec2.assert_no_pending_responses()
 
 

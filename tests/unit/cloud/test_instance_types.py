@@ -64,12 +64,12 @@ DESCRIBED = {
     ],
 )
 def test_types_are_as_ec2_describes_them(moto_cloud, name, description, has_nvidia_gpu):
-    entry = moto_cloud.hardware([name])[name]
+    entry = moto_cloud.types.hardware([name])[name]
     assert (entry.describe(), entry.has_nvidia_gpu, entry.source) == (description, has_nvidia_gpu, "EC2")
 
 
 def test_peaks_are_those_of_the_same_gpu_and_of_no_part_of_one(moto_cloud):
-    types = moto_cloud.hardware(["gr6.4xlarge", "g6f.large", "g6.xlarge", "c7i.xlarge"])
+    types = moto_cloud.types.hardware(["gr6.4xlarge", "g6f.large", "g6.xlarge", "c7i.xlarge"])
     assert types["gr6.4xlarge"].tensor_tflops == types["g6.xlarge"].tensor_tflops > 0
     assert types["g6f.large"].tensor_tflops is None
     assert types["c7i.xlarge"].cpu_isa == Catalog().hardware("c7i.xlarge").cpu_isa
@@ -78,7 +78,7 @@ def test_peaks_are_those_of_the_same_gpu_and_of_no_part_of_one(moto_cloud):
 
 def test_the_table_agrees_with_ec2(moto_cloud):
     listed = {entry.name: entry for entry in Catalog() if not entry.retired}
-    described = moto_cloud.hardware(list(listed))
+    described = moto_cloud.types.hardware(list(listed))
     assert described.keys() == listed.keys()
     for name, entry in described.items():
         assert entry.source == "EC2"
@@ -91,13 +91,13 @@ def test_the_table_agrees_with_ec2(moto_cloud):
 
 def test_without_an_answer_types_are_those_of_the_table(clients, stub):
     stub(clients.get("ec2")).add_client_error("describe_instance_types", "UnauthorizedOperation")
-    types = cloud_over(clients).hardware(["c7i.xlarge", "c7g.large"])
+    types = cloud_over(clients).types.hardware(["c7i.xlarge", "c7g.large"])
     assert types == {"c7i.xlarge": Catalog().hardware("c7i.xlarge")}
 
 
 def test_a_type_that_ec2_no_longer_describes_is_that_of_the_table(clients, stub):
     stub(clients.get("ec2")).add_response("describe_instance_types", {"InstanceTypes": []})
-    assert cloud_over(clients).hardware(["p3.2xlarge"])["p3.2xlarge"].retired
+    assert cloud_over(clients).types.hardware(["p3.2xlarge"])["p3.2xlarge"].retired
 
 
 def test_a_description_is_asked_for_once_a_day(clients, stub):
@@ -106,8 +106,8 @@ def test_a_description_is_asked_for_once_a_day(clients, stub):
     asked = {"Filters": [{"Name": "instance-type", "Values": ["g6f.large"]}]}
     for _ in range(2):
         ec2.add_response("describe_instance_types", {"InstanceTypes": [DESCRIBED]}, asked)
-    first = cloud.hardware(["g6f.large"])
+    first = cloud.types.hardware(["g6f.large"])
     assert first["g6f.large"].markets == (Market.ON_DEMAND,)
-    assert cloud.hardware(["g6f.large"]) == first
+    assert cloud.types.hardware(["g6f.large"]) == first
     clock.sleep(2 * 86400)
-    assert cloud.hardware(["g6f.large"]) == first
+    assert cloud.types.hardware(["g6f.large"]) == first

@@ -10,7 +10,7 @@ from botocore.stub import ANY
 from dlcloud.cloud.requests import fleet_arguments, read_instance
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market
-from dlcloud.planning.protocols import FleetRequest
+from dlcloud.planning.launch_request import FleetRequest
 from tests.fakes.samples import cluster
 from tests.unit.cloud.conftest import cloud_over, request
 
@@ -56,7 +56,7 @@ ANSWER = {
 
 def test_an_on_demand_launch_asks_for_exactly_this(clients, stub):
     stub(clients.get_without_retries()).add_response("run_instances", ANSWER, WANTED)
-    assert cloud_over(clients).launch(request()) == [
+    assert cloud_over(clients).instances.launch(request()) == [
         Instance(
             instance_id="i-1",
             instance_type="c7i.xlarge",
@@ -82,7 +82,7 @@ def test_a_spot_launch_is_one_time_in_its_zone_and_tags_its_request(clients, stu
     }
     answer = {"Instances": [{**ANSWER["Instances"][0], "InstanceLifecycle": "spot"}]}
     stub(clients.get_without_retries()).add_response("run_instances", answer, wanted)
-    (launched,) = cloud_over(clients).launch(request(market=Market.SPOT, zone="us-east-1b"))
+    (launched,) = cloud_over(clients).instances.launch(request(market=Market.SPOT, zone="us-east-1b"))
     assert launched.market is Market.SPOT
 
 
@@ -113,7 +113,7 @@ def test_instances_are_read_over_all_pages_and_sorted_by_their_launch(clients, s
     ec2.add_response(
         "describe_instances", {"Reservations": [{"Instances": [running]}]}, {**filters, "NextToken": "more"}
     )
-    first, second = cloud_over(clients).instances("c0ffee")
+    first, second = cloud_over(clients).instances.find("c0ffee")
     assert (first.instance_id, first.host, first.ssh_port) == ("i-2", "198.51.100.2", 2201)
     assert (second.state, second.state_reason, second.zone) == (InstanceState.TERMINATED, "Server.Spot", "")
 
@@ -121,7 +121,7 @@ def test_instances_are_read_over_all_pages_and_sorted_by_their_launch(clients, s
 def test_without_a_cluster_every_managed_instance_is_asked_for(clients, stub):
     filters = {"Filters": [{"Name": "tag:dlcloud:managed", "Values": ["true"]}]}
     stub(clients.get("ec2")).add_response("describe_instances", {"Reservations": []}, filters)
-    assert cloud_over(clients).instances() == []
+    assert cloud_over(clients).instances.find() == []
 
 
 def test_a_group_in_use_is_returned_and_one_that_is_gone_is_no_error(clients, stub):
@@ -131,7 +131,7 @@ def test_a_group_in_use_is_returned_and_one_that_is_gone_is_no_error(clients, st
     ec2.add_client_error("delete_security_group", "DependencyViolation")
     ec2.add_client_error("delete_security_group", "InvalidGroup.NotFound")
     ec2.add_response("delete_security_group", {}, {"GroupId": "sg-3"})
-    assert cloud_over(clients).delete_security_groups("c0ffee") == ["sg-1"]
+    assert cloud_over(clients).network.delete_groups("c0ffee") == ["sg-1"]
 
 
 def test_an_ipv6_caller_is_let_in_as_such(clients, stub):
@@ -144,22 +144,22 @@ def test_an_ipv6_caller_is_let_in_as_such(clients, stub):
     stub(clients.get("ec2")).add_response(
         "authorize_security_group_ingress", {}, {"GroupId": "sg-1", "IpPermissions": [permission]}
     )
-    cloud_over(clients).allow_ssh("sg-1", "2001:db8::1/128")
+    cloud_over(clients).network.allow_ssh("sg-1", "2001:db8::1/128")
 
 
 def launched(moto_cloud, ec2, **other):
     image = ec2.describe_images()["Images"][0]["ImageId"]
-    group = moto_cloud.create_security_group("c0ffee", cluster().tags)
+    group = moto_cloud.network.create_group("c0ffee", cluster().tags)
     what = Image(image_id=image, name="", root_device="/dev/sda1")
-    return moto_cloud.launch(request(image=what, security_group_id=group, **other))
+    return moto_cloud.instances.launch(request(image=what, security_group_id=group, **other))
 
 
 def test_launched_instances_and_volumes_are_found_by_tag(moto_cloud, ec2):
     made = launched(moto_cloud, ec2, min_count=2)
-    found = moto_cloud.instances("c0ffee")
+    found = moto_cloud.instances.find("c0ffee")
     assert {each.instance_id for each in found} == {each.instance_id for each in made}
-    assert moto_cloud.instances("another") == []
-    assert {each.instance_id for each in moto_cloud.instances()} == {each.instance_id for each in made}
+    assert moto_cloud.instances.find("another") == []
+    assert {each.instance_id for each in moto_cloud.instances.find()} == {each.instance_id for each in made}
     assert all(each.alive and each.host and each.tags["dlcloud:cluster"] == "c0ffee" for each in found)
     answer = ec2.describe_instances(InstanceIds=[made[0].instance_id])["Reservations"][0]["Instances"][0]
     assert (
@@ -177,54 +177,54 @@ def test_launched_instances_and_volumes_are_found_by_tag(moto_cloud, ec2):
 
 def test_terminating_a_mix_of_known_and_unknown_ends_the_known(moto_cloud, ec2):
     ids = [each.instance_id for each in launched(moto_cloud, ec2, min_count=2)]
-    moto_cloud.terminate([ids[0], "i-0123456789abcdef0", ids[1]])
-    assert not any(each.alive for each in moto_cloud.instances("c0ffee"))
-    moto_cloud.terminate(["i-0123456789abcdef0"])
-    moto_cloud.terminate([])
-    moto_cloud.terminate(ids)
+    moto_cloud.instances.terminate([ids[0], "i-0123456789abcdef0", ids[1]])
+    assert not any(each.alive for each in moto_cloud.instances.find("c0ffee"))
+    moto_cloud.instances.terminate(["i-0123456789abcdef0"])
+    moto_cloud.instances.terminate([])
+    moto_cloud.instances.terminate(ids)
 
 
 def test_a_group_is_made_once_and_its_rule_once(moto_cloud, ec2):
-    first = moto_cloud.create_security_group("c0ffee", cluster().tags)
-    assert moto_cloud.create_security_group("c0ffee", cluster().tags) == first
-    moto_cloud.allow_ssh(first, "203.0.113.7/32")
-    moto_cloud.allow_ssh(first, "203.0.113.7/32")
+    first = moto_cloud.network.create_group("c0ffee", cluster().tags)
+    assert moto_cloud.network.create_group("c0ffee", cluster().tags) == first
+    moto_cloud.network.allow_ssh(first, "203.0.113.7/32")
+    moto_cloud.network.allow_ssh(first, "203.0.113.7/32")
     (group,) = ec2.describe_security_groups(GroupIds=[first])["SecurityGroups"]
     (rule,) = group["IpPermissions"]
     assert (rule["FromPort"], rule["ToPort"], rule["IpProtocol"]) == (22, 22, "tcp")
     assert [each["CidrIp"] for each in rule["IpRanges"]] == ["203.0.113.7/32"]
     assert {tag["Key"] for tag in group["Tags"]} == set(cluster().tags)
-    assert moto_cloud.delete_security_groups("c0ffee") == []
-    assert moto_cloud.delete_security_groups("c0ffee") == []
+    assert moto_cloud.network.delete_groups("c0ffee") == []
+    assert moto_cloud.network.delete_groups("c0ffee") == []
 
 
 def test_instances_reach_only_each_other_until_the_rules_are_revoked(moto_cloud, ec2):
-    group_id = moto_cloud.create_security_group("c0ffee", cluster().tags)
-    moto_cloud.allow_peers(group_id)
-    moto_cloud.allow_peers(group_id)
+    group_id = moto_cloud.network.create_group("c0ffee", cluster().tags)
+    moto_cloud.network.allow_peers(group_id)
+    moto_cloud.network.allow_peers(group_id)
     (group,) = ec2.describe_security_groups(GroupIds=[group_id])["SecurityGroups"]
     (rule,) = group["IpPermissions"]
     assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"], rule["IpRanges"]) == ("tcp", 0, 65535, [])
     assert [pair["GroupId"] for pair in rule["UserIdGroupPairs"]] == [group_id]
-    moto_cloud.revoke_ssh("c0ffee")
+    moto_cloud.network.revoke_ssh("c0ffee")
     (group,) = ec2.describe_security_groups(GroupIds=[group_id])["SecurityGroups"]
     assert group["IpPermissions"] == []
-    assert moto_cloud.delete_security_groups("c0ffee") == []
+    assert moto_cloud.network.delete_groups("c0ffee") == []
 
 
 def test_a_group_of_our_name_without_our_tags_is_an_error(moto_cloud, ec2):
     ec2.create_security_group(GroupName="dlcloud-c0ffee", Description="another program")
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):
-        moto_cloud.create_security_group("c0ffee", cluster().tags)
+        moto_cloud.network.create_group("c0ffee", cluster().tags)
 
 
 def test_identity_and_network_of_the_caller(moto_cloud):
-    assert moto_cloud.identity().account == "123456789012"
-    assert moto_cloud.caller_cidr() == "203.0.113.7/32"
+    assert moto_cloud.caller.identity().account == "123456789012"
+    assert moto_cloud.caller.cidr() == "203.0.113.7/32"
 
 
 def test_zones_by_type_without_a_type_that_is_not_offered(moto_cloud):
-    zones = moto_cloud.offered_zones(["c5.xlarge", "c5.large", "p3.2xlarge", "zz9.huge"])
+    zones = moto_cloud.types.zones(["c5.xlarge", "c5.large", "p3.2xlarge", "zz9.huge"])
     assert set(zones) >= {"c5.xlarge", "c5.large"}
     assert "zz9.huge" not in zones
     assert zones["c5.xlarge"] == tuple(sorted(zones["c5.xlarge"]))
@@ -255,26 +255,26 @@ def test_the_end_of_an_instance_is_read_from_its_reason(state, reason, ended_at)
 
 
 def ssh_networks(cloud, group):
-    answer = cloud._clients.get("ec2").describe_security_groups(GroupIds=[group])
+    answer = cloud.network._clients.get("ec2").describe_security_groups(GroupIds=[group])
     permissions = answer["SecurityGroups"][0]["IpPermissions"]
     return {each["CidrIp"] for permission in permissions for each in permission["IpRanges"]}
 
 
 def test_access_moves_from_one_address_to_another_and_wide_networks_stay(moto_cloud):
-    group = moto_cloud.create_security_group("c0ffee", cluster().tags)
+    group = moto_cloud.network.create_group("c0ffee", cluster().tags)
     for network in ("198.51.100.9/32", "192.0.2.0/24"):
-        moto_cloud.allow_ssh(group, network)
-    assert moto_cloud.move_ssh("c0ffee", "192.0.2.8/32") is None, "a wide network covers it"
-    assert moto_cloud.move_ssh("c0ffee", "203.0.113.7/32") == ["198.51.100.9/32"]
+        moto_cloud.network.allow_ssh(group, network)
+    assert moto_cloud.network.move_ssh("c0ffee", "192.0.2.8/32") is None, "a wide network covers it"
+    assert moto_cloud.network.move_ssh("c0ffee", "203.0.113.7/32") == ["198.51.100.9/32"]
     assert ssh_networks(moto_cloud, group) == {"203.0.113.7/32", "192.0.2.0/24"}
-    assert moto_cloud.move_ssh("c0ffee", "203.0.113.7/32") is None
+    assert moto_cloud.network.move_ssh("c0ffee", "203.0.113.7/32") is None
 
 
 def test_an_address_that_the_user_named_stays_when_access_moves(moto_cloud):
-    group = moto_cloud.create_security_group("c0ffee", cluster().tags)
-    moto_cloud.allow_ssh(group, "198.51.100.9/32", named=True)
-    assert moto_cloud.move_ssh("c0ffee", "198.51.100.9/32") is None
-    assert moto_cloud.move_ssh("c0ffee", "203.0.113.7/32") == []
+    group = moto_cloud.network.create_group("c0ffee", cluster().tags)
+    moto_cloud.network.allow_ssh(group, "198.51.100.9/32", named=True)
+    assert moto_cloud.network.move_ssh("c0ffee", "198.51.100.9/32") is None
+    assert moto_cloud.network.move_ssh("c0ffee", "203.0.113.7/32") == []
     assert ssh_networks(moto_cloud, group) == {"203.0.113.7/32", "198.51.100.9/32"}
 
 
@@ -300,7 +300,7 @@ def test_many_instances_are_terminated_in_several_calls(clients, stub):
     ec2 = stub(clients.get("ec2"))
     for part in (names[:500], names[500:1000], names[1000:]):
         ec2.add_response("terminate_instances", {}, {"InstanceIds": part})
-    cloud_over(clients).terminate(names)
+    cloud_over(clients).instances.terminate(names)
 
 
 def test_one_id_that_is_gone_does_not_keep_the_others(clients, stub):
@@ -310,4 +310,4 @@ def test_one_id_that_is_gone_does_not_keep_the_others(clients, stub):
         if part == ["i-1", "gone", "i-2"]:
             ec2.add_response("terminate_instances", {}, {"InstanceIds": ["i-1"]})
     ec2.add_response("terminate_instances", {}, {"InstanceIds": ["i-2"]})
-    cloud_over(clients).terminate(["i-1", "gone", "i-2"])
+    cloud_over(clients).instances.terminate(["i-1", "gone", "i-2"])

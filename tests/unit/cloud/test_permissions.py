@@ -26,10 +26,11 @@ from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.local.ec2.placement_groups import PlacementGroup, groups_of
 from dlcloud.local.iam.access import access_requests, spot_role_request
 from dlcloud.model.errors import CloudError
-from dlcloud.model.instance import Image, Market
+from dlcloud.model.instance import KEY_ACTIONS, Image, Market
 from dlcloud.model.own_images import IMAGE_TAG
-from dlcloud.planning.protocols import FleetRequest
-from dlcloud.recipe.network import Access, Network
+from dlcloud.model.remote import Access
+from dlcloud.planning.launch_request import FleetRequest
+from dlcloud.recipe.network import Network
 from dlcloud.resources.texts import control_policy, iam_policy
 from tests.authorization_data import resource_types, type_of
 from tests.fakes.clock import FakeClock
@@ -112,41 +113,43 @@ class Tour:
         """Make the calls of a cluster's own controller; returns an instance that still runs."""
         cloud = self.cloud
         self._ask_everything()
-        group = cloud.create_security_group("c0ffee", self.tags)
-        cloud.create_security_group("c0ffee", self.tags)
-        cloud.allow_ssh(group, "203.0.113.7/32")
-        cloud.allow_peers(group)
+        group = cloud.network.create_group("c0ffee", self.tags)
+        cloud.network.create_group("c0ffee", self.tags)
+        cloud.network.allow_ssh(group, "203.0.113.7/32")
+        cloud.network.allow_peers(group)
         image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
         what = {
             "image": Image(image_id=image, name="", root_device="/dev/sda1"),
             "security_group_id": group,
             "tags": self.tags,
         }
-        (instance, *_) = cloud.launch(request(**what))
+        (instance, *_) = cloud.instances.launch(request(**what))
         self._before_the_launch(request(**{**what, "security_group_id": ""}))
-        cloud.launch(request(**what, market=Market.SPOT, client_token="s" * 64))
+        cloud.instances.launch(request(**what, market=Market.SPOT, client_token="s" * 64))
         reserved = {"reservation_id": "cr-0123456789abcdef0", "placement_group": GROUP}
-        ask(lambda: cloud.launch(request(**what, **reserved, client_token="r" * 64)))
-        name = cloud.create_launch_template(request(**what))
+        ask(lambda: cloud.instances.launch(request(**what, **reserved, client_token="r" * 64)))
+        name = cloud.fleets.create_template(request(**what))
         for spot in (1, 0):
-            ask(lambda spot=spot: cloud.launch_fleet(self._fleet(name, spot)))
-        others = [other.instance_id for other in cloud.instances("c0ffee")]
-        cloud.terminate([other for other in others if other != instance.instance_id])
-        ask(lambda: cloud.delete_fleets(cloud.fleets("c0ffee")))
+            ask(lambda spot=spot: cloud.fleets.launch(self._fleet(name, spot)))
+        others = [other.instance_id for other in cloud.instances.find("c0ffee")]
+        cloud.instances.terminate([other for other in others if other != instance.instance_id])
+        ask(lambda: cloud.fleets.delete(cloud.fleets.find("c0ffee")))
         self._stand_by(instance)
-        cloud.delete_launch_templates("c0ffee")
-        cloud.revoke_ssh("c0ffee")
-        cloud.delete_security_groups("c0ffee")
+        cloud.fleets.delete_templates("c0ffee")
+        cloud.network.revoke_ssh("c0ffee")
+        cloud.network.delete_groups("c0ffee")
         return instance
 
     def _stand_by(self, instance):
         """Make the calls of controllers that prepare another one, or take over."""
         self._make_profile()
         for _ in range(2):
-            ask(lambda: self.cloud.attach_profile(instance.instance_id, "dlcloud-c0ffee"))
-            ask(lambda: self.cloud.claim_control(1, instance.instance_id, self.tags))
-        ask(lambda: self.cloud.control_claims("c0ffee"))
-        self.cloud.put_tags([instance.instance_id], {"dlcloud:controller": "ubuntu", "dlcloud:host-key": "x"})
+            ask(lambda: self.cloud.instances.attach_profile(instance.instance_id, "dlcloud-c0ffee"))
+            ask(lambda: self.cloud.claims.claim(1, instance.instance_id, self.tags))
+        ask(lambda: self.cloud.claims.find("c0ffee"))
+        self.cloud.instances.put_tags(
+            [instance.instance_id], {"dlcloud:controller": "ubuntu", "dlcloud:host-key": "x"}
+        )
 
     @staticmethod
     def _make_profile():
@@ -162,41 +165,43 @@ class Tour:
         self.is_of_people = True
         instance = self.of_controller()
         self._leave_parts()
-        cloud.regions()
-        profile = cloud.put_control_role("c0ffee", self.tags)
+        cloud.caller.regions()
+        profile = cloud.roles.put_control("c0ffee", self.tags)
         for _ in range(2):
-            cloud.attach_profile(instance.instance_id, profile)
-        cloud.put_tags([instance.instance_id], {"dlcloud:controller": "true", "dlcloud:host-key": "x"})
-        ask(lambda: cloud.admit_key(instance, "ubuntu", f"ssh-ed25519 {'A' * 68}"))
-        ask(lambda: cloud.create_placement_group("c0ffee", self.tags))
-        ask(lambda: cloud.allow_fabric(cloud.create_security_group("c0ffee", self.tags)))
+            cloud.instances.attach_profile(instance.instance_id, profile)
+        cloud.instances.put_tags(
+            [instance.instance_id], {"dlcloud:controller": "true", "dlcloud:host-key": "x"}
+        )
+        ask(lambda: cloud.instances.admit_key(instance, "ubuntu", f"ssh-ed25519 {'A' * 68}"))
+        ask(lambda: cloud.capacity.create_placement_group("c0ffee", self.tags))
+        ask(lambda: cloud.network.allow_fabric(cloud.network.create_group("c0ffee", self.tags)))
         self._make_placement_group()
         image, snapshot = self._make_images(instance.instance_id)
-        ask(cloud.leftovers)
-        cloud.delete_images([image])
-        cloud.delete_snapshots([snapshot])
+        ask(cloud.leftovers.find)
+        cloud.own_images.delete([image])
+        cloud.own_images.delete_snapshots([snapshot])
         volume, interface = self._leave_parts()
-        cloud.delete_volumes([volume])
-        cloud.delete_interfaces([interface])
+        cloud.leftovers.delete_volumes([volume])
+        cloud.leftovers.delete_interfaces([interface])
         ask(lambda: Billing(self.clients).by_cluster(["c0ffee"], since=clock.now(), now=clock.now()))
-        cloud.terminate([instance.instance_id])
-        cloud.delete_security_groups("c0ffee")
-        ask(lambda: cloud.delete_placement_group("c0ffee"))
-        cloud.delete_control_role("c0ffee")
+        cloud.instances.terminate([instance.instance_id])
+        cloud.network.delete_groups("c0ffee")
+        ask(lambda: cloud.capacity.delete_placement_group("c0ffee"))
+        cloud.roles.delete("c0ffee")
 
     def _ask_everything(self):
         cloud, account = self.cloud, self.account
         questions = [
             lambda: decode(self.clients, "encoded"),
-            cloud.identity,
-            cloud.reservations,
-            lambda: cloud.hardware([TYPE]),
-            lambda: cloud.offered_zones([TYPE]),
-            lambda: cloud.hardware([TYPE]),
-            lambda: cloud.resolve_image("auto", gpu=False),
-            lambda: cloud.resolve_image("auto", gpu=True),
-            lambda: cloud.resolve_image("ami-0123456789abcdef0", gpu=False),
-            lambda: cloud.prices([TYPE], [*Market]),
+            cloud.caller.identity,
+            cloud.capacity.reservations,
+            lambda: cloud.types.hardware([TYPE]),
+            lambda: cloud.types.zones([TYPE]),
+            lambda: cloud.types.hardware([TYPE]),
+            lambda: cloud.images.resolve("auto", gpu=False),
+            lambda: cloud.images.resolve("auto", gpu=True),
+            lambda: cloud.images.resolve("ami-0123456789abcdef0", gpu=False),
+            lambda: cloud.prices.find([TYPE], [*Market]),
             lambda: account.limits(["L-1216C47A"]),
             account.usage,
             account.subnets,
@@ -229,7 +234,7 @@ class Tour:
     def _make_images(self, instance_id):
         """Make an image as dlcloud does, and as its owner one that moto can tag; return it and a snapshot."""
         tags = {**self.tags, IMAGE_TAG: "dlcloud-sample"}
-        ask(lambda: self.cloud.create_image(instance_id, "dlcloud-sample-c0ffee", tags))
+        ask(lambda: self.cloud.own_images.create(instance_id, "dlcloud-sample-c0ffee", tags))
         pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
         image = self.ec2.create_image(InstanceId=instance_id, Name="of its owner")["ImageId"]
         (volume, _), answer = self._leave_parts(), self.ec2.describe_images(ImageIds=[image])["Images"][0]
@@ -283,8 +288,21 @@ def recorded():
     return {
         "iam_policy.json": [r for r in people.requests if not is_of_detaching(r)],
         "iam_policy_detach.json": [r for r in people.requests if is_of_detaching(r)],
-        "control_policy.json": controller.requests,
+        "control_policy.json": [*controller.requests, *key_requests()],
     }
+
+
+def key_requests():
+    """Return what EC2 asks in the caller's name of the key of an encrypted volume.
+
+    Source: EBS user guide, "Requirements for Amazon EBS encryption".
+    """
+    arn = f"arn:aws:kms:{REGION}:{DEFAULT_ACCOUNT_ID}:key/0123"
+    through = {"kms:ViaService": [f"ec2.{REGION}.amazonaws.com"]}
+    for action in KEY_ACTIONS:
+        is_grant = action == "kms:CreateGrant"
+        context = {**through, "kms:GrantIsForAWSResource": ["true"]} if is_grant else through
+        yield AccessRequest(action=action, resource=arn, context=context)
 
 
 def is_of_detaching(asked):

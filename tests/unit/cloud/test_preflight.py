@@ -235,7 +235,7 @@ def test_open_driver_is_refused_for_an_old_gpu_and_noted_in_rehearsals():
     image = Image(
         image_id="ami-1", name="Deep Learning Base OSS Nvidia Driver GPU AMI", root_device="/dev/sda1"
     )
-    there.resolve_image = lambda *_, **__: image
+    there.images.resolve = lambda *_, **__: image
     with pytest.raises(CloudError, match="too old for"):
         planned(FakeAccount(), text, there)
     plan = planned(FakeAccount(), text.replace("name: sample", "name: sample\ncloud: local"), there)
@@ -311,7 +311,7 @@ def test_the_worst_case_of_spot_is_the_most_ec2_may_charge():
     )
     prices = [price(), replace(price(usd="0.06", market=Market.SPOT), zone="us-east-1a")]
     there = cloud()
-    there.prices = lambda *_: prices
+    there.prices.find = lambda *_: prices
     assert planned(FakeAccount(), text, there).hourly_usd == 2 * Decimal("0.1785")
     limited = planned(FakeAccount(), text + "budget: {max_usd: 1}\n", there)
     # Under a budget the request itself limits the price: to 1.2 times the price now.

@@ -57,7 +57,7 @@ def pricing(clients, stub):
 
 
 def ask(clients, cache, clock):
-    return cloud_over(clients, cache, clock).prices(["c7i.xlarge"], [ON_DEMAND])
+    return cloud_over(clients, cache, clock).prices.find(["c7i.xlarge"], [ON_DEMAND])
 
 
 def test_aws_is_asked_once_a_day(clients, pricing):
@@ -79,7 +79,7 @@ def test_many_types_are_picked_out_of_the_whole_region(clients, pricing):
     second = [named("c9x.2xlarge", "0.9"), named("c7i.xlarge", "0.2")]
     pricing.add_response("get_products", {"PriceList": first, "NextToken": "2"}, everything)
     pricing.add_response("get_products", {"PriceList": second}, everything | {"NextToken": "2"})
-    prices = cloud_over(clients, FakeCache(), FakeClock()).prices([*names, "c7i.xlarge"], [ON_DEMAND])
+    prices = cloud_over(clients, FakeCache(), FakeClock()).prices.find([*names, "c7i.xlarge"], [ON_DEMAND])
     usd = {price.instance_type: price.hourly_usd for price in prices}
     assert usd == {"c9x.1xlarge": Decimal("0.5"), "c9x.2xlarge": Decimal("0.9"), "c7i.xlarge": Decimal("0.2")}
 
@@ -117,7 +117,7 @@ def test_an_old_price_of_aws_is_better_than_the_bundled_one(clients, pricing, an
 
 
 def test_on_the_local_cloud_only_the_table_is_used(clients):
-    assert cloud_over(clients).prices(["c7i.xlarge", "zz9.huge"], [ON_DEMAND]) == [
+    assert cloud_over(clients).prices.find(["c7i.xlarge", "zz9.huge"], [ON_DEMAND]) == [
         Catalog().on_demand_price("c7i.xlarge", "us-east-1")
     ]
 
@@ -143,7 +143,7 @@ def test_the_newest_spot_price_of_every_zone_is_returned(clients, stub):
         {"SpotPriceHistory": history},
         {"InstanceTypes": names, "ProductDescriptions": ["Linux/UNIX"], "StartTime": clock.now()},
     )
-    prices = cloud_over(clients, None, clock).prices(names, [SPOT, ON_DEMAND])
+    prices = cloud_over(clients, None, clock).prices.find(names, [SPOT, ON_DEMAND])
     spot = {(each.instance_type, each.zone): each for each in prices if each.market is SPOT}
     assert {name: each.hourly_usd for name, each in spot.items()} == {
         ("c7i.xlarge", "us-east-1a"): Decimal("0.0710"),
@@ -172,7 +172,7 @@ def test_the_history_has_every_spot_price_the_oldest_first(clients, stub):
         {"SpotPriceHistory": rows},
         {"InstanceTypes": ["c7i.xlarge"], "ProductDescriptions": ["Linux/UNIX"], "StartTime": since},
     )
-    history = cloud_over(clients, None, clock).spot_history(["c7i.xlarge"], since)
+    history = cloud_over(clients, None, clock).prices.spot_history(["c7i.xlarge"], since)
     assert [(each.hourly_usd, each.as_of) for each in history] == [
         (Decimal("0.07"), since),
         (Decimal("0.08"), since + timedelta(days=9)),

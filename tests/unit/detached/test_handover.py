@@ -95,7 +95,7 @@ def test_the_instance_gets_role_dlcloud_recipe_and_only_this_cluster(handing):
     cloud, files = handing.world.cloud, handing.machine.files
     assert cloud.profiles == {handing.name: "dlcloud-c0ffee"}
     assert ("sg-c0ffee", "sg-c0ffee") in cloud.rules
-    (tagged,) = cloud.instances("c0ffee")
+    (tagged,) = cloud.instances.find("c0ffee")
     assert (tagged.tags[CONTROLLER_TAG], tagged.tags[HOST_KEY_TAG]) == ("ubuntu", fingerprint(HOST_KEY))
     script, mode = files["dlcloud/control/dlcloud"]
     assert mode == 0o700
@@ -117,7 +117,7 @@ def test_it_can_be_found_before_it_begins(handing):
     handing.machine.failing = {"job.py start": (1, b"no room")}
     with pytest.raises(InstanceError):
         handing.go()
-    assert CONTROLLER_TAG in handing.world.cloud.instances("c0ffee")[0].tags
+    assert CONTROLLER_TAG in handing.world.cloud.instances.find("c0ffee")[0].tags
     assert handing.outcome is None
 
 
@@ -168,7 +168,7 @@ def test_one_whose_controller_failed_before_its_charge_is_given_up(handing):
 
 def test_one_whose_instance_is_gone_is_given_up(handing):
     handing.cut_off()
-    handing.world.cloud.terminate([handing.name])
+    handing.world.cloud.instances.terminate([handing.name])
     assert handing.over.finish() is False
     assert handing.outcome == GIVEN_UP
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dlcloud.detached.locate import find_detached
-from dlcloud.detached.rules import FILES, check_detachable, relocate_recipe
+from dlcloud.detached.rules import FILES, check_detachable, relocate_recipe, settle_recipe
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceState
@@ -47,6 +47,17 @@ def test_files_lie_beside_the_recipe_wherever_they_lay(tmp_path):
     assert there.workload.files == FILES
     assert there.workload.elastic == here.workload.elastic
     assert (there.setup, there.budget, there.keep) == (here.setup, here.budget, here.keep)
+
+
+def test_what_only_the_user_may_look_up_is_settled_before():
+    own = ELASTIC.replace("types: [g6.xlarge]", "types: [g6.xlarge]\n  image: /mine/image") + (
+        "network: {security_groups: ['tag:team=a']}\n"
+    )
+    settled = settle_recipe(recipe(own), "ami-1", ["sg-1"])
+    assert settled.instances.image == "ami-1"
+    assert settled.network.security_groups == ["sg-1"]
+    public = ELASTIC.replace("types: [g6.xlarge]", "types: [g6.xlarge]\n  image: /aws/service/x")
+    assert settle_recipe(recipe(public), "ami-1", []) == recipe(public)
 
 
 def test_what_is_measured_is_not_left_alone():

@@ -42,8 +42,8 @@ class Trio:
         self.first, self.second, self.third = (m.instance.instance_id for m in members)
         for name in (self.first, self.second, self.third):
             KnownHosts(world.paths.known_hosts("c0ffee")).pin(name, HOST_KEY)
-        world.cloud.put_tags([self.first], {CONTROLLER_TAG: "ubuntu"})
-        world.cloud.put_control_role("c0ffee", world.launcher.cluster.tags)
+        world.cloud.instances.put_tags([self.first], {CONTROLLER_TAG: "ubuntu"})
+        world.cloud.roles.put_control("c0ffee", world.launcher.cluster.tags)
         self.over = HandOver(managed=world.launcher, database=world.database)
         self.control = folder / "dlcloud" / "control"
         self.control.mkdir(parents=True)
@@ -56,7 +56,7 @@ class Trio:
         return Succession(hand_over=self.over, own=own or self.second, control=self.control).take_over()
 
     def controllers(self):
-        instances = self.world.cloud.instances("c0ffee")
+        instances = self.world.cloud.instances.find("c0ffee")
         return {one.instance_id for one in instances if CONTROLLER_TAG in one.tags and one.alive}
 
     def wait_for_controller(self):
@@ -101,7 +101,7 @@ def test_the_coordinator_is_ended_before_the_controller_begins(trio):
     trio.wait_for_controller()
     assert trio.first not in trio.world.cloud.alive()
     assert trio.controllers() == {trio.second}
-    (tagged,) = [i for i in trio.world.cloud.instances("c0ffee") if i.instance_id == trio.second]
+    (tagged,) = [i for i in trio.world.cloud.instances.find("c0ffee") if i.instance_id == trio.second]
     assert tagged.tags[HOST_KEY_TAG] == fingerprint(HOST_KEY)
     assert [i.detail for i in trio.world.clusters.intents("c0ffee", SUCCESSION)] == ["1"]
     assert (trio.control / TAKEN).exists()
@@ -114,7 +114,7 @@ def test_the_second_to_ask_is_refused(trio):
     assert trio.controllers() == {trio.second}
 
 
-@pytest.mark.parametrize("method", ["claim_control", "terminate", "put_tags"])
+@pytest.mark.parametrize("method", ["claims.claim", "instances.terminate", "instances.put_tags"])
 @pytest.mark.parametrize("after", [True, False])
 def test_a_take_over_that_is_killed_anywhere_is_continued(trio, method, after):
     number = trio.world.cloud.calls[method] + 1
@@ -129,8 +129,8 @@ def test_a_take_over_that_is_killed_anywhere_is_continued(trio, method, after):
 
 
 def test_nothing_begins_while_ec2_does_not_end_the_coordinator(trio):
-    number = trio.world.cloud.calls["terminate"] + 1
-    trio.world.cloud.failures = [Failure("terminate", CloudError("no answer"), number)]
+    number = trio.world.cloud.calls["instances.terminate"] + 1
+    trio.world.cloud.failures = [Failure("instances.terminate", CloudError("no answer"), number)]
     with pytest.raises(CloudError, match="no answer"):
         trio.take_over()
     assert not (trio.folder / "ran").exists()

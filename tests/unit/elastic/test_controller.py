@@ -4,14 +4,16 @@ import threading
 
 import pytest
 
-from dlcloud.elastic.controller import MOST_FAILURES
-from dlcloud.elastic.workers import DRAINED, WorkerExited
+from dlcloud.elastic.failures import MOST_FAILURES
+from dlcloud.elastic.workers import WorkerExited
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.errors import CloudError, CredentialsError, InstanceError, RemoteCommandError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.results.result import RunState
 from dlcloud.scheduling.elastic import WorkerState
+from dlcloud.trainer.drain import DRAINED
+from dlcloud.trainer.events import EventName
 from tests.fakes.controller import DONE, FIRST, TRAINS, World, ends, event, member, reports, step
 
 
@@ -26,7 +28,10 @@ def test_a_quiet_run_ends_with_its_last_step():
 
 def test_an_interrupted_instance_of_the_first_hour_is_left_to_ec2():
     script = {
-        "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)],
+        "i-1": [
+            reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
+            ends("i-1", DRAINED),
+        ],
         "i-3": [reports("i-0", DONE), ends("i-0"), ends("i-2"), ends("i-3")],
     }
     world = World(script).go()
@@ -36,10 +41,13 @@ def test_an_interrupted_instance_of_the_first_hour_is_left_to_ec2():
 
 def test_what_ec2_does_not_end_after_its_notice_is_ended():
     script = {
-        "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)]
+        "i-1": [
+            reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
+            ends("i-1", DRAINED),
+        ]
     }
     world = World(script)
-    world.controller.emit = lambda event: (
+    world.emit = lambda event: (
         world.events.append(event),
         world.end_after(event, "is left to EC2"),
     )
@@ -53,11 +61,14 @@ def test_what_ec2_does_not_end_after_its_notice_is_ended():
 def test_an_older_interrupted_instance_is_replaced_and_ended_once_it_left():
     script = {
         "i-0": [reports("i-0", step(1))],
-        "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)],
+        "i-1": [
+            reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
+            ends("i-1", DRAINED),
+        ],
         "i-3": [reports("i-3", step(5)), reports("i-0", DONE), ends("i-0"), ends("i-2"), ends("i-3")],
     }
     world = World(script)
-    world.controller.clock.advance(2 * 3600)
+    world.clock.advance(2 * 3600)
     world.go()
     assert world.asked == [1]
     assert world.workers.served == ["i-0", "i-1", "i-2", "i-3"]
@@ -79,7 +90,7 @@ def test_an_instance_that_is_lost_is_replaced_and_ended_for_certain():
 def test_without_capacity_the_others_go_on_and_it_is_requested_later(answer):
     script = {"i-1": [WorkerExited(instance_id="i-1", error=InstanceError("gone"))]}
     world = World(script, answers=[answer])
-    clock = world.controller.clock
+    clock = world.clock
 
     def grow(decision, connected):
         grown = World.grow(world, decision, connected)  # raises where it is to
@@ -89,8 +100,8 @@ def test_without_capacity_the_others_go_on_and_it_is_requested_later(answer):
                 world.workers.post(ends(name))
         return grown
 
-    world.controller.grow = grow
-    world.controller.target = lambda: clock.sleep(1.0) or 3  # a second a turn
+    world.grow = grow
+    world.target = lambda: clock.sleep(1.0) or 3  # a second a turn
     world.go()
     assert world.asked == [1, 1]
     assert any("going on with 2, asking again in 5 s" in message for message in world.messages)
@@ -115,7 +126,7 @@ def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
     """A minimum that stayed where it was would stop the training for good, while it bills."""
     script = {name: [reports(name, step(1))] for name in ("i-0", "i-1", "i-2")}
     world, turns, informed = World(script, text=THREE), [], threading.Event()
-    clock, write_control = world.controller.clock, world.workers.write_control
+    clock, write_control = world.clock, world.workers.write_control
 
     def listen(member):
         answer = write_control(member)
@@ -135,14 +146,14 @@ def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
             world.workers.post(ends("i-0"))
         return 3 if len(turns) < 5 else 1
 
-    world.workers.write_control, world.controller.target = listen, target
+    world.workers.write_control, world.target = listen, target
     world.go()
     assert {minimum for _, minimum in world.workers.minimums} == {1}
     assert sorted(world.workers.drained) == ["i-1", "i-2"]
 
 
 def test_while_workers_wait_the_progress_says_for_what():
-    waits = event("hold") | {"cause": "1 of 2 workers needed"}
+    waits = event(EventName.HOLD) | {"cause": "1 of 2 workers needed"}
     script = {
         "i-0": [reports("i-0", step(4)), reports("i-0", waits), reports("i-0", DONE)],
         "i-2": [ends("i-0"), ends("i-1"), ends("i-2")],
@@ -154,7 +165,7 @@ def test_while_workers_wait_the_progress_says_for_what():
 
 
 def test_waiting_for_the_first_step_is_no_warning():
-    waits = event("hold") | {"cause": "1 of 2 workers needed"}
+    waits = event(EventName.HOLD) | {"cause": "1 of 2 workers needed"}
     script = {"i-0": [reports("i-0", waits, DONE)], "i-2": [ends("i-0"), ends("i-1"), ends("i-2")]}
     assert not [event for event in World(script).go().events if isinstance(event, Warned)]
 
@@ -164,7 +175,7 @@ def taken(number, generation=0, size=3):
 
 
 LOST = WorkerExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
-STARTED = event("lighthouse_started")
+STARTED = event(EventName.LIGHTHOUSE_STARTED)
 
 
 def test_a_new_instance_takes_over_from_a_lost_coordinator():
@@ -241,7 +252,7 @@ def test_a_coordinator_that_cannot_be_ended_is_not_replaced_yet():
         world.workers.post(ends("i-2"))
         return LaunchedMembers(members=[], connections={})
 
-    world.controller.end, world.controller.grow = end, grow
+    world.end, world.grow = end, grow
     world.go()
     assert (world.ended, world.asked) == (["i-0"], [1])
 
@@ -255,10 +266,13 @@ def denial():
 def test_a_denied_request_is_not_repeated_and_its_reason_is_shown():
     script = {
         "i-0": [reports("i-0", step(1))],
-        "i-1": [reports("i-1", step(1), event("notice"), event("drained", step=4)), ends("i-1", DRAINED)],
+        "i-1": [
+            reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
+            ends("i-1", DRAINED),
+        ],
     }
     world = World(script, answers=[denial()])
-    world.controller.emit = lambda event: (
+    world.emit = lambda event: (
         world.events.append(event),
         world.end_after(event, "no more instances at this size: the launch is not authorized"),
     )
@@ -320,10 +334,10 @@ def test_all_spot_is_refused():
 
 def test_a_later_controller_knows_the_requests_to_an_earlier_one():
     script = {"i-0": [reports("i-0", DONE), ends("i-0"), ends("i-1"), ends("i-2")]}
-    world = World(script, stored={"i-1": [step(7), event("notice")], "i-2": [step(7)]})
-    world.controller.grow = lambda decision, _known: (
+    world = World(script, stored={"i-1": [step(7), event(EventName.NOTICE)], "i-2": [step(7)]})
+    world.grow = lambda decision, _known: (
         world.asked.append(decision.launch) or LaunchedMembers(members=[], connections={})
     )
     world.go()
-    assert world.controller.registry.step == 7
-    assert world.controller.registry.state("i-2") is WorkerState.GONE
+    assert world.registry.step == 7
+    assert world.registry.state("i-2") is WorkerState.GONE

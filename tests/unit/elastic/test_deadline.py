@@ -8,12 +8,13 @@ import pytest
 from dlcloud.elastic.deadline import ASK_EVERY_S, DeadlineScaler
 from dlcloud.elastic.pools import PoolHistory
 from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.reports import EventReported, StepCommitted, TrainingStarted
+from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S, SpeedMeter
-from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.protocols import Refusal
+from dlcloud.planning.launch_request import Refusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
@@ -25,6 +26,7 @@ from dlcloud.scheduling.deadline_scaling import (
 from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.policies.situation import Decision, Pool, Scaling, Situation
+from dlcloud.trainer.events import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 
@@ -123,7 +125,7 @@ def test_a_history_states_availability_from_its_first_answer_on():
 
 def steps(meter, numbers, size, seconds):
     for number in numbers:
-        meter.observe({"record": "step", "step": number, "world_size": size, "seconds": seconds})
+        meter.observe(StepCommitted(step=number, instance_id="i-0", world_size=size, seconds=seconds))
 
 
 def test_speed_is_that_of_one_worker_alone():
@@ -178,9 +180,11 @@ class Case:
         return self.scaler.decide(workers, is_launching=is_launching)
 
     def step(self, number, seconds, size=1):
-        record = {"record": "step", "step": number, "world_size": size, "seconds": seconds, "worker": "i-0.1"}
-        self.registry.observe("i-0", record)
-        self.scaler.observe(record)
+        self.observe(StepCommitted(step=number, instance_id="i-0", world_size=size, seconds=seconds))
+
+    def observe(self, report):
+        self.registry.observe("i-0", report)
+        self.scaler.observe(report)
 
 
 def test_spot_is_requested_first_while_there_is_time():
@@ -217,9 +221,7 @@ def test_work_left_follows_what_was_measured():
     case = Case(work=Work(epochs=10, per_hour=1))
     case.decide(FIRST)
     assert case.situations[-1].work_left_s == 36_000
-    start = {"record": "start", "settings": {"batch": 100, "steps": 100}, "samples": 1000}
-    case.registry.observe("i-0", start)
-    case.scaler.observe(start)
+    case.observe(TrainingStarted(steps=100, batch=100, samples=1000))
     for number in range(1, 11):
         case.step(number, 20.0)
     case.decide(FIRST)
@@ -236,9 +238,7 @@ def test_an_unknown_speed_leaves_on_demand_for_later():
 
 def test_a_program_with_other_steps_than_the_recipe_is_warned_of():
     case = Case(work=Work(steps=1000))
-    start = {"record": "start", "settings": {"batch": 100, "steps": 500}, "samples": 1000}
-    case.registry.observe("i-0", start)
-    case.scaler.observe(start)
+    case.observe(TrainingStarted(steps=500, batch=100, samples=1000))
     case.decide(FIRST)
     assert [event.message for event in case.events] == [
         "the program trains 500 steps, deadline.work says 1000: planning with the program's"
@@ -247,10 +247,9 @@ def test_a_program_with_other_steps_than_the_recipe_is_warned_of():
 
 def test_a_refused_pool_is_left_out_until_its_wait_is_over():
     case = Case()
-    asked = case.decide(FIRST)
+    decision = case.decide(FIRST)
     refusal = Refusal(pool=f"{TYPE} spot", zone="us-east-1a", error=CapacityError("none"), code="X")
-    grown = LaunchedMembers(members=[], connections={}, refusals=(refusal,))
-    case.scaler.handle_launch(asked, grown, new=0, is_final=False)
+    case.scaler.handle_request(RequestEnded(decision=decision, refusals=(refusal,)))
     assert case.decide(FIRST).pools == (B[1],)
     case.clock.advance(5)
     assert case.decide(FIRST).pools == (A[1],)  # the cheapest, again
@@ -260,7 +259,7 @@ def test_an_interruption_counts_against_its_pool():
     case = Case()
     spot = worker(1)
     case.decide(FIRST, spot)
-    case.registry.observe("i-1", {"record": "event", "event": "notice"})
+    case.registry.observe("i-1", EventReported(name=EventName.NOTICE))
     decision = case.decide(FIRST, worker(1, state=WorkerState.LEAVING))
     assert case.scaler.histories[pool_of(spot.member.instance)].interrupted == 1
     assert decision.pools == (B[1],)

@@ -7,11 +7,12 @@ import pytest
 
 from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.elastic.reports import EventReported, StepCommitted
+from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.protocols import Refusal
+from dlcloud.planning.launch_request import Refusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
@@ -20,6 +21,7 @@ from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
 from dlcloud.scheduling.simulation.replay import Job, replay
 from dlcloud.scheduling.simulation.trace import Window, from_ticks
+from dlcloud.trainer.events import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 
@@ -86,7 +88,7 @@ class Life:
         for zone in ZONES:
             here = self.living((Market.SPOT, spot_pool(zone, TYPE)))
             for worker in here[self.obtainable(zone) :]:
-                self.registry.observe(worker.instance_id, {"record": "event", "event": "notice"})
+                self.registry.observe(worker.instance_id, EventReported(name=EventName.NOTICE))
                 self.set_state(worker, WorkerState.GONE)
 
     def set_state(self, worker, state):
@@ -111,7 +113,7 @@ class Life:
         return decision.launch
 
     def launch(self, decision):
-        missing, refusals = decision.launch, []
+        missing, refusals, new = decision.launch, [], []
         for name in sorted(decision.pools, key=lambda name: self.prices[decision.market, name]):
             zone = name.partition(" ")[0] if decision.market is Market.SPOT else ZONES[0]
             room = missing
@@ -119,13 +121,11 @@ class Life:
                 room = self.obtainable(zone) - len(self.living((Market.SPOT, name)))
             given = max(0, min(missing, room))
             missing -= given
-            for _ in range(given):
-                self.add(decision.market, zone)
+            new += [self.add(decision.market, zone) for _ in range(given)]
             if missing:
                 error = CapacityError("none")
                 refusals.append(Refusal(pool=f"{TYPE} {decision.market}", zone=zone, error=error))
-        grown = LaunchedMembers(members=[], connections={}, refusals=tuple(refusals))
-        self.scaler.handle_launch(decision, grown, new=decision.launch - missing, is_final=False)
+        self.scaler.handle_request(RequestEnded(decision=decision, new=new, refusals=refusals))
 
     def add(self, market, zone):
         made = instance(f"i-{self.count:03}", market=market, zone=zone, launched_at=self.clock.now())
@@ -134,6 +134,7 @@ class Life:
         self.registry.add(member)
         self.boots[made.instance_id] = self.clock.monotonic() + BOOT_S
         self.workers[made.instance_id] = Worker(member=member, state=WorkerState.ARRIVING)
+        return member
 
     def train(self):
         training = sum(worker.state is WorkerState.TRAINING for worker in self.living())
@@ -142,9 +143,10 @@ class Life:
         self.paused_s -= paused_s
         self.done += (TURN_S - paused_s) * training / STEP_S
         for step in range(self.recorded + 1, int(self.done) + 1):
-            record = {"record": "step", "step": step, "world_size": training, "seconds": STEP_S / training}
-            self.registry.observe("i-000", record | {"worker": "i-000.1"})
-            self.scaler.observe(record)
+            seconds = STEP_S / training
+            report = StepCommitted(step=step, instance_id="i-000", world_size=training, seconds=seconds)
+            self.registry.observe("i-000", report)
+            self.scaler.observe(report)
         self.recorded = int(self.done)
 
 
@@ -191,8 +193,7 @@ class RefusedLife(Life):
         if decision.market is Market.ON_DEMAND and self.workers:
             self.refused_at_s = now_s if self.refused_at_s is None else self.refused_at_s
             if now_s < self.refused_at_s + 3600:
-                nothing = LaunchedMembers(members=[], connections={})
-                self.scaler.handle_launch(decision, nothing, new=0, is_final=False)
+                self.scaler.handle_request(RequestEnded(decision=decision))
                 return
         super().launch(decision)
 

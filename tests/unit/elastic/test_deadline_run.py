@@ -83,13 +83,14 @@ def test_a_later_controller_has_the_deadline_of_the_first(launcher):
 
 
 def test_a_kept_cluster_that_trains_again_has_a_new_deadline(launcher):
-    end_deadline(launcher, scaler(launcher).deadline)
+    scaler(launcher)
+    end_deadline(launcher)
     assert launcher.events[-1].message == "finished 52.00 h before the deadline"
     launcher.clock.advance(100 * 3600)
     again = scaler(launcher)
     assert again.deadline == START + timedelta(hours=152)
     launcher.clock.advance(53 * 3600)
-    end_deadline(launcher, again.deadline)
+    end_deadline(launcher)
     assert "1.00 h after the deadline" in launcher.events[-1].message
     outcomes = [i.outcome for i in launcher.store.clusters.intents(launcher.cluster_id, DEADLINE)]
     assert outcomes == ["met", "missed"]
@@ -104,7 +105,9 @@ def test_the_pools_of_a_plan_have_prices_by_zone():
 
 
 def test_prices_are_asked_for_again_from_time_to_time(launcher):
-    launcher.cloud = SimpleNamespace(prices=lambda *_: [price(Market.SPOT, "0.09", "us-east-1a")])
+    launcher.cloud = SimpleNamespace(
+        prices=SimpleNamespace(find=lambda *_: [price(Market.SPOT, "0.09", "us-east-1a")])
+    )
     prices = PoolPrices(launcher=launcher, types=(TYPE,), prices={(Market.SPOT, A): 0.05})
     assert prices() == {(Market.SPOT, A): 0.05}
     launcher.clock.advance(PRICES_EVERY_S)

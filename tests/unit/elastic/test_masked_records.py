@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from dlcloud.trainer.events import EventName
 from dlcloud.trainer.masking import MASK, mask, secret_texts
-from dlcloud.trainer.records import Event, Records
+from dlcloud.trainer.records import Records
 
 TOKEN = "hf_token-in-an-exception"
 KEY = "first line of a key\nsecond line of a key"
@@ -23,8 +24,8 @@ def test_records_and_logs_mask_the_secret_in_an_error(tmp_path):
     lines = []
     with Records(path=tmp_path / "records", run="r", worker="w", log=lines.append) as records:
         error = RuntimeError(f"cannot log in with {TOKEN}")
-        records.event(Event.CHECKPOINT_FAILED, str(error), path=f"/tmp/{TOKEN}", step=3)
-        records.event(Event.NO_QUORUM, repr(ValueError(KEY)))
+        records.event(EventName.CHECKPOINT_FAILED, str(error), path=f"/tmp/{TOKEN}", step=3)
+        records.event(EventName.NO_QUORUM, repr(ValueError(KEY)))
         records.start(settings={TOKEN: [TOKEN, 1]}, device=None)
         lines.append(records.step(step=4, loss=0.5, note=f"of {TOKEN}"))
         records.end(status=1, cause=KEY)

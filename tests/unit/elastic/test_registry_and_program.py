@@ -9,13 +9,15 @@ import pytest
 from dlcloud.elastic.program import Coordinator, control_file, program_of
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.reports import parse_reports
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Warned
 from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.scheduling.elastic import WorkerState
+from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.trainer.control import parse as parse_control
+from dlcloud.trainer.events import EventName
 from dlcloud.trainer.options import parse
 from tests.fakes.samples import RECIPE, instance, recipe
 
@@ -28,52 +30,59 @@ def registry():
     return made
 
 
+def observe(made, name, *records):
+    for report in parse_reports(name, records):
+        made.observe(name, report)
+
+
 @pytest.mark.parametrize(
     ("records", "state"),
     [
         ([], WorkerState.ARRIVING),
-        ([{"record": "event", "event": "joined"}], WorkerState.TRAINING),
+        ([{"record": "event", "event": EventName.JOINED}], WorkerState.TRAINING),
         ([{"record": "step", "step": 3}], WorkerState.TRAINING),
-        ([{"record": "event", "event": "rebalance"}], WorkerState.AT_RISK),
-        ([{"record": "event", "event": "notice"}, {"record": "step", "step": 3}], WorkerState.LEAVING),
-        ([{"record": "event", "event": "drain"}], WorkerState.LEAVING),
-        ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], WorkerState.TRAINING),
+        ([{"record": "event", "event": EventName.REBALANCE}], WorkerState.AT_RISK),
+        (
+            [{"record": "event", "event": EventName.NOTICE}, {"record": "step", "step": 3}],
+            WorkerState.LEAVING,
+        ),
+        ([{"record": "event", "event": EventName.DRAIN}], WorkerState.LEAVING),
+        ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], WorkerState.ARRIVING),
     ],
 )
 def test_the_state_of_a_worker_follows_its_records(records, state):
     made = registry()
-    for record in records:
-        made.observe("i-1", record)
+    observe(made, "i-1", *records)
     assert made.state("i-1") is state
 
 
 def test_the_newest_step_counts_whichever_worker_reports_it():
     made = registry()
-    made.observe("i-1", {"record": "start", "settings": {"steps": 90}})
-    made.observe("i-1", {"record": "step", "step": 5, "loss": 0.5, "world_size": 3})
-    made.observe("i-1", {"record": "step", "step": 4, "loss": 0.9, "world_size": 2})
+    observe(made, "i-1", {"record": "start", "settings": {"steps": 90}})
+    observe(made, "i-1", {"record": "step", "step": 5, "loss": 0.5, "world_size": 3})
+    observe(made, "i-1", {"record": "step", "step": 4, "loss": 0.9, "world_size": 2})
     assert (made.step, made.steps, made.loss, made.world_size, made.done) == (5, 90, 0.5, 3, False)
-    made.observe("i-9", {"record": "event", "event": "done"})
+    observe(made, "i-9", {"record": "event", "event": EventName.DONE})
     assert made.done
 
 
 def test_a_step_that_the_coordinator_recorded_for_another_is_not_its_own():
     made = registry()
-    made.observe("i-1", {"record": "step", "step": 7, "worker": "i-2"})
+    observe(made, "i-1", {"record": "step", "step": 7, "worker": "i-2"})
     assert (made.step, made.step_held("i-1"), made.state("i-1")) == (7, None, WorkerState.ARRIVING)
-    made.observe("i-1", {"record": "step", "step": 8, "worker": "i-1.3"})
+    observe(made, "i-1", {"record": "step", "step": 8, "worker": "i-1.3"})
     assert (made.step_held("i-1"), made.state("i-1")) == (8, WorkerState.TRAINING)
 
 
-@pytest.mark.parametrize("event", ["hold", "no_quorum"])
+@pytest.mark.parametrize("event", [EventName.HOLD, EventName.NO_QUORUM])
 def test_what_the_workers_wait_for_is_known_until_the_next_step(event):
     made = registry()
-    made.observe("i-1", {"record": "step", "step": 5})
-    made.observe("i-1", {"record": "event", "event": event, "cause": "1 of 2 workers needed"})
+    observe(made, "i-1", {"record": "step", "step": 5})
+    observe(made, "i-1", {"record": "event", "event": event, "cause": "1 of 2 workers needed"})
     assert made.waiting == "1 of 2 workers needed"
-    made.observe("i-1", {"record": "step", "step": 5})
+    observe(made, "i-1", {"record": "step", "step": 5})
     assert made.waiting
-    made.observe("i-1", {"record": "step", "step": 6})
+    observe(made, "i-1", {"record": "step", "step": 6})
     assert made.waiting == ""
 
 
@@ -88,6 +97,10 @@ class FaultInjector:
         self.done.append((instance_type, count))
 
 
+def trains(name):
+    return Worker(member=Member(instance=instance(name)), state=WorkerState.TRAINING)
+
+
 def test_incidents_happen_once_at_their_times():
     faults, events = FaultInjector(), []
     incidents = [
@@ -98,15 +111,19 @@ def test_incidents_happen_once_at_their_times():
         Incident(after=8, kill="coordinator"),
     ]
     rehearsal = Rehearsal(incidents=incidents, types=["c7i.xlarge"], faults=faults, emit=events.append)
-    rehearsal.start_due(4.9, ["i-1", "i-2"])
+    both = [trains("i-0"), trains("i-1"), trains("i-2")]
+    rehearsal.start_due(3.0, both, "i-0")  # no step is taken yet
+    rehearsal.begin(10.0)
+    rehearsal.begin(14.0)
+    rehearsal.start_due(14.9, both, "i-0")
     assert faults.done == []
-    rehearsal.start_due(5.0, ["i-1", "i-2"])
-    rehearsal.start_due(6.5, ["i-1", "i-2"])
+    rehearsal.start_due(15.0, both, "i-0")
+    rehearsal.start_due(16.5, both, "i-0")
     assert faults.done == [("i-2", 10), ("i-1", 0.0), ("c7i.xlarge", 0)]
-    rehearsal.start_due(7.5, ["i-1"], "i-0")
+    rehearsal.start_due(17.5, both[:2], "i-0")
     assert isinstance(events[-1], Warned)
     assert len(faults.done) == 3
-    rehearsal.start_due(9.0, ["i-1"], "i-0")
+    rehearsal.start_due(19.0, both[:2], "i-0")
     assert faults.done[3:] == [("i-0", 0.0)]
 
 
@@ -165,11 +182,11 @@ def test_the_control_file_is_one_that_the_trainer_reads():
 def test_the_state_that_an_instance_holds():
     made = registry()
     assert made.step_held("i-1") is None
-    made.observe("i-1", {"record": "step", "step": 5, "generation": 2})
+    observe(made, "i-1", {"record": "step", "step": 5, "generation": 2})
     assert (made.step_held("i-1"), made.generation) == (5, 2)
-    made.observe("i-1", {"record": "event", "event": "killed"})
+    observe(made, "i-1", {"record": "event", "event": EventName.KILLED})
     assert made.step_held("i-1") == 0
-    made.observe("i-1", {"record": "event", "event": "resumed", "step": 3})
+    observe(made, "i-1", {"record": "event", "event": EventName.RESUMED, "step": 3})
     assert made.step_held("i-1") == 3
 
 

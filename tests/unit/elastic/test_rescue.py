@@ -37,7 +37,7 @@ class World:
         clusters.add(cluster())
         self.machines = [FakeMachine(name) for name in ("i-0001", "i-0002")]
         cloud = FakeCloud(self.clock)
-        cloud.launch(request(count=2))
+        cloud.instances.launch(request(count=2))
         members = [
             Member(instance=instance(machine.instance_id, host=f"198.51.100.{number}"))
             for number, machine in enumerate(self.machines, start=1)
@@ -115,7 +115,7 @@ def test_an_instance_that_does_not_answer_is_passed_over(world):
 
 def test_only_where_no_worker_has_the_files_there_is_a_warning(world):
     warn_if_nothing_is_kept(world.managed, ["model.pt"])
-    assert "nothing is kept: no file matches model.pt" in world.texts()
+    assert "nothing is kept: no file that the run wrote matches model.pt" in world.texts()
     world.events.clear()
     folder = world.paths.make_folder(world.paths.run_files("run-1"))
     (folder / "model.pt").write_bytes(b"model")

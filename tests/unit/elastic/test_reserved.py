@@ -6,7 +6,6 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.elastic.reserved import ReservationWatch
-from dlcloud.elastic.workers import DRAINED
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError
@@ -14,6 +13,8 @@ from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.planning.reservations import CapacityReservation
 from dlcloud.scheduling.reserved_workers import NO_RESERVED
+from dlcloud.trainer.drain import DRAINED
+from dlcloud.trainer.events import EventName
 from tests.fakes.clock import FakeClock
 from tests.fakes.controller import DONE, TRAINS, World, ends, event, member, reports, step
 
@@ -38,11 +39,10 @@ def reserved_member(number):
 
 def watched(script, reservations, **other):
     world = World(script, **other)
-    controller = world.controller
-    controller.reserved = ReservationWatch(
+    world.scaler.reserved = ReservationWatch(
         ask=reservations.ask,
         keep_free=lambda: reservations.keep_free,
-        clock=controller.clock,
+        clock=world.clock,
         emit=world.events.append,
         start=lambda work: work(),
     )
@@ -52,7 +52,7 @@ def watched(script, reservations, **other):
 def test_reserved_instances_go_back_while_another_user_finds_too_few_idle():
     team = [member(0, Market.ON_DEMAND), member(1), reserved_member(2)]
     script = {name: [reports(name, step(1))] for name in ("i-0", "i-1", "i-2")}
-    script["i-2 resize"] = [reports("i-2", event("drained", step=2)), ends("i-2", DRAINED)]
+    script["i-2 resize"] = [reports("i-2", event(EventName.DRAINED, step=2)), ends("i-2", DRAINED)]
     script["i-3"] = [reports("i-0", DONE), *(ends(name) for name in ("i-0", "i-1", "i-3"))]
     world = watched(script, FakeReservations(idle=0, keep_free=1)).go(team)
     assert world.workers.drained == ["i-2"]
@@ -131,6 +131,6 @@ def test_replacements_of_reserved_instances_that_go_back_are_kept():
         world.asked.append((decision.launch, decision.on_demand_only))
         return LaunchedMembers(members=new, connections={})
 
-    world.controller.grow = grow
+    world.grow = grow
     world.go(team)
     assert (world.asked, sorted(world.workers.drained)) == ([(2, True)], ["i-0", "i-1"])

@@ -3,17 +3,19 @@
 import json
 import re
 
+from dlcloud.app.results.rows import load_rows
+from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.console import line_of
-from dlcloud.elastic.controller import MESSAGES
+from dlcloud.elastic.progress import TrainingProgress
 from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.reports import parse_reports
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.page import page
-from dlcloud.report.rows import load_rows
 from dlcloud.report.table import Format, render
-from dlcloud.report.timeline_charts import timeline_charts, timelines_of_runs
+from dlcloud.report.timeline_charts import timeline_charts
 from dlcloud.report.training import training_report
 from dlcloud.resources.texts import template
 from dlcloud.results.ranking import By, Group
@@ -25,6 +27,7 @@ from dlcloud.store.measurements import Measurements
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import RunTransfer
+from tests.fakes.clock import FakeClock
 from tests.fakes.samples import THEN, instance, price, run
 
 VIEWS = (View(), View(details=True), View(wide=True, by=By.LATENCY, group=Group.TYPE))
@@ -59,10 +62,11 @@ def read_all(database, run_id, lines):
     runner._emit_records(run(run_id), records, LiveOutput(emit=emitted.emit, instance_id="i-0001"))
     registry = WorkerRegistry()
     registry.add(MEMBER)
-    for record in records:
-        registry.observe("i-0001", record)
-        for message in MESSAGES.values():
-            emitted.lines.append(message.format(cause=record.get("cause", ""), step=record.get("step", "?")))
+    progress = TrainingProgress(registry=registry, clock=FakeClock(), emit=emitted.emit)
+    for report in parse_reports("i-0001", records):
+        registry.observe("i-0001", report)
+        progress.show_event("i-0001", report)
+        progress.show_step()
     emitted.lines.append(f"{registry.loss} {registry.step} {registry.waiting}")
     finished_cases(runs.all_lines(run_id))
     return [*emitted.lines, *_reports(database, run_id)]

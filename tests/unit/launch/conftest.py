@@ -53,12 +53,14 @@ class World:
         )
 
     def plan(self, text=ONE_TYPE, *prices):
-        facts = replace(observed(*prices), reservations=self.cloud.reservations())
+        facts = replace(observed(*prices), reservations=self.cloud.capacity.reservations())
         return make_plan(recipe(text), facts)
 
     def provisioner(self, text=ONE_TYPE):
-        group = self.cloud.create_security_group(self.cluster.cluster_id, self.cluster.tags)
-        return Provisioner(managed=self.launcher, plan=self.plan(text), security_group_id=group)
+        group = self.cloud.network.create_group(self.cluster.cluster_id, self.cluster.tags)
+        plan = self.plan(text)
+        near = "dlcloud-c0ffee" if plan.placement_group else ""
+        return Provisioner(managed=self.launcher, plan=plan, security_group_id=group, placement_group=near)
 
     def provision(self, text=ONE_TYPE):
         """Provision as a command does that begins now."""

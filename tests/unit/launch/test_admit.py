@@ -36,7 +36,11 @@ def endpoint(world):
 
 def admitting(world, **other):
     return AdmittingDialer(
-        dialer=Guarded(world, **other), cloud=world.cloud, cluster_id="c0ffee", emit=world.events.append
+        dialer=Guarded(world, **other),
+        caller=world.cloud.caller,
+        network=world.cloud.network,
+        cluster_id="c0ffee",
+        emit=world.events.append,
     )
 
 
@@ -48,7 +52,7 @@ def test_a_time_out_admits_the_present_address_once_and_says_so(world, endpoint)
     assert [event.message for event in world.events if isinstance(event, Notice)] == [
         f"this machine's address has changed: SSH is allowed from {ROAD}, no longer from {HOME}"
     ]
-    assert (dialer.dialer.dialled, world.cloud.calls["move_ssh"]) == (3, 1)
+    assert (dialer.dialer.dialled, world.cloud.calls["network.move_ssh"]) == (3, 1)
 
 
 def test_a_refused_connection_changes_no_rule(world, endpoint):
@@ -57,7 +61,7 @@ def test_a_refused_connection_changes_no_rule(world, endpoint):
     assert world.cloud.rules == {("sg-c0ffee", HOME)}
 
 
-@pytest.mark.parametrize("method", ["caller_cidr", "move_ssh"])
+@pytest.mark.parametrize("method", ["caller.cidr", "network.move_ssh"])
 def test_where_the_address_cannot_be_admitted_the_time_out_is_raised(world, endpoint, method):
     number = world.cloud.calls[method] + 1
     world.cloud.failures.append(Failure(method, CloudError("denied"), number))

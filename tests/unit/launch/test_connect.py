@@ -130,7 +130,7 @@ def test_up_of_a_cluster_that_is_up_reaches_the_same_instances(world):
     assert len(world.cloud.rules) == 1
 
 
-@pytest.mark.parametrize("method", ["create_security_group", "allow_ssh", "instances"])
+@pytest.mark.parametrize("method", ["network.create_group", "network.allow_ssh", "instances.find"])
 def test_a_refusal_of_any_call_is_raised_as_it_is(world, method):
     world.cloud.failures.append(Failure(method, CapacityError("no")))
     with pytest.raises(CapacityError):

@@ -7,9 +7,10 @@ import pytest
 from dlcloud.launch.down import TERMINATION_TIMEOUT_S, gc
 from dlcloud.model.cluster import ClusterState, Leftover
 from dlcloud.model.errors import CloudError
+from dlcloud.model.events import Warned
 from dlcloud.model.instance import InstanceState, Market
 from dlcloud.model.money import member_usd
-from dlcloud.store.clusters import HAND_OVER
+from dlcloud.store.clusters import HAND_OVER, PLACEMENT_GROUP
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE, cluster, request
 from tests.unit.launch.conftest import ONE_TYPE
@@ -41,7 +42,7 @@ def test_a_second_down_does_nothing_and_keeps_the_ends(world):
     first = down(world)
     world.clock.advance(50)
     assert [member.ended_at for member in down(world)] == [member.ended_at for member in first]
-    assert world.cloud.calls["terminate"] >= 1
+    assert world.cloud.calls["instances.terminate"] >= 1
     assert left(world) == []
 
 
@@ -54,7 +55,7 @@ def test_a_cluster_that_never_launched_is_down_at_once(world):
 @pytest.mark.parametrize("lag_s", [0.0, 2.0, 8.0])
 def test_an_instance_of_a_launch_without_an_answer_is_ended(world, lag_s):
     world.cloud.lag_s = lag_s
-    world.cloud.failures.append(Failure("launch", Killed(), after=True))
+    world.cloud.failures.append(Failure("instances.launch", Killed(), after=True))
     world.killed_while_provisioning()
     assert len(world.cloud.alive()) == 2
     members = down(world)
@@ -65,7 +66,7 @@ def test_an_instance_of_a_launch_without_an_answer_is_ended(world, lag_s):
 def test_an_instance_that_appears_late_is_ended_too(world):
     world.provision()
     world.cloud.lag_s = 4.0
-    world.cloud.failures.append(Failure("launch", Killed(), 2, after=True))
+    world.cloud.failures.append(Failure("instances.launch", Killed(), 2, after=True))
     world.cloud.interrupt("i-0001")
     world.killed_while_provisioning()
     down(world)
@@ -76,7 +77,7 @@ def test_an_instance_that_appears_late_is_ended_too(world):
 def test_instances_that_are_not_listed_yet_are_ended_too(world, text):
     world.cloud.lag_s = 8.0
     world.provision(text)
-    assert world.cloud.instances("c0ffee") == []
+    assert world.cloud.instances.find("c0ffee") == []
     members = down(world)
     assert left(world) == []
     assert {member.instance.state for member in members} == {InstanceState.TERMINATED}
@@ -84,7 +85,7 @@ def test_instances_that_are_not_listed_yet_are_ended_too(world, text):
 
 def test_a_group_whose_creation_was_cut_off_is_awaited_and_deleted(world):
     world.cloud.lag_s = 8.0
-    world.cloud.failures.append(Failure("create_security_group", Killed(), after=True))
+    world.cloud.failures.append(Failure("network.create_group", Killed(), after=True))
     with pytest.raises(Killed):
         world.launcher.launch(world.plan())
     down(world)
@@ -92,22 +93,36 @@ def test_a_group_whose_creation_was_cut_off_is_awaited_and_deleted(world):
 
 
 def test_a_template_whose_creation_was_cut_off_is_deleted(world):
-    world.cloud.failures.append(Failure("create_launch_template", Killed(), after=True))
+    world.cloud.failures.append(Failure("fleets.create_template", Killed(), after=True))
     world.killed_while_provisioning(RECIPE)
     assert world.clusters.open_intents("c0ffee") == ["launch"]
     down(world)
     assert left(world) == []
 
 
+def test_a_shutdown_of_twenty_minutes_is_billed_no_more_and_is_a_warning(world):
+    members = world.provision()
+    world.cloud.capacity.create_placement_group("c0ffee", world.cluster.tags)
+    world.clusters.begin_intent("c0ffee", PLACEMENT_GROUP, "", world.clock.now())
+    world.cloud.shutdown_s = 1200.0
+    members = down(world)
+    assert world.state is ClusterState.DOWN
+    assert {member.ended_at for member in members} == {world.cluster.created_at}
+    assert TERMINATION_TIMEOUT_S < world.clock.monotonic() < TERMINATION_TIMEOUT_S + 10
+    (warning,) = [event.message for event in world.events if isinstance(event, Warned)]
+    assert "i-0001, i-0002: still shutting down, which is not billed; dlcloud gc" in warning
+    assert (list(world.cloud.groups), list(world.cloud.placement_groups)) == (["c0ffee"], ["dlcloud-c0ffee"])
+
+
 def test_what_does_not_end_is_named_and_the_next_down_goes_on(world):
     world.provision()
-    world.cloud.stuck.add("i-0002")
-    with pytest.raises(CloudError, match=r"still not terminated: i-0002 \(shutting-down\)") as caught:
+    world.cloud.protected.add("i-0002")
+    with pytest.raises(CloudError, match=r"still not terminated: i-0002 \(") as caught:
         down(world)
     assert "dlcloud down sample-1a2b" in caught.value.hint
     assert world.state is ClusterState.STOPPING
     assert TERMINATION_TIMEOUT_S < world.clock.monotonic() < TERMINATION_TIMEOUT_S + 10
-    world.cloud.stuck.clear()
+    world.cloud.protected.clear()
     world.cloud.interrupt("i-0002")
     down(world)
     assert left(world) == []
@@ -117,7 +132,7 @@ def test_what_does_not_end_is_named_and_the_next_down_goes_on(world):
 def test_a_group_that_stays_in_use_is_named(world):
     world.provision()
     always = [["sg-c0ffee"]]
-    world.cloud.delete_security_groups = lambda _: always[0]
+    world.cloud.network.delete_groups = lambda _: always[0]
     with pytest.raises(CloudError, match="security group sg-c0ffee is still in use"):
         down(world)
     assert world.cloud.alive() == []
@@ -127,13 +142,13 @@ def test_a_group_that_stays_in_use_is_named(world):
 @pytest.mark.parametrize(
     ("method", "number"),
     [
-        ("instances", 1),
-        ("instances", 2),
-        ("terminate", 1),
-        ("delete_security_groups", 1),
-        ("delete_launch_templates", 1),
-        ("revoke_ssh", 1),
-        ("delete_fleets", 1),
+        ("instances.find", 1),
+        ("instances.find", 2),
+        ("instances.terminate", 1),
+        ("network.delete_groups", 1),
+        ("fleets.delete_templates", 1),
+        ("network.revoke_ssh", 1),
+        ("fleets.delete", 1),
     ],
 )
 @pytest.mark.parametrize("after", [False, True])
@@ -150,7 +165,7 @@ def test_down_that_fails_at_any_call_is_finished_by_the_next(world, method, numb
 
 
 def test_instances_that_are_not_in_the_store_are_ended_and_stored(world):
-    world.cloud.failures.append(Failure("launch", Killed(), after=True))
+    world.cloud.failures.append(Failure("instances.launch", Killed(), after=True))
     world.killed_while_provisioning()
     assert world.clusters.members("c0ffee") == []
     members = down(world)
@@ -169,7 +184,7 @@ def test_instances_that_ec2_has_forgotten_have_ended(world):
 def test_instances_of_other_clusters_are_left_alone(world):
     world.provision()
     mine = set(world.cloud.alive())
-    world.cloud.launch(request(tags=cluster(cluster_id="other").tags, client_token="other"))
+    world.cloud.instances.launch(request(tags=cluster(cluster_id="other").tags, client_token="other"))
     down(world)
     assert set(world.cloud.alive()).isdisjoint(mine)
     assert len(world.cloud.alive()) == 1
@@ -178,9 +193,9 @@ def test_instances_of_other_clusters_are_left_alone(world):
 @pytest.mark.parametrize("capacity", [0, 1])
 def test_a_fleet_whose_answer_was_lost_is_found_by_its_tag_and_deleted(world, capacity):
     pools = [(name, zone) for name in ("c7i.xlarge", "c6i.xlarge") for zone in ("us-east-1a", "us-east-1b")]
-    world.cloud.capacity |= {(*pool, Market.ON_DEMAND): 0 for pool in pools}
-    world.cloud.capacity[*pools[0], Market.ON_DEMAND] = capacity
-    world.cloud.failures.append(Failure("launch_fleet", Killed(), after=True))
+    world.cloud.pools |= {(*pool, Market.ON_DEMAND): 0 for pool in pools}
+    world.cloud.pools[*pools[0], Market.ON_DEMAND] = capacity
+    world.cloud.failures.append(Failure("fleets.launch", Killed(), after=True))
     world.killed_while_provisioning(RECIPE)
     assert world.cloud.fleets_made
     down(world)
@@ -189,7 +204,7 @@ def test_a_fleet_whose_answer_was_lost_is_found_by_its_tag_and_deleted(world, ca
 
 
 def test_a_fleet_of_a_request_too_old_to_be_repeated_is_found_too(world):
-    world.cloud.failures.append(Failure("launch_fleet", Killed(), after=True))
+    world.cloud.failures.append(Failure("fleets.launch", Killed(), after=True))
     world.killed_while_provisioning(RECIPE)
     world.clock.advance(3600)
     world.provision(RECIPE)
@@ -198,7 +213,7 @@ def test_a_fleet_of_a_request_too_old_to_be_repeated_is_found_too(world):
 
 
 def test_down_does_not_wait_for_a_request_that_was_refused(world):
-    world.cloud.failures.append(Failure("launch", CloudError("InvalidParameterValue")))
+    world.cloud.failures.append(Failure("instances.launch", CloudError("InvalidParameterValue")))
     with pytest.raises(CloudError):
         world.provision()
     assert down(world) == []
@@ -220,28 +235,28 @@ def test_the_end_that_ec2_states_goes_before_the_time_of_the_call(world):
 def test_the_role_of_a_detached_cluster_goes_before_its_instances(world):
     (first, *_) = world.provision()
     world.clusters.begin_intent("c0ffee", HAND_OVER, first.instance.instance_id, world.clock.now())
-    world.cloud.put_control_role("c0ffee", world.cluster.tags)
+    world.cloud.roles.put_control("c0ffee", world.cluster.tags)
     down(world)
-    assert not world.cloud.roles
+    assert not world.cloud.roles_made
     assert left(world) == []
 
 
 def test_a_cluster_that_never_was_handed_over_asks_nothing_of_iam(world):
     world.provision()
     down(world)
-    assert world.cloud.calls["delete_control_role"] == 0
+    assert world.cloud.calls["roles.delete"] == 0
 
 
 def test_a_sweep_takes_first_what_could_launch_more(world):
     world.provision()
-    world.cloud.put_control_role("c0ffee", world.cluster.tags)
-    world.cloud.failures.append(Failure("terminate", Killed()))
+    world.cloud.roles.put_control("c0ffee", world.cluster.tags)
+    world.cloud.failures.append(Failure("instances.terminate", Killed()))
     role = Leftover(
         kind="iam-role", resource_id="dlcloud-c0ffee", cluster_id="c0ffee", name="", region="us-east-1"
     )
     with pytest.raises(Killed):
         gc([role], cloud=world.cloud, clock=world.clock, emit=world.events.append)
-    assert not world.cloud.roles
+    assert not world.cloud.roles_made
 
 
 def test_an_instance_that_ec2_took_back_is_remembered_as_interrupted(world):

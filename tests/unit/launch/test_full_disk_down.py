@@ -23,14 +23,14 @@ def test_down_on_a_full_disk_terminates_and_says_what_is_not_stored(world):
 
 def test_down_stores_the_ends_when_the_disk_has_space_again(world):
     world.provision(RECIPE)
-    terminate = world.cloud.terminate
+    terminate = world.cloud.instances.terminate
 
     def terminate_on_full_disk(ids):
         with full_disk():
             world.clusters.set_disk("c0ffee", 60)
             return terminate(ids)
 
-    world.cloud.terminate = terminate_on_full_disk
+    world.cloud.instances.terminate = terminate_on_full_disk
     members = world.launcher.destroy()
     assert all(member.ended_at for member in members)
     assert world.state is ClusterState.DOWN

@@ -46,7 +46,7 @@ def test_only_newcomers_are_launched_and_dialled(world):
 
 def test_a_part_is_returned_with_the_refusal_of_every_pool(world):
     world.provision()
-    world.cloud.capacity |= {("c7i.xlarge", A, Market.ON_DEMAND): 1, ("c7i.xlarge", B, Market.ON_DEMAND): 0}
+    world.cloud.pools |= {("c7i.xlarge", A, Market.ON_DEMAND): 1, ("c7i.xlarge", B, Market.ON_DEMAND): 0}
     result = grown(world, 5)
     assert len(result.members) == 3
     assert {(refusal.pool, refusal.zone) for refusal in result.refusals} >= {("c7i.xlarge on-demand", B)}
@@ -55,7 +55,7 @@ def test_a_part_is_returned_with_the_refusal_of_every_pool(world):
 
 def test_no_capacity_at_all_is_no_error_of_grow(world):
     world.provision()
-    world.cloud.capacity |= {("c7i.xlarge", zone, Market.ON_DEMAND): 0 for zone in (A, B)}
+    world.cloud.pools |= {("c7i.xlarge", zone, Market.ON_DEMAND): 0 for zone in (A, B)}
     result = grown(world, 3)
     assert ids(result.members) == ["i-0001", "i-0002"]
     assert result.refusals
@@ -107,11 +107,11 @@ def test_shrink_ends_just_these_and_remembers_when(world):
     assert shrunk(world, 2) == []
 
 
-@pytest.mark.parametrize("method", ["terminate", "instances"])
+@pytest.mark.parametrize("method", ["instances.terminate", "instances.find"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_shrink_that_was_killed_is_finished_and_no_more_end(world, method, after):
     world.provision(of_size(4))
-    number = world.cloud.calls[method] + (2 if method == "instances" else 1)
+    number = world.cloud.calls[method] + (2 if method == "instances.find" else 1)
     world.cloud.failures.append(Failure(method, Killed(), number, after=after))
     with pytest.raises(Killed):
         shrunk(world, 2)
@@ -121,7 +121,7 @@ def test_a_shrink_that_was_killed_is_finished_and_no_more_end(world, method, aft
     assert world.clusters.open_intents("c0ffee") == []
 
 
-@pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "launch"), (RECIPE, "launch_fleet")])
+@pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "instances.launch"), (RECIPE, "fleets.launch")])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("then", [3, 4, 5])
 def test_a_grow_that_was_killed_is_finished_by_the_next(world, text, method, after, then):
@@ -142,7 +142,7 @@ def test_a_grow_that_was_killed_is_finished_by_the_next(world, text, method, aft
 def test_a_smaller_size_after_a_killed_grow_waits_for_late_instances(world):
     world.provision()
     world.cloud.lag_s = CONSISTENCY_WINDOW_S - 1
-    world.cloud.failures.append(Failure("launch", Killed(), 2, after=True))
+    world.cloud.failures.append(Failure("instances.launch", Killed(), 2, after=True))
     with pytest.raises(Killed):
         grown(world, 4)
     shrunk(world, 2)
@@ -165,7 +165,7 @@ def test_up_ends_what_a_killed_shrink_left_too_many(world):
 
 def test_a_refusal_of_another_kind_is_raised_and_its_intent_ended(world):
     world.provision()
-    world.cloud.failures.append(Failure("launch", CloudError("UnsupportedOperation"), 2))
+    world.cloud.failures.append(Failure("instances.launch", CloudError("UnsupportedOperation"), 2))
     with pytest.raises(CloudError):
         grown(world, 3)
     assert world.clusters.open_intents("c0ffee") == []
@@ -175,7 +175,7 @@ def test_a_request_without_an_answer_stays_open_and_is_repeated(world):
     world.provision()
     unanswered = CloudError("AWS cannot be reached")
     unanswered.answered = False
-    world.cloud.failures.append(Failure("launch", unanswered, 2, after=True))
+    world.cloud.failures.append(Failure("instances.launch", unanswered, 2, after=True))
     with pytest.raises(CloudError):
         grown(world, 3)
     assert world.clusters.open_intents("c0ffee") == ["launch"]

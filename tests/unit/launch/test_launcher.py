@@ -21,17 +21,17 @@ def plan(world, **options):
 
 def test_a_plan_of_a_new_cluster_lists_no_instances(world):
     assert plan(world).max_count == 2
-    assert world.cloud.calls["instances"] == 0
+    assert world.cloud.calls["instances.find"] == 0
     assert not world.cloud.requests
 
 
 def test_a_plan_of_a_cluster_that_is_up_lists_its_instances_once(world):
     world.provision()
-    listed = world.cloud.calls["instances"]
+    listed = world.cloud.calls["instances.find"]
     assert plan(world).worst_case_usd > 0
-    assert world.cloud.calls["instances"] == listed + 1
+    assert world.cloud.calls["instances.find"] == listed + 1
     plan(world, members=world.launcher.members())
-    assert world.cloud.calls["instances"] == listed + 2
+    assert world.cloud.calls["instances.find"] == listed + 2
 
 
 def test_a_plan_is_for_the_size_of_the_last_resize(world):
@@ -83,7 +83,7 @@ def test_an_instance_that_cannot_be_used_is_replaced(world, reason, text):
 
 
 def test_an_instance_reclaimed_at_boot_does_not_take_all_down(world):
-    provisioned = world.cloud.launch
+    provisioned = world.cloud.instances.launch
 
     def reclaiming(request):
         instances = provisioned(request)
@@ -91,7 +91,7 @@ def test_an_instance_reclaimed_at_boot_does_not_take_all_down(world):
             world.cloud.interrupt(instances[-1].instance_id)
         return instances
 
-    world.cloud.launch = reclaiming
+    world.cloud.instances.launch = reclaiming
     assert sorted(launched(world).connections) == world.cloud.alive() == ["i-0001", "i-0002", "i-0004"]
 
 
@@ -108,8 +108,8 @@ def test_the_replacement_lives_for_what_the_lost_instance_had_left(world):
 
 def test_no_capacity_for_a_replacement_leaves_those_that_answer(world):
     broken(world, "i-0002")
-    world.cloud.capacity |= {("c7i.xlarge", zone, Market.ON_DEMAND): 3 for zone in ("us-east-1a",)}
-    world.cloud.capacity |= {("c7i.xlarge", "us-east-1b", Market.ON_DEMAND): 0}
+    world.cloud.pools |= {("c7i.xlarge", zone, Market.ON_DEMAND): 3 for zone in ("us-east-1a",)}
+    world.cloud.pools |= {("c7i.xlarge", "us-east-1b", Market.ON_DEMAND): 0}
     assert sorted(launched(world).connections) == world.cloud.alive() == ["i-0001", "i-0003"]
 
 

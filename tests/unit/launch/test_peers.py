@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dlcloud.launch.peers import Peer
+from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.setup import prepare
 from dlcloud.model.errors import UnreachableError
 from dlcloud.model.events import Notice, Warned
@@ -35,7 +35,7 @@ def prepared(to, *sources):
     events = []
     connection = FakeConnection(to, Endpoint(instance_id=to.instance_id, host="198.51.100.1"))
     peers = [
-        Peer(
+        EnvironmentPeer(
             instance_id=peer.instance_id,
             host="10.0.0.7",
             connect=lambda peer=peer: FakeConnection(peer, Endpoint(instance_id=peer.instance_id, host="x")),

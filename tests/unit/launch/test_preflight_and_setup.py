@@ -37,15 +37,15 @@ def test_all_is_asked_for_and_handed_on():
 def test_a_network_that_was_given_is_not_asked_for():
     cloud = FakeCloud(FakeClock())
     assert run_preflight(recipe(), cloud=cloud, cidrs=NETWORKS).facts().cidrs == NETWORKS
-    assert cloud.calls["caller_cidr"] == 0
+    assert cloud.calls["caller.cidr"] == 0
 
 
 def test_of_several_refusals_that_of_the_credentials_is_raised():
     cloud = FakeCloud(FakeClock())
     cloud.failures += [
-        Failure("prices", CloudError("prices")),
-        Failure("identity", CredentialsError("who?")),
-        Failure("resolve_image", CloudError("image")),
+        Failure("prices.find", CloudError("prices.find")),
+        Failure("caller.identity", CredentialsError("who?")),
+        Failure("images.resolve", CloudError("image")),
     ]
     with pytest.raises(CredentialsError, match="who"):
         run_preflight(recipe(RECIPE), cloud=cloud).facts()

@@ -36,7 +36,7 @@ def where(members):
 
 
 def lack(world, *pools):
-    world.cloud.capacity |= dict.fromkeys(pools, 0)
+    world.cloud.pools |= dict.fromkeys(pools, 0)
 
 
 def test_one_request_gives_all_where_there_is_capacity(world):
@@ -54,14 +54,14 @@ def test_one_request_gives_all_where_there_is_capacity(world):
 
 
 def test_what_one_zone_can_give_only_in_part_is_completed_from_another(world):
-    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
+    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 1
     members = world.provision(ONE_TYPE.replace("count: 2", "count: 3"))
     assert where(members) == {("c7i.xlarge", A): 1, ("c7i.xlarge", B): 2}
     assert ids(members) == world.cloud.alive()
 
 
 def test_another_type_completes_the_first_and_the_refusal_is_reported(world):
-    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
+    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 1
     lack(world, ("c7i.xlarge", B, ON_DEMAND))
     members = world.provision(RECIPE)
     assert where(members) == {("c7i.xlarge", A): 1, ("c6i.xlarge", A): 1}
@@ -74,20 +74,20 @@ def test_another_type_completes_the_first_and_the_refusal_is_reported(world):
 
 def test_on_demand_completes_what_spot_lacks(world):
     lack(world, *((name, zone, SPOT) for name in ("c7i.xlarge", "c6i.xlarge") for zone in (A, B)))
-    world.cloud.capacity[("c7i.xlarge", B, SPOT)] = 1
+    world.cloud.pools[("c7i.xlarge", B, SPOT)] = 1
     members = world.provision(SPOT_FIRST)
     assert Counter(member.instance.market for member in members) == {SPOT: 1, ON_DEMAND: 1}
 
 
 def test_as_many_as_the_minimum_are_enough(world):
     lack(world, ("c7i.xlarge", B, ON_DEMAND))
-    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 2
+    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 2
     assert len(world.provision(ONE_TYPE.replace("count: 2", "count: {min: 2, max: 4}"))) == 2
 
 
 def test_fewer_than_the_minimum_are_an_error_with_every_refusal(world):
     lack(world, ("c7i.xlarge", B, ON_DEMAND), ("c6i.xlarge", A, ON_DEMAND), ("c6i.xlarge", B, ON_DEMAND))
-    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
+    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 1
     with pytest.raises(CapacityError) as caught:
         world.provision(RECIPE)
     first, *refusals = caught.value.message.splitlines()
@@ -112,7 +112,7 @@ def test_a_quota_is_never_asked_for_twice(world):
 
 @pytest.mark.parametrize("error", [ThrottledError("slow down"), CredentialsError("no")])
 def test_a_refusal_of_another_kind_is_raised_and_its_intent_is_ended(world, error):
-    world.cloud.failures.append(Failure("launch", error))
+    world.cloud.failures.append(Failure("instances.launch", error))
     with pytest.raises(type(error)):
         world.provision()
     assert world.clusters.open_intents("c0ffee") == []
@@ -135,6 +135,25 @@ def test_a_denied_spot_request_never_becomes_an_on_demand_one(world, kind):
     assert caught.value.hint == "mend it"
     assert caught.value.message.count("it is not authorized") == 1
     assert world.cloud.alive() == []
+    assert len(world.cloud.requests) == 1
+
+
+def test_spot_that_lacks_its_role_leaves_the_rest_to_on_demand(world):
+    world.cloud.denied[SPOT] = CapacityError("no service-linked role", "make the role")
+    assert {member.instance.market for member in world.provision(SPOT_FIRST)} == {ON_DEMAND}
+
+
+def test_spot_alone_that_lacks_its_role_says_how_to_make_it(world):
+    world.cloud.denied[SPOT] = CapacityError("no service-linked role", "make the role")
+    with pytest.raises(CapacityError) as caught:
+        world.provision(SPOT_FIRST.replace("spot-then-on-demand", "spot"))
+    assert caught.value.hint == "make the role"
+
+
+def test_a_placement_group_is_never_asked_for_in_another_zone(world):
+    text = ONE_TYPE.replace("count: 2", "count: {min: 1, max: 3}\n  placement_group: cluster")
+    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 1
+    assert where(world.provision(text)) == {("c7i.xlarge", A): 1}
     assert len(world.cloud.requests) == 1
 
 
@@ -164,7 +183,7 @@ def test_a_failure_of_ec2_is_tried_in_the_next_market(world):
 
 @pytest.mark.parametrize("lag_s", [0.0, 60.0])
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "launch"), (RECIPE, "launch_fleet")])
+@pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "instances.launch"), (RECIPE, "fleets.launch")])
 def test_a_request_repeated_after_a_crash_makes_no_second_instance(world, lag_s, after, text, method):
     world.cloud.lag_s = lag_s
     world.cloud.failures.append(Failure(method, Killed(), after=after))
@@ -183,9 +202,9 @@ def test_a_request_repeated_after_a_crash_makes_no_second_instance(world, lag_s,
 def test_however_often_it_is_killed_there_are_two_instances_in_the_end(world, crashes):
     world.cloud.lag_s = 30.0
     lack(world, ("c7i.xlarge", B, ON_DEMAND))
-    world.cloud.capacity[("c7i.xlarge", A, ON_DEMAND)] = 1
+    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 1
     for number in range(1, crashes + 1):
-        world.cloud.failures.append(Failure("launch_fleet", Killed(), number, after=bool(number % 2)))
+        world.cloud.failures.append(Failure("fleets.launch", Killed(), number, after=bool(number % 2)))
         world.killed_while_provisioning(RECIPE)
         world.clock.advance(1)
     assert ids(world.provision(RECIPE)) == world.cloud.alive()
@@ -201,7 +220,7 @@ def test_instances_that_are_not_listed_yet_are_not_launched_again(world, text):
 
 
 def test_an_old_request_is_not_repeated_for_by_then_the_lists_tell(world):
-    world.cloud.failures.append(Failure("launch", Killed(), after=True))
+    world.cloud.failures.append(Failure("instances.launch", Killed(), after=True))
     world.killed_while_provisioning()
     world.clock.advance(3600)
     members = world.provision()
@@ -234,14 +253,14 @@ def messages(world):
 
 
 def test_a_training_is_launched_where_all_its_spot_instances_are(world):
-    world.cloud.capacity |= {("c7i.xlarge", A, SPOT): 1, ("c6i.xlarge", A, SPOT): 1}
+    world.cloud.pools |= {("c7i.xlarge", A, SPOT): 1, ("c6i.xlarge", A, SPOT): 1}
     assert places(world.provision(TRAINS)) == {(SPOT, B): 3, (ON_DEMAND, B): 1}
     assert messages(world) == []
     assert len(world.cloud.requests) == 2
 
 
 def test_what_the_zone_of_a_training_lacks_comes_from_all_with_the_reason(world):
-    world.cloud.capacity |= {("c7i.xlarge", zone, SPOT): count for zone, count in ((A, 2), (B, 1))}
+    world.cloud.pools |= {("c7i.xlarge", zone, SPOT): count for zone, count in ((A, 2), (B, 1))}
     lack(world, *(("c6i.xlarge", zone, SPOT) for zone in (A, B)))
     assert places(world.provision(TRAINS)) == {(SPOT, A): 2, (ON_DEMAND, A): 1, (SPOT, B): 1}
     traffic = "traffic between zones costs 0.02 USD per GB"
@@ -251,7 +270,7 @@ def test_what_the_zone_of_a_training_lacks_comes_from_all_with_the_reason(world)
 def test_a_replacement_joins_the_coordinator_wherever_spot_is_cheaper(world):
     lack(world, *((name, A, market) for name in ("c7i.xlarge", "c6i.xlarge") for market in (SPOT, ON_DEMAND)))
     first = world.provision(TRAINS)
-    world.cloud.capacity.clear()
+    world.cloud.pools.clear()
     world.cloud.interrupt(next(m.instance.instance_id for m in first if m.instance.market is SPOT))
     world.clock.advance(5)
     assert places(world.provision(TRAINS)) == {(SPOT, B): 3, (ON_DEMAND, B): 1}
@@ -267,9 +286,9 @@ def test_a_training_without_spot_capacity_still_has_its_base(world):
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_training_killed_at_any_request_goes_on_with_that_one(world, number, after):
-    world.cloud.capacity |= {("c7i.xlarge", zone, SPOT): count for zone, count in ((A, 2), (B, 1))}
+    world.cloud.pools |= {("c7i.xlarge", zone, SPOT): count for zone, count in ((A, 2), (B, 1))}
     lack(world, *(("c6i.xlarge", zone, SPOT) for zone in (A, B)))
-    world.cloud.failures.append(Failure("launch_fleet", Killed(), number, after=after))
+    world.cloud.failures.append(Failure("fleets.launch", Killed(), number, after=after))
     world.killed_while_provisioning(TRAINS)
     world.cloud.lag_s = 30.0
     members = world.provision(TRAINS)
@@ -324,7 +343,7 @@ def test_reservation_that_filled_up_since_the_plan_is_not_bought_instead(world):
 
 def test_request_for_reserved_instances_without_answer_is_repeated(world):
     reserve(world)
-    world.cloud.failures = [Failure("launch", Killed(), after=True)]
+    world.cloud.failures = [Failure("instances.launch", Killed(), after=True)]
     world.killed_while_provisioning(TAKES_RESERVED)
     members = world.provision(TAKES_RESERVED)
     assert [member.hourly_usd for member in members] == [Decimal(0)] * 2

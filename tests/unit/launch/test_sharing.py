@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dlcloud.launch.peers import Peer
+from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.sharing import CLIENTS, FEWEST, LEAST_BYTES, SEEDS, Sharing
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
 from dlcloud.model.remote import Endpoint
@@ -29,7 +29,7 @@ class Machines:
         self.sharing.expect(count)
 
     def peer(self, name):
-        return Peer(instance_id=name, host=name, connect=lambda: self.connect(name))
+        return EnvironmentPeer(instance_id=name, host=name, connect=lambda: self.connect(name))
 
     def connect(self, name):
         return SharerConnection(self.machines[name], Endpoint(instance_id=name, host=name))

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.control_role import Role, delete_role, put_role
 from dlcloud.cloud.requests import run_instances_arguments, template_data
+from dlcloud.cloud.roles import IamRoles, Role
 from dlcloud.model.instance import Image
 from dlcloud.resources.texts import control_policy
 from tests.fakes.local_ec2 import UBUNTU
@@ -73,8 +73,9 @@ def test_a_role_of_dlcloud_has_the_boundary_and_the_tags(rig, clients):
         tags=OWN,
         boundary=BOUNDARY,
     )
-    name = put_role(clients, role, pause=lambda _: None)
+    roles = IamRoles(clients=clients, control_policy=lambda *_: "", pause=lambda _: None)
+    name = roles.put_role(role)
     shown = rig.client("iam").get_role(RoleName=name)["Role"]
     assert shown["PermissionsBoundary"]["PermissionsBoundaryArn"] == BOUNDARY
     assert {tag["Key"]: tag["Value"] for tag in shown["Tags"]} == OWN
-    delete_role(clients, "bounded", pause=lambda _: None)
+    roles.delete_role("bounded")

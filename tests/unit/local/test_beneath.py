@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from dlcloud.local.instance import beneath
+from dlcloud.local.tree import beneath
 
 SECRET = b"of the machine"
 
@@ -118,7 +118,11 @@ def test_a_further_name_of_someone_elses_file_is_refused(tree, outside):
     with pytest.raises(OSError, match="another user") as caught:
         read(tree, "etc/hard", owners=range(os.getuid() + 1, os.getuid() + 9))
     assert caught.value.errno == errno.EPERM
-    assert read(tree, "etc/ssh/key", owners=range(os.getuid() + 1, os.getuid() + 9)) == b"own"
+    assert read(tree, "etc/ssh/key", owners=range(os.getuid(), os.getuid() + 9)) == b"own"
+    # Whoever removes the other name after the file was opened gains nothing.
+    (outside / "secret").rename(tree / "etc/hard")
+    with pytest.raises(OSError, match="another user"):
+        read(tree, "etc/hard", owners=range(os.getuid() + 1, os.getuid() + 9))
 
 
 def test_the_way_back_is_the_way_that_was_taken(tree, outside):

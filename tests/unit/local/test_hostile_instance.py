@@ -3,10 +3,20 @@
 import base64
 import contextlib
 import os
+import signal
+import socket
+import time
 from pathlib import Path
 
 import paramiko
 import pytest
+from botocore.exceptions import ClientError
+
+from dlcloud.local.instance.addresses import AddressPool
+from dlcloud.local.instance.container import MOST_PROCESSES
+from dlcloud.local.instance.peers import NoUser, peer_user
+from dlcloud.local.site import LocalSite
+from tests.fakes.local_ec2 import Rig
 
 LOG = "/var/log/cloud-init-output.log"
 
@@ -78,3 +88,96 @@ def test_links_in_the_cache_change_no_owner(rig, instance, tmp_path):
         assert {path.stat().st_uid for path in (tmp_path, *tmp_path.rglob("*"))} == {0}
     finally:
         rig.on(instance, "rm ~/.cache/x")
+
+
+def test_what_is_forwarded_reaches_the_machine_with_the_rights_of_the_instance(rig, instance):
+    """Services of another user took it for the daemon's own user, which may be root."""
+    if rig.control.status()["isolation"]["level"] == "none" or os.getuid() != 0:
+        pytest.skip("instances have no user of their own here")
+    with socket.create_server(("127.0.0.1", 0)) as server, rig.ssh(instance) as client:
+        transport = client.get_transport()
+        channel = transport.open_channel("direct-tcpip", server.getsockname(), ("127.0.0.1", 1))
+        accepted, peer = server.accept()
+        with accepted:
+            assert peer_user(peer, accepted.getsockname()) not in (0, os.getuid(), *NoUser)
+            channel.sendall(b"there")
+            assert accepted.recv(16) == b"there"
+            accepted.sendall(b"back")
+            assert channel.recv(16) == b"back"
+        assert channel.recv(16) == b""
+
+
+def test_a_port_that_nobody_listens_at_ends_the_forwarded_channel(rig, instance):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+    with rig.ssh(instance) as client:
+        channel = client.get_transport().open_channel("direct-tcpip", address, ("127.0.0.1", 1))
+        assert channel.recv(16) == b""
+
+
+def test_an_instance_has_a_limit_of_processes(rig, instance):
+    if rig.control.status()["isolation"]["level"] == "none":
+        pytest.skip("instances have no user of their own here")
+    limit = "python3 -c 'import resource as r; print(*r.getrlimit(r.RLIMIT_NPROC))'"
+    assert rig.on(instance, limit)[1].split() == [str(MOST_PROCESSES)] * 2
+    script = (
+        "import resource as r, subprocess; r.setrlimit(r.RLIMIT_NPROC, (40, 40))\n"
+        "try:\n  [subprocess.Popen(['sleep', '30']) for _ in range(200)]\n"
+        "except BlockingIOError: print('refused')"
+    )
+    assert rig.on(instance, "python3 -", script.encode())[1] == "refused\n"
+
+
+@pytest.mark.parametrize("device", ["/dev/sdf", "/dev/sda1"])
+def test_a_volume_is_attached_once_and_to_a_free_device(rig, instance, device):
+    zone = instance["Placement"]["AvailabilityZone"]
+    [first, second] = [rig.ec2.create_volume(Size=1, AvailabilityZone=zone)["VolumeId"] for _ in range(2)]
+    attach, codes = rig.ec2.attach_volume, []
+    for volume, place in ((first, device), (first, "/dev/sdg"), (second, device)):
+        try:
+            attach(VolumeId=volume, InstanceId=instance["InstanceId"], Device=place)
+        except ClientError as error:
+            codes.append(error.response["Error"]["Code"])
+    other = rig.ec2.create_volume(Size=1, AvailabilityZone=f"{zone[:-1]}{'b' if zone[-1] == 'a' else 'a'}")
+    with pytest.raises(ClientError, match="ZoneMismatch"):
+        attach(VolumeId=other["VolumeId"], InstanceId=instance["InstanceId"], Device="/dev/sdh")
+    used = "InvalidParameterValue"
+    assert codes == (["VolumeInUse", used] if device == "/dev/sdf" else [used, used])
+
+
+def test_programs_that_listen_everywhere_keep_no_instance_from_its_launch():
+    """Any user's server at the ports of SSH and of the metadata service made each launch fail."""
+    pool = AddressPool(many=True)
+    with socket.create_server(("0.0.0.0", 0)) as ssh, socket.create_server(("0.0.0.0", 0)) as metadata:
+        pool._ports = (ssh.getsockname()[1], metadata.getsockname()[1])
+        listeners = pool.take()
+    ports = (listeners.ssh_port, listeners.metadata_port)
+    assert not {0, *pool._ports} & set(ports)
+    listeners.close()
+
+
+def test_the_daemon_stops_although_programs_ignore_its_signals(tmp_path):
+    site = LocalSite(tmp_path / "site")
+    rig = Rig(site, site.start())
+    try:
+        for _ in range(2):
+            instance = rig.up()
+            with rig.ssh(instance) as client:
+                client.exec_command("trap '' TERM HUP INT; setsid sleep 1000 & echo up; sleep 1000")[1].read(
+                    3
+                )
+    finally:
+        begin = time.monotonic()
+        assert site.stop()
+        took = time.monotonic() - begin
+    assert took < 20.0  # 10 s on a machine with nothing else to do
+    assert site.find() is None
+
+
+def test_a_daemon_that_stands_still_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("dlcloud.local.site._STOP_S", 0.5)
+    site = LocalSite(tmp_path / "site")
+    pid = site.start().pid
+    os.kill(pid, signal.SIGSTOP)
+    assert site.stop()
+    assert site.find() is None

@@ -12,18 +12,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.control_role import POLICY_NAME
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
 from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.prices import Prices
+from dlcloud.cloud.roles import POLICY_NAME
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
-from dlcloud.local.instance.tree import InstanceTree
+from dlcloud.local.tree.instance_tree import InstanceTree
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.model.instance import InstanceState, Market
-from dlcloud.planning.protocols import FleetRequest, LaunchRequest
+from dlcloud.planning.launch_request import FleetRequest, LaunchRequest
 from dlcloud.resources.texts import control_policy
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import wait_for
@@ -32,7 +32,7 @@ REGION = "us-east-1"
 TYPE = "c7i.large"
 
 
-def cloud_of(clients, clock=None):
+def cloud_of(clients, clock=None, pause=None):
     catalog, clock = Catalog(), clock or FakeClock()
     return Ec2Cloud(
         clients=clients,
@@ -41,7 +41,7 @@ def cloud_of(clients, clock=None):
         prices=Prices(clients=clients, catalog=catalog, cache=None, clock=clock),
         own_cidr=lambda: "127.0.0.1/32",
         control_policy=control_policy,
-        pause=clock.sleep,
+        pause=pause or clock.sleep,
     )
 
 
@@ -60,9 +60,9 @@ def request(rig, cloud, cluster, **other):
         "market": Market.ON_DEMAND,
         "min_count": 1,
         "max_count": 1,
-        "image": cloud.resolve_image("auto", gpu=False),
+        "image": cloud.images.resolve("auto", gpu=False),
         "disk_gib": 10,
-        "security_group_id": cloud.create_security_group(cluster, tags(cluster)),
+        "security_group_id": cloud.network.create_group(cluster, tags(cluster)),
         "user_data": rig.user_data(),
         "client_token": secrets.token_hex(16),
         "tags": tags(cluster),
@@ -71,7 +71,7 @@ def request(rig, cloud, cluster, **other):
 
 
 def fleet(cloud, template, cluster):
-    return cloud.launch_fleet(
+    return cloud.fleets.launch(
         FleetRequest(
             template=template,
             pools=((TYPE, "us-east-1a"), (TYPE, "us-east-1b")),
@@ -85,9 +85,9 @@ def fleet(cloud, template, cluster):
 
 
 def running(rig, cloud, cluster):
-    (launched,) = cloud.launch(request(rig, cloud, cluster))
+    (launched,) = cloud.instances.launch(request(rig, cloud, cluster))
     rig.await_state(launched.instance_id, "running")
-    return next(i for i in cloud.instances(cluster) if i.instance_id == launched.instance_id)
+    return next(i for i in cloud.instances.find(cluster) if i.instance_id == launched.instance_id)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def owner(rig):
 @pytest.fixture(scope="module")
 def coordinator(rig, owner):
     instance = running(rig, owner, "mine")
-    owner.attach_profile(instance.instance_id, owner.put_control_role("mine", tags("mine")))
+    owner.instances.attach_profile(instance.instance_id, owner.roles.put_control("mine", tags("mine")))
     return instance
 
 
@@ -163,12 +163,12 @@ def test_the_metadata_shows_profile_and_role(rig, coordinator, stranger):
 
 
 def test_boto3_finds_the_role_and_is_not_the_owner(owner, controller, coordinator):
-    assert controller.identity().arn.endswith(f"assumed-role/dlcloud-mine/{coordinator.instance_id}")
-    assert "assumed-role" not in owner.identity().arn
+    assert controller.caller.identity().arn.endswith(f"assumed-role/dlcloud-mine/{coordinator.instance_id}")
+    assert "assumed-role" not in owner.caller.identity().arn
 
 
 def test_a_role_that_comes_only_now_is_waited_for(rig, owner, stranger, monkeypatch):
-    profile = owner.put_control_role("late", tags("late"))
+    profile = owner.roles.put_control("late", tags("late"))
     instance = running(rig, owner, "late")
     on_instance(rig, instance, monkeypatch)
     waited = []
@@ -176,32 +176,32 @@ def test_a_role_that_comes_only_now_is_waited_for(rig, owner, stranger, monkeypa
     def pause(seconds):
         waited.append(seconds)
         if len(waited) == 2:
-            owner.attach_profile(instance.instance_id, profile)
+            owner.instances.attach_profile(instance.instance_id, profile)
 
     clients = Clients(region=REGION, endpoint_url=rig.endpoint.url, on_instance=True, pause=pause)
-    assert cloud_of(clients).identity().arn.endswith(instance.instance_id)
+    assert cloud_of(clients).caller.identity().arn.endswith(instance.instance_id)
     assert len(waited) == 2
     on_instance(rig, stranger, monkeypatch)
     without = Clients(region=REGION, endpoint_url=rig.endpoint.url, on_instance=True, pause=waited.append)
     with pytest.raises(CredentialsError, match="no AWS credentials"):
-        cloud_of(without).identity()
+        cloud_of(without).caller.identity()
     assert sum(waited[2:]) == 60
 
 
 def test_a_controller_does_for_its_cluster_all_that_a_launcher_does(rig, controller, owner):
-    group = controller.create_security_group("mine", tags("mine"))
-    controller.allow_ssh(group, "127.0.0.1/32")
-    controller.allow_peers(group)
-    assert controller.offered_zones([TYPE])
-    assert controller.prices([TYPE], [Market.ON_DEMAND, Market.SPOT])
-    (one,) = controller.launch(request(rig, controller, "mine"))
-    template = controller.create_launch_template(request(rig, controller, "mine", market=Market.SPOT))
+    group = controller.network.create_group("mine", tags("mine"))
+    controller.network.allow_ssh(group, "127.0.0.1/32")
+    controller.network.allow_peers(group)
+    assert controller.types.zones([TYPE])
+    assert controller.prices.find([TYPE], [Market.ON_DEMAND, Market.SPOT])
+    (one,) = controller.instances.launch(request(rig, controller, "mine"))
+    template = controller.fleets.create_template(request(rig, controller, "mine", market=Market.SPOT))
     (other,) = fleet(controller, template, "mine").instances
-    controller.terminate([one.instance_id, other.instance_id])
-    controller.delete_fleets(controller.fleets("mine"))
-    controller.delete_launch_templates("mine")
-    controller.revoke_ssh("mine")
-    owner.allow_ssh(group, "127.0.0.1/32")
+    controller.instances.terminate([one.instance_id, other.instance_id])
+    controller.fleets.delete(controller.fleets.find("mine"))
+    controller.fleets.delete_templates("mine")
+    controller.network.revoke_ssh("mine")
+    owner.network.allow_ssh(group, "127.0.0.1/32")
 
 
 def with_tagged_spot_requests(cluster, region):
@@ -226,7 +226,7 @@ def assume(rig, arn):
 
 
 def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
-    owner.put_control_role("untagged", tags("untagged"))
+    owner.roles.put_control("untagged", tags("untagged"))
     rig.client("iam").put_role_policy(
         RoleName="dlcloud-untagged",
         PolicyName=POLICY_NAME,
@@ -235,7 +235,7 @@ def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
     role = rig.client("iam").get_role(RoleName="dlcloud-untagged")["Role"]["Arn"]
     session = assume(rig, role)
     ec2 = client(rig, "ec2", {**session, "Token": session["SessionToken"]})
-    template = owner.create_launch_template(request(rig, owner, "untagged"))
+    template = owner.fleets.create_template(request(rig, owner, "untagged"))
     arguments = {
         "Type": "instant",
         "LaunchTemplateConfigs": [
@@ -264,37 +264,37 @@ def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
 
 
 def test_a_controller_does_nothing_for_another_cluster(rig, controller, owner, stranger):
-    template = owner.create_launch_template(request(rig, owner, "theirs"))
-    group = owner.create_security_group("theirs", tags("theirs"))
-    owner.allow_ssh(group, "127.0.0.1/32")
-    own_group = owner.create_security_group("mine", tags("mine"))
+    template = owner.fleets.create_template(request(rig, owner, "theirs"))
+    group = owner.network.create_group("theirs", tags("theirs"))
+    owner.network.allow_ssh(group, "127.0.0.1/32")
+    own_group = owner.network.create_group("mine", tags("mine"))
     launch = request(rig, owner, "mine")
     other = request(rig, owner, "theirs")
     attempts = [
-        lambda: controller.terminate([stranger.instance_id]),
-        lambda: controller.launch(other),
-        lambda: controller.launch(request(rig, owner, "mine", tags=tags("theirs"))),
-        lambda: controller.launch(request(rig, owner, "mine", security_group_id=group)),
-        lambda: controller.create_launch_template(other),
+        lambda: controller.instances.terminate([stranger.instance_id]),
+        lambda: controller.instances.launch(other),
+        lambda: controller.instances.launch(request(rig, owner, "mine", tags=tags("theirs"))),
+        lambda: controller.instances.launch(request(rig, owner, "mine", security_group_id=group)),
+        lambda: controller.fleets.create_template(other),
         lambda: fleet(controller, template, "mine"),
         lambda: fleet(controller, template, "theirs"),
-        lambda: controller.create_security_group("theirs", tags("theirs")),
-        lambda: controller.allow_ssh(group, "0.0.0.0/0"),
-        lambda: controller.revoke_ssh("theirs"),
-        lambda: controller.delete_launch_templates("theirs"),
-        lambda: controller.delete_security_groups("theirs"),
-        lambda: controller.put_tags([stranger.instance_id], tags("mine")),
-        lambda: controller.put_tags([stranger.instance_id], {CONTROLLER_TAG: "true"}),
-        lambda: controller.put_control_role("mine", tags("mine")),
-        lambda: controller.delete_control_role("mine"),
-        lambda: controller.attach_profile(stranger.instance_id, "dlcloud-mine"),
-        lambda: controller.admit_key(stranger, "ubuntu", rig.public_key),
-        controller.leftovers,
+        lambda: controller.network.create_group("theirs", tags("theirs")),
+        lambda: controller.network.allow_ssh(group, "0.0.0.0/0"),
+        lambda: controller.network.revoke_ssh("theirs"),
+        lambda: controller.fleets.delete_templates("theirs"),
+        lambda: controller.network.delete_groups("theirs"),
+        lambda: controller.instances.put_tags([stranger.instance_id], tags("mine")),
+        lambda: controller.instances.put_tags([stranger.instance_id], {CONTROLLER_TAG: "true"}),
+        lambda: controller.roles.put_control("mine", tags("mine")),
+        lambda: controller.roles.delete("mine"),
+        lambda: controller.instances.attach_profile(stranger.instance_id, "dlcloud-mine"),
+        lambda: controller.instances.admit_key(stranger, "ubuntu", rig.public_key),
+        controller.leftovers.find,
     ]
     for number, attempt in enumerate(attempts):
         with pytest.raises(CredentialsError, match=r"UnauthorizedOperation|AccessDenied"):
             pytest.fail(f"attempt {number} was allowed: {attempt()}")
-    assert stranger.instance_id in {i.instance_id for i in owner.instances("theirs") if i.alive}
+    assert stranger.instance_id in {i.instance_id for i in owner.instances.find("theirs") if i.alive}
     assert launch.security_group_id == own_group
 
 
@@ -311,7 +311,7 @@ def test_a_controller_cannot_reach_beyond_what_is_listed(rig, coordinator):
 
 
 def test_a_role_assumed_by_the_owner_has_its_policies(rig, owner):
-    owner.put_control_role("assumed", tags("assumed"))
+    owner.roles.put_control("assumed", tags("assumed"))
     arn = rig.client("iam").get_role(RoleName="dlcloud-assumed")["Role"]["Arn"]
     session = assume(rig, arn)
     session["Token"] = session["SessionToken"]
@@ -321,7 +321,7 @@ def test_a_role_assumed_by_the_owner_has_its_policies(rig, owner):
 
 def test_short_credentials_are_renewed_and_end(rig, owner):
     instance = running(rig, owner, "short")
-    owner.attach_profile(instance.instance_id, owner.put_control_role("short", tags("short")))
+    owner.instances.attach_profile(instance.instance_id, owner.roles.put_control("short", tags("short")))
     rig.control.set_role_session(2.0)
     try:
         first = credentials(rig, instance)
@@ -340,36 +340,36 @@ def test_short_credentials_are_renewed_and_end(rig, owner):
 
 def test_a_role_is_made_and_attached_once_and_deleted_from_any_state(rig, owner, coordinator):
     for _ in range(2):
-        assert owner.put_control_role("again", tags("again")) == "dlcloud-again"
+        assert owner.roles.put_control("again", tags("again")) == "dlcloud-again"
     with pytest.raises(CloudError, match="another instance profile"):
-        owner.attach_profile(coordinator.instance_id, "dlcloud-again")
-    owner.attach_profile(coordinator.instance_id, "dlcloud-mine")
+        owner.instances.attach_profile(coordinator.instance_id, "dlcloud-again")
+    owner.instances.attach_profile(coordinator.instance_id, "dlcloud-mine")
     iam = rig.client("iam")
     iam.remove_role_from_instance_profile(InstanceProfileName="dlcloud-again", RoleName="dlcloud-again")
-    roles = {left.cluster_id: left for left in owner.leftovers() if left.kind == "iam-role"}
+    roles = {left.cluster_id: left for left in owner.leftovers.find() if left.kind == "iam-role"}
     assert set(roles) >= {"again", "mine"}
     assert roles["again"].resource_id == "dlcloud-again"
     elsewhere = cloud_of(owner_clients(rig, "eu-west-1"))
-    assert not elsewhere.leftovers()
+    assert not elsewhere.leftovers.find()
     for _ in range(2):
-        owner.delete_control_role("again")
-    assert "again" not in {left.cluster_id for left in owner.leftovers()}
+        owner.roles.delete("again")
+    assert "again" not in {left.cluster_id for left in owner.leftovers.find()}
 
 
 def test_a_new_profile_is_awaited_and_a_missing_one_is_an_error(rig, owner, stranger):
     clock = FakeClock()
     waiting = cloud_of(owner_clients(rig), clock)
-    profile = owner.put_control_role("theirs", tags("theirs"))
+    profile = owner.roles.put_control("theirs", tags("theirs"))
     rig.control.add_fault("AssociateIamInstanceProfile", "InvalidParameterValue", times=3)
     began = clock.monotonic()
-    waiting.attach_profile(stranger.instance_id, profile)
+    waiting.instances.attach_profile(stranger.instance_id, profile)
     assert clock.monotonic() - began == 3.0
     ec2 = client(rig, "ec2", credentials(rig, stranger))
     assert ec2.describe_instances()["Reservations"]
-    owner.delete_control_role("theirs")
+    owner.roles.delete("theirs")
     assert refusal(ec2.describe_instances) == "AuthFailure"
     with pytest.raises(CloudError, match="dlcloud-never"):
-        waiting.attach_profile(stranger.instance_id, "dlcloud-never")
+        waiting.instances.attach_profile(stranger.instance_id, "dlcloud-never")
 
 
 def test_a_key_is_let_in_through_instance_connect(rig, owner, stranger):
@@ -378,25 +378,25 @@ def test_a_key_is_let_in_through_instance_connect(rig, owner, stranger):
     try:
         with pytest.raises(Exception, match="Authentication failed"):
             rig.on(there, "true")
-        owner.admit_key(stranger, "ubuntu", rig.public_key)
+        owner.instances.admit_key(stranger, "ubuntu", rig.public_key)
         assert rig.on(there, "echo in")[:2] == (0, "in\n")
     finally:
         rig.key = mine
     with pytest.raises(CloudError, match="InvalidArgsException"):
-        owner.admit_key(stranger, "ubuntu", "ssh-ed25519 " + "nonsense" * 10)
+        owner.instances.admit_key(stranger, "ubuntu", "ssh-ed25519 " + "nonsense" * 10)
 
 
 def test_an_instance_that_does_not_run_admits_no_key(rig, owner):
-    (launched,) = owner.launch(request(rig, owner, "theirs"))
-    owner.terminate([launched.instance_id])
+    (launched,) = owner.instances.launch(request(rig, owner, "theirs"))
+    owner.instances.terminate([launched.instance_id])
     with pytest.raises(CloudError, match=r"EC2InstanceStateInvalidException|EC2InstanceNotFound"):
-        owner.admit_key(launched, "ubuntu", rig.public_key)
+        owner.instances.admit_key(launched, "ubuntu", rig.public_key)
     assert launched.state is InstanceState.PENDING
 
 
 def test_tags_are_added_to_what_runs(owner, coordinator):
-    owner.put_tags([coordinator.instance_id], {CONTROLLER_TAG: "true"})
-    instance = {i.instance_id: i for i in owner.instances("mine")}[coordinator.instance_id]
+    owner.instances.put_tags([coordinator.instance_id], {CONTROLLER_TAG: "true"})
+    instance = {i.instance_id: i for i in owner.instances.find("mine")}[coordinator.instance_id]
     assert instance.tags[CONTROLLER_TAG] == "true"
     assert instance.tags[CLUSTER_TAG] == "mine"
 

@@ -8,8 +8,10 @@ import pytest
 
 from dlcloud.local.instance.console import read_console
 from dlcloud.local.instance.isolation import Isolation, Level, share_cache
-from dlcloud.local.instance.tree import InstanceTree
-from dlcloud.local.instance.tree_walk import give
+from dlcloud.local.tree.copies import TreeCopy
+from dlcloud.local.tree.instance_tree import InstanceTree
+from dlcloud.local.tree.removal import remove_tree
+from dlcloud.local.tree.walk import give
 
 ORDINARY = 4242
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGNyZWF0ZWQgZm9yIGEgdGVzdCBvZiB0cmVl ubuntu@x"
@@ -117,3 +119,100 @@ def test_a_file_that_is_a_folder_is_read_by_nobody(tree):
     assert tree.names("home") == [".ssh"]
     assert tree.names("home/.ssh/x") == []
     assert not tree.exists(f"../{Path(tree.root).name}/home/x")
+
+
+def test_what_is_written_replaces_links_and_changes_nothing_outside(tree, outside):
+    before = states(outside)
+    for path in ("home/.ssh", "etc/ssh", "run/nologin"):
+        tree.remove(path)
+        (tree.root / path).symlink_to(outside)
+    tree.make_folder("home/.ssh")
+    tree.write("etc/ssh/ssh_host_key", b"key", mode=0o600)
+    tree.write("run/nologin", b"")
+    tree.remove("var/log")
+    tree.link("var/log", "/run")
+    tree.link("var/log", "/run/other")
+    assert states(outside) == before
+    assert (tree.root / "etc/ssh/ssh_host_key").read_bytes() == b"key"
+    assert not (tree.root / "etc/ssh").is_symlink()
+    assert (tree.root / "etc/ssh/ssh_host_key").stat().st_mode & 0o777 == 0o600
+    assert (tree.root / "home/.ssh").stat().st_mode & 0o777 == 0o755
+    assert tree.is_link("var/log")
+
+
+def test_a_file_takes_the_place_of_a_folder_that_is_too_deep_for_recursion(tree):
+    folder = os.open(tree.root / "run", os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("nologin", dir_fd=folder)
+        below = os.open("nologin", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    tree.write("run/nologin", b"x")
+    assert tree.read("run/nologin") == b"x"
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "etc/..", "../x", "etc/../../x"])
+def test_a_path_that_is_none_below_the_folder_is_not_written(tree, path):
+    with pytest.raises(OSError, match="not a path below"):
+        tree.write(path, b"x")
+
+
+def test_a_file_is_updated_in_place_and_links_are_not(tree, outside):
+    (tree.root / "etc/hosts").write_text("longer than before\n")
+    inode = (tree.root / "etc/hosts").stat().st_ino
+    tree.update("etc/hosts", lambda content: content[:6] + b"\n")
+    assert ((tree.root / "etc/hosts").read_text(), (tree.root / "etc/hosts").stat().st_ino) == (
+        "longer\n",
+        inode,
+    )
+    (tree.root / "etc/hosts").unlink()
+    (tree.root / "etc/hosts").symlink_to(outside / "secret")
+    with pytest.raises(OSError, match="links"):
+        tree.update("etc/hosts", lambda _: b"")
+
+
+def test_a_copy_keeps_what_cp_keeps(tree, outside, tmp_path):
+    root, target = tree.root, tmp_path / "copy"
+    (root / "etc/file").write_text("content")
+    (root / "etc/file").chmod(0o4751)
+    os.link(root / "etc/file", root / "home/hard")
+    (root / "home/link").symlink_to(outside / "secret")
+    (root / "home/folder").symlink_to(outside)
+    os.mkfifo(root / "run/fifo")
+    with (root / "var/sparse").open("wb") as stream:
+        stream.seek(1 << 30)
+        stream.write(b"end")
+    (root / "home/.ssh").chmod(0o500)
+    os.utime(root / "etc", (1, 2))
+    target.mkdir()
+    TreeCopy(source=root, target=target, leaves_out=("lib", "home/none")).run()
+    assert not (target / "lib").exists()
+    assert (target / "etc/file").stat().st_mode & 0o7777 == 0o4751
+    assert (target / "home/hard").stat().st_ino == (target / "etc/file").stat().st_ino
+    assert (target / "home/link").readlink() == outside / "secret"
+    assert stat.S_ISFIFO((target / "run/fifo").stat().st_mode)
+    assert (target / "var/sparse").stat().st_blocks < 100
+    with (target / "var/sparse").open("rb") as stream:
+        stream.seek(1 << 30)
+        assert stream.read() == b"end"
+    assert (target / "home/.ssh").stat().st_mode & 0o777 == 0o500
+    assert (target / "etc").stat().st_mtime == 2
+
+
+@as_root
+def test_a_copy_leaves_out_files_of_others(tree, outside, tmp_path):
+    os.link(outside / "secret", tree.root / "home/hard")
+    (tmp_path / "copy").mkdir()
+    TreeCopy(source=tree.root, target=tmp_path / "copy", owners=range(ORDINARY, ORDINARY + 1)).run()
+    assert not (tmp_path / "copy/home/hard").exists()
+
+
+def test_folders_that_programs_have_closed_are_removed(tmp_path):
+    folder = tmp_path / "i-1/closed/deeper"
+    folder.mkdir(parents=True)
+    (folder / "file").touch()
+    for path in (folder, folder.parent):
+        path.chmod(0)
+    assert remove_tree(tmp_path / "i-1")
+    assert not (tmp_path / "i-1").exists()

@@ -1,6 +1,7 @@
 """Access to the local EC2: signed requests only, and none of another user of the machine."""
 
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import paramiko
@@ -23,7 +25,14 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
 from dlcloud.cli.main import dlcloud
-from dlcloud.local.instance.peers import peer_uid
+from dlcloud.local.api.signature import (
+    ALGORITHM,
+    TIME,
+    SignatureVerifier,
+    canonical_request,
+    sign_canonical,
+)
+from dlcloud.local.instance.peers import NoUser, is_refused_peer, peer_user
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SitePaths, load_access_key
 from dlcloud.model.errors import LocalCloudError
@@ -143,6 +152,22 @@ def test_a_change_is_not_replayed_and_a_reading_call_may_be_repeated(signer):
     assert [signer.send(reading)[0] for _ in range(2)] == [200, 200]
 
 
+def test_a_change_that_was_signed_before_the_start_is_refused_after_it():
+    """A daemon does not know which signatures the one before it has accepted."""
+    verifier = SignatureVerifier(datetime.now(UTC))
+    for age_s, is_reading, refused in ((30.0, False, True), (30.0, True, False), (0.0, False, False)):
+        moment = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime(TIME)
+        call = SimpleNamespace(is_reading=is_reading, body=b"", is_json=False, service="ec2")
+        environ = {"REQUEST_METHOD": "POST", "RAW_URI": "/", "HTTP_X_AMZ_DATE": moment, "HTTP_HOST": "x"}
+        scope = f"{moment[:8]}/us-east-1/ec2/aws4_request"
+        names, payload = ["host", "x-amz-date"], hashlib.sha256(b"").hexdigest()
+        text = canonical_request(environ, names, path="/", query="", payload=payload)
+        signature = sign_canonical(text, time=moment, scope=scope, secret="secret")
+        signed = f"SignedHeaders={';'.join(names)}, Signature={signature}"
+        environ["HTTP_AUTHORIZATION"] = f"{ALGORITHM} Credential=KEY/{scope}, {signed}"
+        assert (verifier.refusal(call, environ, "secret") is not None) == refused
+
+
 def test_equal_requests_of_one_second_are_both_carried_out(rig):
     [instance_id] = rig.run()
     for _ in range(3):
@@ -240,8 +265,10 @@ def test_the_user_of_a_connection_is_known():
                 client.connect((host, server.getsockname()[1]))
                 accepted, peer = server.accept()
                 with accepted:
-                    assert peer_uid(peer, accepted.getsockname()) == os.getuid()
-    assert peer_uid(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+                    assert peer_user(peer, accepted.getsockname()) == os.getuid()
+    assert peer_user(("127.0.0.1", 1), ("127.0.0.1", 2)) is NoUser.UNKNOWN
+    assert is_refused_peer(("127.0.0.1", 1), ("127.0.0.1", 2), range(0))
+    assert is_refused_peer(None, ("127.0.0.1", 2), range(0))
 
 
 def as_other_user(action):

@@ -136,6 +136,19 @@ def test_an_instance_admits_logins_until_it_ends_itself(rig, minutes):
     rig.await_state(instance["InstanceId"], "terminated")
 
 
+LOCK = "WHAT=shutdown\\nMODE=block\\nUID=0\\nWHO=apt\\nWHY=packages\\n"
+HOLD = f"mkdir -p $DLCLOUD_ROOT/run/systemd/inhibit && printf '{LOCK}' >$DLCLOUD_ROOT/run/systemd/inhibit/1"
+
+
+@pytest.mark.parametrize("minutes", [{"life_minutes": 10}, {"life_minutes": 600, "idle_minutes": 10}])
+def test_a_program_that_locks_shutdowns_does_not_hold_the_end_off(rig, minutes):
+    instance = launch(rig, **minutes)
+    assert rig.on(instance, HOLD)[0] == 0
+    refused = rig.on(instance, "sudo systemctl poweroff")
+    assert (refused[0], "Operation inhibited" in refused[2], "WHO=apt" in refused[2]) == (1, True, True)
+    rig.await_state(instance["InstanceId"], "terminated")
+
+
 def test_a_stop_does_not_move_the_end_of_the_budget(rig):
     instance = launch(rig, life_minutes=600)
     ends_at = rig.on(instance, "cat $DLCLOUD_ROOT/var/lib/dlcloud/ends-at")[1]

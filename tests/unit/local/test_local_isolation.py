@@ -15,6 +15,7 @@ import pytest
 from dlcloud.local.instance.container_init import FIRST
 from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, share_cache
 from dlcloud.local.instance.processes import base_interpreter, find_processes
+from dlcloud.local.instance.rootfs import package_folders
 from dlcloud.local.site import LocalSite
 from dlcloud.local.site_files import SitePaths
 from tests.fakes.local_ec2 import Rig, wait_for
@@ -164,6 +165,15 @@ def test_there_is_no_block_device_to_format(there, tmp_path):
     there(f"sudo /sbin/mkfs.ext4 -F -q {disk}; sudo mknod /tmp/loop b 7 0 && echo made")
     assert there("test -b /tmp/loop && echo made") == ""
     assert disk.read_bytes() == b"data" * 1024
+
+
+def test_no_python_of_an_instance_has_packages_of_this_machine(there):
+    assert package_folders(), "there is nothing to hide"
+    listing = "import importlib.metadata as m; print(sorted(d.name for d in m.distributions()))"
+    programs = ["python3", *filter(os.path.exists, ["/usr/bin/python3", "/usr/local/bin/python3"])]
+    assert {program: there(f'{program} -c "{listing}"') for program in programs} == dict.fromkeys(
+        programs, "[]"
+    )
 
 
 def test_instances_do_not_share_tmp(isolated, there):

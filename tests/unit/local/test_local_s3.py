@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.buckets import bucket_region
+from dlcloud.cloud.buckets import S3Buckets
 from dlcloud.local.s3.bodies import BodyError, decode_body, verify_digests
 from dlcloud.local.s3.signatures import Signed
 
@@ -286,7 +286,7 @@ def test_who_may_list_a_prefix_learns_the_region_of_its_bucket(rig, user):
     for bucket, region in (("data", "us-east-1"), ("data-eu", "eu-west-1")):
         client = user(allow("s3:ListBucket", bucket, Condition=prefix))
         assert code_of(client.head_bucket, Bucket=bucket) == "403"
-        assert bucket_region(PrefixClients(client), f"s3://{bucket}/mine") == region
+        assert S3Buckets(PrefixClients(client)).region_of(f"s3://{bucket}/mine") == region
 
 
 def test_who_may_list_is_answered_that_an_object_is_missing(s3, user):

@@ -6,7 +6,7 @@ import pytest
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.model.errors import CredentialsError
-from dlcloud.recipe.profile import Login
+from dlcloud.model.login import Login
 
 TRUST = {
     "Version": "2012-10-17",

@@ -30,9 +30,7 @@ def appearing(rig, pauses=2):
         slept.append(seconds)
         rig.control.set_visibility(0.0 if len(slept) % pauses == 0 else LONG_S, seed=1)
 
-    cloud = cloud_of(replace(owner_clients(rig), pause=pause))
-    cloud._pause = pause
-    return cloud, slept
+    return cloud_of(replace(owner_clients(rig), pause=pause), pause=pause), slept
 
 
 def test_what_was_just_made_is_not_found(late):
@@ -75,10 +73,10 @@ def test_what_was_just_made_is_not_found(late):
 
 def test_a_created_group_can_be_used_and_listed_at_once(late):
     cloud, slept = appearing(late)
-    group_id = cloud.create_security_group("seen", cluster().tags | {CLUSTER_TAG: "seen"})
+    group_id = cloud.network.create_group("seen", cluster().tags | {CLUSTER_TAG: "seen"})
     assert slept == [0.5, 1.0]
-    cloud.allow_ssh(group_id, "192.0.2.1/32")
-    assert cloud.delete_security_groups("seen") == []
+    cloud.network.allow_ssh(group_id, "192.0.2.1/32")
+    assert cloud.network.delete_groups("seen") == []
     filters = [{"Name": "group-id", "Values": [group_id]}]
     assert late.ec2.describe_security_groups(Filters=filters)["SecurityGroups"] == []
 
@@ -86,9 +84,9 @@ def test_a_created_group_can_be_used_and_listed_at_once(late):
 def test_a_group_that_exists_unseen_is_found_when_it_appears(late):
     owner = cloud_of(replace(owner_clients(late), pause=lambda _: None))
     with pytest.raises(CloudError, match="not exist"):
-        owner.create_security_group("unseen", {CLUSTER_TAG: "unseen"})
+        owner.network.create_group("unseen", {CLUSTER_TAG: "unseen"})
     cloud, slept = appearing(late)
-    group_id = cloud.create_security_group("unseen", {CLUSTER_TAG: "unseen"})
+    group_id = cloud.network.create_group("unseen", {CLUSTER_TAG: "unseen"})
     assert group_id.startswith("sg-")
     assert slept == [0.5, 1.0]
 
@@ -97,10 +95,10 @@ def test_launches_are_repeated_under_their_token(late):
     late.control.set_visibility(0.0)
     cloud, slept = appearing(late)
     wanted = request(late, cloud, "again")
-    template = cloud.create_launch_template(wanted)
+    template = cloud.fleets.create_template(wanted)
     late.control.set_visibility(LONG_S, seed=1)
     hidden = late.ec2.create_security_group(GroupName="hidden", Description="hidden")["GroupId"]
-    (launched,) = cloud.launch(replace(wanted, security_group_id=hidden))
+    (launched,) = cloud.instances.launch(replace(wanted, security_group_id=hidden))
     assert slept == [0.5, 1.0]
     assert launched.market is Market.ON_DEMAND
     assert len(fleet(cloud, template, "again").instances) == 1
@@ -109,5 +107,5 @@ def test_launches_are_repeated_under_their_token(late):
 def test_tags_are_put_on_an_instance_that_appears_late(late):
     (instance_id,) = late.run()
     cloud, slept = appearing(late)
-    cloud.put_tags([instance_id], {"role": "first"})
+    cloud.instances.put_tags([instance_id], {"role": "first"})
     assert slept == [0.5, 1.0]

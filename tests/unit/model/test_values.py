@@ -1,5 +1,6 @@
 """Known answers of the pure parts: cost, tokens, tags, stages, and records as programs write them."""
 
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -152,3 +153,13 @@ def test_hardware_is_read_however_little_of_it_is_stated():
 def test_only_the_local_cloud_rehearses():
     assert run(cloud="local").rehearsal
     assert not run(cloud="aws").rehearsal
+
+
+@pytest.mark.parametrize(
+    "code", ["InternalError", "InvalidKMSKey.InvalidState", "InvalidKmsKey.InvalidState"]
+)
+def test_an_end_for_want_of_a_key_says_what_the_key_must_allow(code):
+    ended = replace(instance(), state_reason=f"Client.{code}: The KMS key provided is in an incorrect state")
+    for action in ("kms:CreateGrant", "kms:Decrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo"):
+        assert action in ended.end_hint
+    assert replace(instance(), state_reason="Client.UserInitiatedShutdown").end_hint == ""

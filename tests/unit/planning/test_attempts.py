@@ -19,8 +19,8 @@ from dlcloud.planning.attempts import (
     next_attempt,
     next_zone,
 )
+from dlcloud.planning.launch_request import Refusal
 from dlcloud.planning.plan import make_plan
-from dlcloud.planning.protocols import Refusal
 from tests.fakes.samples import RECIPE, instance, observed, plan, price, recipe
 
 ONE = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[c7i.xlarge]")

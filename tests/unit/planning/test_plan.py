@@ -155,6 +155,8 @@ def test_a_command_is_named_by_its_recipe():
     )
     settings = text + "  repeats: 2\n  settings: [{name: a}, {name: b}]\n"
     assert "4 runs, 2 of each of 2 settings" in make_plan(recipe(settings), observed()).workload
+    once = make_plan(recipe(text + "  repeats: 1\n"), observed()).workload
+    assert once == "the command of sample: 1 run (workload.repeats), no warm-up"
 
 
 def test_disks_are_no_smaller_than_the_snapshot_of_the_image():

@@ -1,6 +1,7 @@
 """The answer at the end of a report: winners, the user's job, ties and rehearsals."""
 
 import json
+import re
 from html import escape
 
 import pytest
@@ -87,7 +88,22 @@ def test_a_case_without_a_winner_has_no_mark_of_its_own():
     rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)), cloud="local")
     rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)), cloud="local")
     summary = text(rows, job=JOB, summary=True)
-    assert not any(line.rstrip().endswith(" *") for line in summary.splitlines())
+    assert not any(line.rstrip().endswith("  *") for line in summary.splitlines())
+
+
+def test_a_summary_has_the_job_also_where_no_winner_is_named():
+    tied = lines(result(throughput=metric(10.0, 9.5, 10.5)), result("int8", throughput=metric(10.4, 9.9, 11)))
+    summary = text(tied, 200, job=JOB, summary=True)
+    (line,) = [line for line in summary.splitlines() if line.startswith("vgg16")]
+    assert line.count("≈") == 4, "the pair, USD/M, images/s, and the job"
+    assert re.search(r"≈ [0-9.]+, [0-9.]+ h$", line.rstrip()), line
+    other = text(tied, 200, job=read_job("5 tokens"), summary=True)
+    assert "counts images" in other
+
+
+def test_a_rehearsed_job_on_several_types_says_why_it_has_no_usd():
+    both = text(of_type("c7i.xlarge", cloud="local") + of_type("c5.large", cloud="local"), job=JOB)
+    assert "no USD: one speed, of this machine, for 2 types; --cloud aws measures each" in both
 
 
 def test_settings_that_differ_by_nothing_are_left_to_the_user():
@@ -104,7 +120,7 @@ def test_a_rehearsal_is_no_figure_of_a_type():
     assert "c7i.xlarge int8" not in answer
     both = text(of_type("c7i.xlarge", cloud="local") + of_type("c5.large", cloud="local"), job=JOB)
     answer = both.partition("your job")[2]
-    assert "USD" not in answer.partition("the answer")[0]
+    assert "USD*" not in answer.partition("the answer")[0]
     assert "no cheapest is named: all types were rehearsed on this one machine" in answer
     assert "dlcloud bench -i c7i.xlarge -i c5.large" in answer
 

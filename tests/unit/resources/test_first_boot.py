@@ -42,7 +42,7 @@ def test_user_data_is_a_cloud_config_of_one_key_and_the_timer(key):
     document = yaml.safe_load(text)
     assert document["ssh_authorized_keys"] == [key[0]]
     assert all(isinstance(word, str) for line in document["runcmd"] for word in line)
-    assert '--unit=dlcloud-life --on-active="240min" systemctl poweroff' in script_of(document, "dlcloud")
+    assert '--unit=dlcloud-life --on-active="240min" systemctl poweroff -i' in script_of(document, "dlcloud")
 
 
 def test_the_watchdog_is_started_once_and_no_shutdown_forbids_logins(key):

@@ -223,7 +223,7 @@ def path_text(path):
 def test_a_program_that_asks_for_it_has_its_instance_powered_off(job, monkeypatch, asks):
     programs = job.folder / "programs"
     programs.mkdir()
-    for name, text in {"sudo": 'shift; exec "$@"', "shutdown": f'echo "$@" >{job.folder}/called'}.items():
+    for name, text in {"sudo": 'shift; exec "$@"', "systemctl": f'echo "$@" >{job.folder}/called'}.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
@@ -235,3 +235,4 @@ def test_a_program_that_asks_for_it_has_its_instance_powered_off(job, monkeypatc
         job.until(called.exists, "it is powered off")
     job.until(lambda: not alive(job.supervisor), "the supervisor ends")
     assert called.exists() is asks
+    assert not asks or called.read_text() == "--no-wall poweroff -i\n"

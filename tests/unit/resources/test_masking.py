@@ -16,7 +16,8 @@ from dlcloud.benchmarks.harness import masking as masking_of_benchmarks
 from dlcloud.recipe import job_environment
 from dlcloud.resources.texts import template
 from dlcloud.trainer import masking
-from dlcloud.trainer.records import Event, Records
+from dlcloud.trainer.events import EventName
+from dlcloud.trainer.records import Records
 
 LIMIT_S = 600.0
 LONGEST_SHOWN = 30
@@ -74,7 +75,7 @@ def by_trainer(environment, text, folder):
     texts = masking.secret_texts(environment)
     with Records(path=folder / "records", run="r", worker="w", log=lines.append) as records:
         records._secrets = texts
-        records.event(Event.CHECKPOINT_FAILED, text)
+        records.event(EventName.CHECKPOINT_FAILED, text)
     return json.loads((folder / "records").read_text().splitlines()[0])["cause"]
 
 

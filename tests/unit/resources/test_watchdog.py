@@ -19,37 +19,55 @@ class Rebooted(BaseException):
 
 
 class Time:
-    """A clock that only sleeping moves; `until` is when the system goes down."""
+    """A clock that only sleeping moves; `until` is when the system goes down, `set_by` how far it was set."""
 
     def __init__(self):
         self.now = 1_800_000_000.0
         self.until = float("inf")
+        self.set_by = 0.0
 
     def time(self):
+        return self.now + self.set_by
+
+    def monotonic(self):
         return self.now
 
     def sleep(self, seconds):
-        self.now += seconds
+        self.now = min(self.now + seconds, self.until)
         if self.now >= self.until:
             raise Rebooted
 
 
 class System:
-    """Keeps when a timer of systemd, or an order of the watchdog's, powers the system off."""
+    """Keeps when a timer of systemd, or an order of the watchdog's, powers the system off.
+
+    A lock against a shutdown is respected as systemd 257 does: of root, too, unless -i or --force is given.
+    """
+
+    TimeoutExpired = subprocess.TimeoutExpired
 
     def __init__(self, clock):
         self._clock = clock
         self.timers = []
         self.powered_off_at = []
+        self.forced_at = []
+        self.is_hung = False
 
-    def run(self, words, *, check):
+    def run(self, words, *, check, timeout=None):
         assert not check
         if words[0] == "systemd-run":
-            assert words[-2:] == ["systemctl", "poweroff"]
+            assert words[-3:] == ["systemctl", "poweroff", "-i"]
             self.timers.append(float(words[2].removeprefix("--on-active=").removesuffix("s")))
-        else:
-            assert words == ["systemctl", "poweroff"]
-            self.powered_off_at.append(self._clock.now)
+            return
+        assert words[:2] == ["systemctl", "poweroff"]
+        if words[2:] == ["--force", "--force"]:
+            self.forced_at.append(self._clock.now)
+            return
+        assert words[2:] == ["-i"]
+        if self.is_hung:
+            self._clock.sleep(timeout)
+            raise subprocess.TimeoutExpired(words, timeout)
+        self.powered_off_at.append(self._clock.now)
 
 
 class Instance:
@@ -99,11 +117,46 @@ def made(tmp_path):
     return make
 
 
-def test_without_an_idle_end_the_first_boots_timer_is_enough(made):
-    there = made()
-    there.boot()
-    assert there.system.timers == []
+def test_without_an_idle_end_the_end_of_the_budget_is_ordered_until_off(made):
+    there = made(life=240)
+    there.boot(minutes=239)
+    assert there.system.timers == [], "the first boot's is systemd-run's own"
     assert there.system.powered_off_at == []
+    there.boot(minutes=3)
+    assert there.minutes_until_off() == pytest.approx(240, abs=0.3)
+    assert len(there.system.powered_off_at) == 8, "a refused order is repeated"
+
+
+def test_a_system_that_does_not_go_down_is_switched_off(made):
+    there = made(life=10)
+    there.boot(minutes=14)
+    assert (there.system.forced_at[0] - there.began) / MINUTE_S == pytest.approx(12, abs=0.3)
+
+
+def test_a_system_that_does_not_answer_is_switched_off(made):
+    there = made(life=10)
+    there.system.is_hung = True
+    there.boot(minutes=30)
+    assert there.system.powered_off_at == []
+    assert (there.system.forced_at[0] - there.began) / MINUTE_S == pytest.approx(20, abs=0.3)
+
+
+def test_nothing_is_looked_at_where_idleness_does_not_end_the_instance(made):
+    there, looked = made(), []
+    there.boot(minutes=30, busy=lambda: looked.append(1) or 0.0)
+    assert len(looked) == 1
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, 3600.0])
+def test_setting_the_clock_ends_nothing_early_or_late(made, step_s):
+    there = made(life=20, idle=6)
+
+    def set_clock():
+        there.clock.set_by = step_s if there.clock.now > there.began else 0.0
+        return 0.0
+
+    there.boot(minutes=7, busy=set_clock)
+    assert there.minutes_until_off() == pytest.approx(6, abs=0.3)
 
 
 @pytest.mark.parametrize(("passed", "left_s"), [(100, 140 * 60), (239.5, 30), (300, 1)])

@@ -9,8 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dlcloud.benchmarks.harness.statistics import bootstrap
+from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.hardware import Hardware
-from dlcloud.results.compare import FASTER, NO_DIFFERENCE, SLOWER, UNDECIDED, differences, pairs_of, ratio_of
+from dlcloud.results.compare import differences, pairs_of, ratio_of
 from dlcloud.results.result import Comparison, Metric, Result
 from dlcloud.results.result_row import ResultRow
 from tests.fakes.samples import run
@@ -35,12 +36,12 @@ PAIRED = Comparison(
 @pytest.mark.parametrize(
     ("first", "second", "verdict"),
     [
-        ((9, 10, 11), (19, 20, 21), FASTER),
-        ((19, 20, 21), (9, 10, 11), SLOWER),
-        ((9, 10, 11), (9.5, 10.5, 11.5), NO_DIFFERENCE),
-        ((9, 10, 11, 5), (19, 20, 21), UNDECIDED),
-        ((None, 10, None), (19, 20, 21), UNDECIDED),
-        ((0, 0, 0), (1, 2, 3), UNDECIDED),
+        ((9, 10, 11), (19, 20, 21), Verdict.FASTER),
+        ((19, 20, 21), (9, 10, 11), Verdict.SLOWER),
+        ((9, 10, 11), (9.5, 10.5, 11.5), Verdict.NO_DIFFERENCE),
+        ((9, 10, 11, 5), (19, 20, 21), Verdict.UNDECIDED),
+        ((None, 10, None), (19, 20, 21), Verdict.UNDECIDED),
+        ((0, 0, 0), (1, 2, 3), Verdict.UNDECIDED),
     ],
 )
 def test_a_winner_is_named_only_where_the_interval_excludes_1(first, second, verdict):
@@ -93,7 +94,7 @@ def test_what_one_run_measured_in_turns_is_taken_as_it_is_either_way():
     (pair,) = pairs_of(*lines, free=frozenset({"setting"}))
     assert (pair.ratio.value, pair.ratio.low, pair.ratio.paired) == (2.0, 1.9, True)
     (pair,) = pairs_of(*reversed(lines), free=frozenset({"setting"}))
-    assert (pair.ratio.value, pair.ratio.verdict) == (0.5, SLOWER)
+    assert (pair.ratio.value, pair.ratio.verdict) == (0.5, Verdict.SLOWER)
     assert math.isclose(pair.ratio.low, 1 / 2.1)
 
 
@@ -114,7 +115,7 @@ def test_only_what_both_sides_measured_is_paired():
 def test_two_types_that_were_rehearsed_on_one_machine_are_not_judged():
     ours, theirs = line(cloud="local"), line((90, 91, 92), of="b", kind="c7i.large", cloud="local")
     (pair,) = pairs_of([ours], [theirs], free=frozenset({"type"}))
-    assert pair.ratio.verdict == UNDECIDED
+    assert pair.ratio.verdict == Verdict.UNDECIDED
 
 
 def test_differences_are_named_and_of_lists_what_only_one_side_has():

@@ -90,6 +90,16 @@ def test_the_cost_beside_a_fixed_run_on_demand():
     assert run.saved_fraction == 1 - run.usd / run.baseline.usd
 
 
+def test_the_fixed_run_has_as_many_instances_as_were_asked_for():
+    """A third worker for a few steps, as where one is replaced, is none that was asked for."""
+    (timeline,) = build_timelines(records())
+    prices = {"c7i.xlarge": Decimal("3.6")}
+    more = {"on_demand": prices, "disk_gib": 0, "now": THEN + timedelta(hours=1)}
+    assert summarize_training(timeline, MEMBERS, requested=2, **more).baseline.instances == 2
+    assert summarize_training(timeline, MEMBERS, requested=4, **more).baseline.instances == 3
+    assert summarize_training(timeline, MEMBERS, requested=1, **more).baseline.instances == 2
+
+
 def test_traffic_is_bounded_while_instances_of_two_zones_are_up():
     """The ring of three workers sends 4 times the vector, that of two twice; the steps end at 31 s."""
     steps = [{**record, "reduced_bytes": 10**9} for record in records()]

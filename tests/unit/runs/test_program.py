@@ -77,6 +77,11 @@ def test_the_other_ways_of_reading_a_throughput(lines, arguments):
     assert list(made.arguments[-len(arguments) :]) == arguments
 
 
+def test_a_command_with_one_repeat_runs_once(tmp_path):
+    assert "--exact" in program(COMMAND + "  repeats: 1\n", tmp_path).arguments
+    assert "--exact" not in program(COMMAND + "  repeats: 2\n", tmp_path).arguments
+
+
 def test_a_command_runs_in_the_work_folder_under_the_same_protocol(tmp_path):
     (tmp_path / "src").mkdir()
     text = COMMAND + (

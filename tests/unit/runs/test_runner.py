@@ -76,7 +76,7 @@ class World:
 
         self.cloud = FakeCloud(self.clock)
         if machines:
-            self.cloud.launch(request(count=len(machines)))
+            self.cloud.instances.launch(request(count=len(machines)))
 
     def runner(self, program=PROGRAM, text=None, dial=None):
         managed = ManagedCluster(
@@ -193,7 +193,7 @@ def test_a_run_outlives_a_time_without_any_network(world):
     one = machine(breaks=[100])
     there = world(one)
     there.cloud.failures += [
-        Failure("instances", CloudError("AWS cannot be reached"), number) for number in (1, 2)
+        Failure("instances.find", CloudError("AWS cannot be reached"), number) for number in (1, 2)
     ]
 
     class Outage(FakeDial):
@@ -329,7 +329,7 @@ def test_files_asked_for_that_are_not_there_are_named(world):
     there = world(one)
     there.runner(text="keep: {files: ['*.pt']}\n" + RECIPE).run_all(there.members)
     warnings = [event.message for event in there.events if isinstance(event, Warned)]
-    assert any("no file matches *.pt (keep.files)" in message for message in warnings)
+    assert any("no file that the run wrote matches *.pt (keep.files)" in message for message in warnings)
 
 
 def test_on_many_instances_one_failure_keeps_what_the_others_measured(world):
@@ -385,7 +385,7 @@ def test_a_run_is_stored_with_prices_of_both_markets_and_setup_time(world):
 
 def test_prices_that_cannot_be_had_stop_no_run(world):
     there = world(machine())
-    there.cloud.failures = [Failure("prices", CloudError("denied"))]
+    there.cloud.failures = [Failure("prices.find", CloudError("denied"))]
     (run,) = there.runner().run_all(there.members)
     assert run.state is RunState.DONE
     assert Measurements(there.database).market_prices([run.run_id]) == {}
@@ -425,7 +425,7 @@ JOB = RECIPE.replace("  benchmark: quantization", "  nodes: all\n  command: ./jo
 
 def test_the_nodes_of_one_job_may_reach_each_other(world):
     of = world(machine("i-0001"), machine("i-0002"))
-    of.cloud.create_security_group(cluster().cluster_id, cluster().tags, vpc_id="vpc-1")
+    of.cloud.network.create_group(cluster().cluster_id, cluster().tags, vpc_id="vpc-1")
     program = replace(PROGRAM, name="command", arguments=("--run", "./job", "--case", "job"))
     NodesRunner(runner=of.runner(program, text=JOB)).run(of.members)
     assert any(group == peer for group, peer in of.cloud.rules)

@@ -3,8 +3,10 @@
 import hashlib
 import io
 import os
+import shutil
 import stat
 import tarfile
+import time
 
 import pytest
 
@@ -36,7 +38,7 @@ def test_a_tree_with_odd_names_arrives_and_comes_home(connection, host, tree, tm
     copy.send_tree(connection, tree, target, only=None, compress=compress)
     assert content(host.root / "home" / target) == content(tree)
     home = tmp_path / "home"
-    fetched = fetch.fetch_files(connection, target, ["**"], home, compress=compress)
+    fetched = fetch.fetch_files(connection, target, ["**"], home, fetch.Packing(compress=compress))
     assert content(home) == content(tree)
     assert sorted(fetched) == sorted(home / name for name in ODD)
 
@@ -177,6 +179,22 @@ def test_matching_files_are_fetched_and_no_match_is_no_error(connection, host, t
     ]
     with pytest.raises(RemoteCommandError, match="nowhere"):
         connection.fetch_files("nowhere", ["*"], home)
+
+
+@pytest.mark.parametrize("patterns", [["*.pt", "data"], ["model.pt", "copy.pt", "data"]])
+def test_what_was_sent_is_not_fetched_as_a_result(connection, host, tmp_path, patterns):
+    folder = host.root / "home/run"
+    (folder / "work").mkdir(parents=True)
+    for name in ["model.pt", "data"]:
+        (folder / "work" / name).write_text("sent")
+    time.sleep(0.02)  # a file system's clock has steps of up to 10 ms
+    (folder / "command").write_text("python train.py")
+    assert connection.fetch_files("run/work", patterns, tmp_path, written_after="../command") == []
+    time.sleep(0.02)
+    shutil.copy2(folder / "work/data", folder / "work/copy.pt")  # with the time of the old one
+    (fetched,) = connection.fetch_files("run/work", patterns, tmp_path, written_after="../command")
+    assert fetched.name == "copy.pt"
+    assert len(connection.fetch_files("run/work", patterns, tmp_path, written_after="../none")) == 3
 
 
 def test_a_file_with_two_names_comes_home_twice(connection, host, tmp_path):

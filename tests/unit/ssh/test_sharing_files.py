@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.launch.peers import Peer
+from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.setup import FOLDER
 from dlcloud.launch.sharing import FEWEST, LEAST_BYTES, PLACE, Sharing
 from dlcloud.resources.texts import template
@@ -35,7 +35,7 @@ def shared(connections, tmp_path):
     sharing.expect(FEWEST)
 
     def send(name):
-        peer = Peer(instance_id=name, host="127.0.0.1", connect=lambda: opened[name])
+        peer = EnvironmentPeer(instance_id=name, host="127.0.0.1", connect=lambda: opened[name])
         sent = []
         sharing.send(opened[name], peer, files, "my work", on_sent=sent.append)
         return sum(sent)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcloud.local.instance.beneath import HANDLE, is_foreign, open_beneath, open_root
+from dlcloud.local.tree.beneath import HANDLE, open_beneath, open_root
 
 MOST_LEVELS = 200
 """Levels of folders that are walked; deeper ones are left out."""
@@ -30,11 +30,22 @@ class WalkedFolder:
     entries: dict[str, os.stat_result]
 
 
-def walk(root: int, path: str = ".", *, most_levels: int = MOST_LEVELS) -> Iterator[WalkedFolder]:
-    """Yield a folder and those below it, from above; those that cannot be opened are left out."""
+def walk(
+    root: int, path: str = ".", *, most_levels: int = MOST_LEVELS, leaves_out: Collection[str] = ()
+) -> Iterator[WalkedFolder]:
+    """Yield a folder and those below it, from above; those that cannot be opened are left out.
+
+    Args:
+        root: The folder that nothing leads out of.
+        path: Where the walk begins, below the root.
+        most_levels: Levels that are walked below it.
+        leaves_out: Paths of folders that are not walked.
+    """
     paths = [(path, 0)]
     while paths:
         path, level = paths.pop()
+        if path.removeprefix("./") in leaves_out:
+            continue
         try:
             descriptor = open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
@@ -58,12 +69,13 @@ def _list(folder: int) -> dict[str, os.stat_result]:
     return entries
 
 
-def give(folder: Path, owner: int, *, keeps: Collection[str] = ()) -> None:
+def give(folder: Path, owner: int, *, users: Collection[int] = (), keeps: Collection[str] = ()) -> None:
     """Make a user the owner of a folder and all that is in it, if this is root.
 
     Args:
         folder: Whose own name, and so far its content, is not in the hands of others.
         owner: Its new owner, and its group.
+        users: Whose files are given even if they have further names.
         keeps: Names in it that stay as they are; the empty one is that of the folder itself.
     """
     if os.getuid() != 0:
@@ -75,53 +87,67 @@ def give(folder: Path, owner: int, *, keeps: Collection[str] = ()) -> None:
                 os.fchown(top.descriptor, owner, owner)
             for name, state in top.entries.items():
                 if name not in keeps:
-                    _give_any(root, name, state, owner, ())
+                    _give_any(top, root, (name, state), owner, users)
     finally:
         os.close(root)
 
 
-def _give_any(root: int, path: str, state: os.stat_result, owner: int, owners: Collection[int]) -> None:
-    """Give a folder, or a name in `root`."""
+def give_what_is_not(root: int, users: range, owner: int, *, levels: int, files: bool) -> None:
+    """Give away all that does not belong to some users, where folders of so many levels show it.
+
+    Args:
+        root: The folder that nothing leads out of.
+        users: Whose files stay as they are.
+        owner: The new owner.
+        levels: Of folders that are looked into.
+        files: Files as well; False while programs of these users run: they may put names of others' there.
+    """
+    for folder in walk(root, most_levels=levels):
+        if folder.level == 0 and os.fstat(folder.descriptor).st_uid not in users:
+            _give_beneath(root, folder.path, owner, users, files=files)
+            return
+        for entry in folder.entries.items():
+            if entry[1].st_uid not in users:
+                _give_any(folder, root, entry, owner, users, files=files)
+
+
+def _give_any(
+    above: WalkedFolder,
+    root: int,
+    entry: tuple[str, os.stat_result],
+    owner: int,
+    users: Collection[int],
+    *,
+    files: bool = True,
+) -> None:
+    """Give an entry of a folder; `root` is the one that the folder's path begins in."""
+    name, state = entry
     if stat.S_ISDIR(state.st_mode):
-        give_beneath(root, path, owner, owners)
-    else:
-        give_entry(root, path, owner, owners)
+        _give_beneath(root, f"{above.path}/{name}", owner, users, files=files)
+    elif files:
+        _give_entry(above.descriptor, name, owner, users)
 
 
-def give_beneath(root: int, path: str, owner: int, owners: Collection[int]) -> None:
+def _give_beneath(root: int, path: str, owner: int, users: Collection[int], *, files: bool) -> None:
     """Make a user the owner of a folder beneath another, and of all that is in it."""
     for folder in walk(root, path):
         os.fchown(folder.descriptor, owner, owner)
         for name, state in folder.entries.items():
-            if not stat.S_ISDIR(state.st_mode):
-                give_entry(folder.descriptor, name, owner, owners)
+            if files and not stat.S_ISDIR(state.st_mode):
+                _give_entry(folder.descriptor, name, owner, users)
 
 
-def give_entry(folder: int, name: str, owner: int, owners: Collection[int]) -> None:
-    """Make a user the owner of what a name in a folder stands for at this moment, unless it is foreign."""
+def _give_entry(folder: int, name: str, owner: int, users: Collection[int]) -> None:
+    """Make a user the owner of what a name stands for, unless it may have names of others outside."""
     with suppress(FileNotFoundError):
         handle = os.open(name, HANDLE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             state = os.fstat(handle)
-            if not is_foreign(state, owners) and not stat.S_ISDIR(state.st_mode):
+            is_own = state.st_nlink == 1 or state.st_uid in users
+            if is_own and not stat.S_ISDIR(state.st_mode):
                 # By the handle: the name may stand for something else by now.
                 os.chown(f"/proc/self/fd/{handle}", owner, owner)
         except FileNotFoundError:  # no /proc
             os.chown(name, owner, owner, dir_fd=folder, follow_symlinks=False)
         finally:
             os.close(handle)
-
-
-def give_what_is_not(root: int, users: range, owner: int, *, levels: int) -> None:
-    """Give away all that does not belong to some users, where folders of so many levels show it."""
-    for folder in walk(root, most_levels=levels):
-        if folder.level == 0 and os.fstat(folder.descriptor).st_uid not in users:
-            give_beneath(root, folder.path, owner, users)
-            return
-        for name, state in folder.entries.items():
-            if state.st_uid in users:
-                continue
-            if stat.S_ISDIR(state.st_mode):
-                give_beneath(root, f"{folder.path}/{name}", owner, users)
-            else:
-                give_entry(folder.descriptor, name, owner, users)

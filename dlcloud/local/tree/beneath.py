@@ -67,10 +67,10 @@ def open_file(
         flags: As those of open(2).
         mode: Of a new file.
         follow: Resolve links within the folder.
-        owners: Who may own a file that has further names, outside perhaps; empty: anyone.
+        owners: Who may own the file; empty: anyone.
 
     Raises:
-        OSError: It cannot be opened, is no regular file, or may be a second name of someone else's file.
+        OSError: It cannot be opened, is no regular file, or is someone else's.
     """
     if not flags & os.O_CREAT:
         handle = open_beneath(root, path, HANDLE, follow=follow)
@@ -113,7 +113,7 @@ def open_folder(root: int, path: str, *, follow: bool = False) -> int:
 
 
 def check_file(state: os.stat_result, path: str, owners: Collection[int] = ()) -> None:
-    """Refuse what is no regular file, and a further name of a file of someone else.
+    """Refuse what is no regular file, and a file of someone else.
 
     Raises:
         OSError: It is one of these.
@@ -125,9 +125,11 @@ def check_file(state: os.stat_result, path: str, owners: Collection[int] = ()) -
 
 
 def is_foreign(state: os.stat_result, owners: Collection[int]) -> bool:
-    """True if this may be another user's file, which a hard link has brought here."""
-    has_more_names = state.st_nlink > 1 and not stat.S_ISDIR(state.st_mode)
-    return bool(owners) and has_more_names and state.st_uid not in owners
+    """True if this may be another user's file, which a hard link has brought here.
+
+    The number of its names does not tell: this one may have been removed since it was opened.
+    """
+    return bool(owners) and not stat.S_ISDIR(state.st_mode) and state.st_uid not in owners
 
 
 @cache

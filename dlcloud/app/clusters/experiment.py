@@ -1,0 +1,193 @@
+"""The experiment of a recipe in `dlcloud up`: what is done already, what is left, and its table."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+
+from dlcloud.app.clusters.workload import RecipeWorkload
+from dlcloud.app.context import Context
+from dlcloud.app.results.rows import rows_of_runs
+from dlcloud.app.terminal.screen import say
+from dlcloud.launch.files import check_files
+from dlcloud.launch.launcher import Launcher
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import DlcloudError, RecipeError
+from dlcloud.planning.plan import Plan
+from dlcloud.recipe.experiment import Experiment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.report.experiment import ExperimentTable, experiment_report
+from dlcloud.report.table import Format, render
+from dlcloud.results.experiment import TrialState, TrialStatus
+from dlcloud.results.result import RunState
+from dlcloud.runs.experiment import ExperimentRunner, refuse_failed, trial_recipe
+from dlcloud.runs.experiment_records import ExperimentRecords, digest_of
+from dlcloud.runs.program import Program, program_of
+from dlcloud.runs.run import Runner
+from dlcloud.runs.trial_queue import TrialQueue
+
+LEFT = {TrialState.WAITING, TrialState.RUNNING}
+
+
+@dataclass
+class ExperimentUp:
+    """The experiment of one `dlcloud up`.
+
+    Args:
+        fresh: Run all trials again.
+        retry_failed: Run again those that were given up.
+    """
+
+    context: Context
+    workload: RecipeWorkload
+    experiment: Experiment
+    fresh: bool
+    retry_failed: bool
+
+    @cached_property
+    def records(self) -> ExperimentRecords:
+        """What is stored of it."""
+        recipe = self.workload.recipe
+        source = recipe.workload.files
+        files = None if source is None else check_files(self.workload.folder / source)
+        digest = digest_of(recipe, files)
+        return ExperimentRecords(runs=self.context.runs, experiment=self.experiment, digest=digest)
+
+    def check(self) -> None:
+        """Refuse a search where Optuna is missing, and values that no command can have.
+
+        Raises:
+            RecipeError: Either.
+        """
+        if self.experiment.search is not None and find_spec("optuna") is None:
+            raise RecipeError("experiment.search needs Optuna", "pip install 'dlcloud[search]'")
+        for status in self.statuses()[:1]:
+            self._program_of(trial_recipe(self.workload.recipe, status.trial))
+
+    def statuses(self) -> list[TrialStatus]:
+        """Return the status of each trial that is known, as this `up` begins with it."""
+        statuses = self.records.statuses()
+        if self.fresh:
+            return [] if self.experiment.search else [_anew(status) for status in statuses]
+        if self.retry_failed:
+            return [_anew(status) if status.state is TrialState.FAILED else status for status in statuses]
+        return statuses
+
+    @property
+    def left(self) -> int:
+        """How many trials are left."""
+        statuses = self.statuses()
+        return self.experiment.count - sum(status.state not in LEFT for status in statuses)
+
+    def is_over(self, output: str) -> bool:
+        """Print the trials where none is left to run; True if that is so.
+
+        Raises:
+            PartialError, InstanceError: Some were given up.
+        """
+        if self.left:
+            return False
+        say("every trial has been run: --fresh runs all again", err=True)
+        is_shown = self.print(output)
+        try:
+            refuse_failed(self.statuses())
+        except DlcloudError as error:
+            error.result_shown = is_shown
+            raise
+        return True
+
+    def resize(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with no more instances than its trials can use."""
+        most = max(1, -(-self.left // self.experiment.per_instance))
+        return recipe if recipe.instances.maximum <= most else recipe.resized(most)
+
+    def notes(self) -> list[str]:
+        """Return what the plan states of it."""
+        statuses = self.statuses()
+        done = sum(status.state is TrialState.DONE for status in statuses)
+        failed = sum(status.state is TrialState.FAILED for status in statuses)
+        at_once = self.experiment.per_instance
+        note = f"{self.left} of {self.experiment.count} trials are left, {at_once} at once on an instance"
+        note += f"; {done} have a result already" if done else ""
+        note += f"; {failed} were given up (--retry-failed runs them again)" if failed else ""
+        return [note]
+
+    def run(self, runner: Runner, launcher: Launcher, plan: Plan, members: Sequence[Member]) -> None:
+        """Run the trials that are left; see `ExperimentRunner.run`."""
+        if self.fresh or self.retry_failed:
+            self.context.runs.leave_experiment(self.records.digest, failed_only=not self.fresh)
+            self.fresh = self.retry_failed = False
+        self._end_lost(members)
+        statuses = self.statuses()
+        waiting = [status.trial for status in statuses if status.state in LEFT]
+        queue, on_result = TrialQueue(waiting), lambda _: None
+        if self.experiment.search is not None:
+            # Optuna takes 0.5 s to import, which only a search needs.
+            from dlcloud.runs.search import OptunaSearch  # noqa: PLC0415
+
+            is_max = self.experiment.goal == "maximize"
+            search = OptunaSearch(self.experiment.search, maximize=is_max, earlier=statuses)
+            queue, on_result = TrialQueue(waiting, search.ask), search.tell
+
+        def launch_replacement(connected: Collection[str]) -> list[Member]:
+            grown = launcher.grow(plan, connected=connected)
+            return [member for member in grown.members if member.instance.instance_id not in connected]
+
+        ExperimentRunner(
+            runner=runner,
+            records=self.records,
+            program_of=self._program_of,
+            queue=queue,
+            launch_replacement=launch_replacement,
+            on_result=on_result,
+        ).run(members, statuses)
+
+    def print(self, output: str) -> bool:
+        """Print the trials; True if one has a result."""
+        statuses = self.statuses()
+        run_ids = [status.run.run_id for status in statuses if status.run is not None]
+        rows = rows_of_runs(self.context.measurements, run_ids, self.context.clock.now())
+        table = ExperimentTable(
+            name=self.workload.recipe.name,
+            statuses=statuses,
+            costs={row.run.run_id: row.cost for row in rows if row.cost is not None},
+            metric=self.experiment.metric,
+            maximize=self.experiment.goal == "maximize",
+            rehearsal=self.workload.recipe.cloud == "local",
+            total=self.experiment.count,
+        )
+        say(render(experiment_report(table), Format(output)))
+        return any(status.state is TrialState.DONE for status in statuses)
+
+    def _program_of(self, recipe: Recipe) -> Program:
+        return program_of(recipe, self.workload.folder)
+
+    def _end_lost(self, members: Sequence[Member]) -> None:
+        """Store the end of runs whose instance is none of these: their trials wait again."""
+        runs, up = self.context.runs, {member.instance.instance_id for member in members}
+        for status in self.records.statuses():
+            run = status.run
+            if status.state is TrialState.RUNNING and run is not None and run.instance_id not in up:
+                runs.end(run.run_id, RunState.LOST, None, self.context.clock.now())
+
+
+def experiment_of(
+    context: Context, workload: RecipeWorkload, *, fresh: bool, retry_failed: bool
+) -> ExperimentUp | None:
+    """Return the experiment of a recipe; None if it has none.
+
+    Raises:
+        RecipeError: It cannot run, or there is none whose failed trials could be run again.
+    """
+    experiment = workload.recipe.experiment
+    if experiment is None:
+        if retry_failed:
+            raise RecipeError("--retry-failed is for a recipe with an experiment")
+        return None
+    up = ExperimentUp(context, workload, experiment, fresh=fresh, retry_failed=retry_failed)
+    up.check()
+    return up
+
+
+def _anew(status: TrialStatus) -> TrialStatus:
+    return TrialStatus(trial=status.trial, state=TrialState.WAITING)

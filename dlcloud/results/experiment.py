@@ -1,0 +1,164 @@
+"""The trials of an experiment: what is done, what is left, and which is best."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from math import isfinite
+from statistics import median
+
+from dlcloud.model.money import money
+from dlcloud.recipe.experiment import describe_values
+from dlcloud.results.result import Result, Run, RunState
+
+THROUGHPUT, TIME = "throughput", "time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One combination of values; `number` counts from 1."""
+
+    number: int
+    values: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        """The values as a text that is the same for the same values."""
+        return json.dumps(dict(self.values), sort_keys=True)
+
+    def __str__(self) -> str:
+        return describe_values(self.values)
+
+
+def number_trials(values: Iterable[Mapping[str, str]]) -> list[Trial]:
+    """Return trials with these values, numbered from 1."""
+    return [Trial(number=number, values=one) for number, one in enumerate(values, start=1)]
+
+
+class TrialState(StrEnum):
+    """The state of a trial. FAILED: its attempts are used up."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStatus:
+    """A trial with its runs.
+
+    Attributes:
+        run: That of its result, else its newest; None if it has none.
+        failures: Runs that failed; a lost instance is no failure of its trial.
+        value: The metric; None where it is not measured yet, or was not printed.
+    """
+
+    trial: Trial
+    state: TrialState
+    run: Run | None = None
+    failures: int = 0
+    value: float | None = None
+
+
+def assess_trials(
+    trials: Sequence[Trial], runs: Iterable[Run], values: Mapping[str, float], *, attempts: int
+) -> list[TrialStatus]:
+    """Return the status of each trial, in order; its runs are those with its values.
+
+    Args:
+        trials: Of a matrix or a list, all of them.
+        runs: Of the experiment, the oldest first.
+        values: The metric of runs that measured it, by run.
+        attempts: The failures after which a trial is given up.
+    """
+    by_key: dict[str, list[Run]] = {}
+    for run in runs:
+        by_key.setdefault(run.trial_values, []).append(run)
+    return [_assess(trial, by_key.get(trial.key, ()), values, attempts) for trial in trials]
+
+
+def assess_search(runs: Iterable[Run], values: Mapping[str, float], *, attempts: int) -> list[TrialStatus]:
+    """Return the status of each trial that a search has begun, in order; two may have the same values."""
+    by_number: dict[int, list[Run]] = {}
+    for run in runs:
+        by_number.setdefault(run.trial, []).append(run)
+    return [
+        _assess(Trial(number=number, values=json.loads(of_trial[0].trial_values)), of_trial, values, attempts)
+        for number, of_trial in sorted(by_number.items())
+    ]
+
+
+def _assess(trial: Trial, runs: Sequence[Run], values: Mapping[str, float], attempts: int) -> TrialStatus:
+    failures = sum(run.state is RunState.FAILED for run in runs)
+    done = next((run for run in runs if run.state is RunState.DONE), None)
+    if done is not None:
+        state = TrialState.DONE
+    elif any(run.state is RunState.RUNNING for run in runs):
+        state = TrialState.RUNNING
+    else:
+        state = TrialState.FAILED if failures >= attempts else TrialState.WAITING
+    run = done or (runs[-1] if runs else None)
+    value = None if done is None else values.get(done.run_id)
+    return TrialStatus(trial=trial, state=state, run=run, failures=failures, value=value)
+
+
+def metric_of(result: Result, metric: str) -> float | None:
+    """Return a metric of a trial's result: items/s, seconds, or a fact that is a number.
+
+    A fact of several runs of the trial counts by its median.
+    """
+    if metric in {THROUGHPUT, TIME}:
+        measured = result.metrics.get("throughput" if metric == THROUGHPUT else "duration")
+        return None if measured is None else measured.value
+    printed = result.facts.get("printed")
+    texts: list[str] = str(printed.get(metric, "")).split(", ") if isinstance(printed, dict) else []
+    numbers = [number for text in texts if (number := _number(text)) is not None]
+    return median(numbers) if numbers else None
+
+
+def best_trial(statuses: Iterable[TrialStatus], *, maximize: bool) -> TrialStatus | None:
+    """Return the trial with the best value, the first of equal ones; None without any."""
+    valued = [status for status in statuses if status.value is not None]
+    sign = 1 if maximize else -1
+    return max(valued, key=lambda status: sign * (status.value or 0.0), default=None)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentProgress:
+    """How far an experiment is.
+
+    Attributes:
+        total: All trials, those of a search that are not chosen yet included.
+        done: Trials with a result.
+        running: Trials that run now.
+        failed: Trials that were given up.
+        usd: What the cluster has cost so far; None if a price is unknown.
+        left_s: An estimate of the time left, from the trials of this command; None before the first.
+    """
+
+    total: int
+    done: int
+    running: int
+    failed: int
+    usd: Decimal | None
+    left_s: float | None
+    best: TrialStatus | None
+
+    def describe(self) -> str:
+        """Return it in one line."""
+        parts = [f"{self.done} of {self.total} trials done", f"{self.running} running"]
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{money(self.usd)} USD so far"] if self.usd is not None else []
+        if self.best is not None and self.best.value is not None:
+            parts.append(f"best {self.best.value:.4g} ({self.best.trial})")
+        return ", ".join(parts)

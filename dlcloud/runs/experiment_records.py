@@ -1,0 +1,81 @@
+"""What is stored of an experiment: its runs, found by what its trials have in common."""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlcloud.model.untrusted import parse_json
+from dlcloud.recipe.experiment import Experiment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.sent_files import FileSet
+from dlcloud.results.experiment import TrialStatus, assess_search, assess_trials, metric_of, number_trials
+from dlcloud.results.result import Run, result_of
+from dlcloud.store.runs import Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRecords:
+    """What is stored of an experiment.
+
+    Args:
+        runs: The store's.
+        experiment: The recipe's.
+        digest: Of what the trials have in common.
+    """
+
+    runs: Runs
+    experiment: Experiment
+    digest: str
+
+    def statuses(self) -> list[TrialStatus]:
+        """Return the status of each trial by the runs that are stored; of a search, of those it has begun."""
+        values = {
+            run_id: value
+            for run_id, line in self.runs.result_lines(self.digest).items()
+            if (value := self._read(line)) is not None
+        }
+        runs, attempts = self.runs.of_experiment(self.digest), self.experiment.attempts
+        if self.experiment.search is not None:
+            return assess_search(runs, values, attempts=attempts)
+        return assess_trials(number_trials(self.experiment.trials()), runs, values, attempts=attempts)
+
+    def value_of(self, run: Run) -> float | None:
+        """Return the metric of a run; None if it did not measure it."""
+        lines = self.runs.lines(run.run_id, "result")
+        return self._read(lines[-1]) if lines else None
+
+    def _read(self, line: str) -> float | None:
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            return metric_of(result_of(parse_json(line)), self.experiment.metric)
+        return None
+
+
+def digest_of(recipe: Recipe, files: FileSet | None) -> str:
+    """Return a digest of what all trials of an experiment have in common.
+
+    The values, and how many trials there are, do not belong to it: a matrix that has grown runs what is new.
+    """
+    workload = recipe.workload.model_dump(mode="json", exclude={"secrets"})
+    experiment = recipe.experiment
+    content = {
+        "name": recipe.name,
+        "cloud": recipe.cloud,
+        "types": sorted(recipe.instances.types),
+        "setup": recipe.setup.model_dump(mode="json"),
+        "workload": workload,
+        "repeats": experiment.repeats if experiment else 1,
+        "per_instance": experiment.per_instance if experiment else 1,
+        "arguments": experiment.arguments if experiment else True,
+        "data": [item.model_dump(mode="json") for item in recipe.data],
+        "files": [] if files is None else [(str(entry.name), _digest(entry.path)) for entry in files.entries],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _digest(path: Path) -> str:
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,313 @@
+"""An end of instances that has begun: signals only print, and a third Ctrl-C leaves it with what is left."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TIMEOUT_S = 240
+
+WORLD = """
+import json, os, random, signal, sys, threading, time
+from datetime import UTC, datetime
+from decimal import Decimal
+from types import SimpleNamespace
+from dlcloud.app.terminal import ends as ends_module
+from dlcloud.app.terminal import interrupts
+from dlcloud.app import lifecycle
+from dlcloud.launch.remainder import Remainder
+from dlcloud.model.errors import InstanceError
+from dlcloud.runs.parallel import StoppedError, run_parallel, stop_emitting
+from dlcloud.system.parallel import fan_out
+
+lifecycle.cost_of_cluster = lambda cluster, _: f"{cluster.name} is down"
+ENDS_AT = datetime(2030, 1, 1, 14, 5, tzinfo=UTC)
+
+class World:
+    '''A cluster that takes some time to launch, to work and to end.'''
+
+    def __init__(self, step_s=0.005, name="digits", write=lambda line: None):
+        self.up, self.lines, self.step_s, self.write = False, [], step_s, write
+        self.hourly_usd, self.describe_s = Decimal("0.18"), 0
+        now = datetime(2030, 1, 1, 13, 0, tzinfo=UTC)
+        clock = SimpleNamespace(now=lambda: now)
+        clusters = SimpleNamespace(find=lambda _: None, set_state=lambda *_: None)
+        self.launcher = SimpleNamespace(
+            cluster=SimpleNamespace(name=name), cluster_id="c", clock=clock, emit=self.emit,
+            store=SimpleNamespace(clusters=clusters), destroy=self.destroy, remainder=self.remainder,
+        )
+
+    def emit(self, event):
+        self.lines.append(event.message)
+        self.write(event.message)
+
+    def remainder(self, keeping=()):
+        time.sleep(self.describe_s)
+        return Remainder(count=3 * self.up, requested=0, hourly_usd=self.hourly_usd, ends_at=ENDS_AT)
+
+    def work(self, fails=False):
+        self.up = True
+        self.write("up")
+        time.sleep(self.step_s)
+        if fails:
+            raise InstanceError("the program failed")
+
+    def destroy(self):
+        def step(_):
+            for _ in range(5):
+                time.sleep(self.step_s)
+        fan_out(step, [1, 2])
+        time.sleep(self.step_s)
+        self.up = False
+        self.write("down")
+        return []
+
+    def run(self, fails=False):
+        with lifecycle.destroy_at_end(self.launcher, SimpleNamespace(kept=False), keep=False):
+            self.work(fails)
+
+def press(numbers, after_s, every_s=0.0, process_id=None):
+    def run():
+        time.sleep(after_s)
+        for number in numbers:
+            os.kill(process_id or os.getpid(), number)
+            time.sleep(every_s)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+def in_a_process(run, numbers, after_s, every_s):
+    '''Run in a process of its own, which gets the signals; return if it is up at its end, and its lines.'''
+    reading, writing = os.pipe()
+    process_id = os.fork()
+    if not process_id:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            with interrupts.interrupts():
+                interrupts.raise_on(signal.SIGTERM, signal.SIGHUP)
+                os.write(writing, b"begun\\n")
+                run(lambda line: os.write(writing, (line + "\\n").encode()))
+        except (KeyboardInterrupt, InstanceError):
+            pass
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as stream:
+        assert stream.readline() == "begun\\n"
+        thread = press(numbers, after_s, every_s, process_id)
+        lines = stream.read().splitlines()
+    thread.join()
+    os.waitpid(process_id, 0)
+    states = [line for line in lines if line in {"up", "down"}]
+    return states[-1:] == ["up"], lines
+"""
+
+
+@pytest.fixture
+def run_program(tmp_path):
+    """Run a program in the world above; return what it prints as JSON, and its exit status."""
+
+    def run(text):
+        program = f"{WORLD}\n{text}"
+        variables = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env=variables,
+        )
+        assert not done.stderr, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_signals_at_random_moments_of_an_end_leave_nothing_up(run_program, fails):
+    outcomes = run_program(f"""
+chance, outcomes = random.Random(28), []
+for _ in range(100):
+    count, step_s = chance.randint(1, 6), 0.002
+    numbers = [chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]) for _ in range(count)]
+    def run(write):
+        world = World(step_s=step_s, write=write)
+        world.run(fails={fails})
+    outcomes.append(in_a_process(run, numbers, chance.uniform(0, 0.03), chance.choice([0, 0.001, 0.004])))
+print(json.dumps(outcomes))
+""")
+    assert sum("up" in lines for _, lines in outcomes) > 50
+    assert not any(is_up for is_up, _ in outcomes)
+
+
+def test_a_third_ctrl_c_after_the_message_leaves_and_a_fourth_adds_nothing(run_program):
+    up, lines, status = run_program("""
+ends_module.READ_S = 0.05
+world, status = World(step_s=0.4), ""
+with interrupts.interrupts():
+    press([signal.SIGINT] * 4, 0.6, 0.3)
+    try:
+        world.run()
+    except interrupts.EndLeftError:
+        status = "left"
+    time.sleep(0.6)
+print(json.dumps([world.up, world.lines, status]))
+""")
+    ending = "ending 3 instances of digits, a few seconds"
+    otherwise = "to leave them to their own end at 14:05 UTC, 0.195 USD at most"
+    end = "at 2030-01-01 14:05 UTC at the latest"
+    remainder = f"3 instance(s) may still be up for 0.180 USD/h until they end themselves, {end}"
+    assert up
+    assert status == "left"
+    assert lines == [
+        f"{ending}; interrupt twice more {otherwise}",
+        f"{ending}; interrupt again {otherwise}",
+        f"digits: {remainder}; dlcloud down digits ends it",
+    ]
+
+
+def test_a_burst_of_presses_is_one(run_program):
+    up, lines = run_program("""
+world = World(step_s=0.1)
+with interrupts.interrupts():
+    press([signal.SIGINT] * 9, 0.2, 0.02)
+    world.run()
+print(json.dumps([world.up, world.lines]))
+""")
+    assert not up
+    assert len([line for line in lines if line.startswith("ending")]) == 1
+
+
+def test_a_closed_terminal_never_leaves_an_end(run_program):
+    up, lines = run_program("""
+ends_module.READ_S = 0.01
+world = World(step_s=0.1)
+with interrupts.interrupts():
+    interrupts.raise_on(signal.SIGTERM, signal.SIGHUP)
+    press([signal.SIGHUP, signal.SIGTERM] * 4, 0.2, 0.05)
+    world.run()
+print(json.dumps([world.up, world.lines]))
+""")
+    assert not up
+    assert any("press Ctrl-C three times" in line for line in lines)
+
+
+def test_in_a_bench_a_second_ctrl_c_waits_for_the_ends_of_all_types(run_program):
+    up, status = run_program("""
+worlds, stop, status = [World(step_s=0.3), World(step_s=0.3)], threading.Event(), ""
+def work(world):
+    with lifecycle.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=False):
+        world.up = True
+        stop.wait()
+        time.sleep(0.5)  # a step that cannot be stopped, before the end
+        raise StoppedError
+def measure(world):
+    try:
+        work(world)
+    except StoppedError:
+        pass
+with interrupts.interrupts():
+    press([signal.SIGINT] * 3, 0.2, 0.25)
+    try:
+        run_parallel(measure, worlds, stop=stop, on_stop=lambda: None)
+    except KeyboardInterrupt:
+        status = "interrupted"
+print(json.dumps([[world.up for world in worlds], status]))
+""")
+    assert up == [False, False]
+    assert status == "interrupted"
+
+
+def test_what_nohup_lets_ignore_stays_ignored(run_program):
+    assert (
+        run_program("""
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with interrupts.interrupts():
+    interrupts.raise_on(signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGHUP)
+    print(json.dumps("went on"))
+""")
+        == "went on"
+    )
+
+
+def test_a_signal_where_a_block_ends_that_owes_an_end_waits_for_it(run_program):
+    up, lines = run_program("""
+world, chance = World(), random.Random(5)
+frames = []
+def trace(frame, event, _):  # at the very first instruction of the __exit__ that is to resume the end
+    if event == "call" and frame.f_code is interrupts._EXIT and world.up and not frames:
+        frames.append(frame)
+        os.kill(os.getpid(), signal.SIGINT)
+with interrupts.interrupts():
+    sys.setprofile(trace)
+    try:
+        world.run(fails=True)
+    except InstanceError:
+        pass
+    sys.setprofile(None)
+print(json.dumps([world.up, world.lines]))
+""")
+    assert not up
+    assert lines[0] == "failed (the program failed): terminating digits"
+
+
+def test_ctrl_c_while_one_type_of_a_bench_ends_stops_the_other(run_program):
+    up, status = run_program("""
+worlds, stop, status = [World(step_s=0.2, name="a"), World(step_s=0.2, name="b")], threading.Event(), ""
+def measure(world):
+    try:
+        with lifecycle.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=False):
+            world.up = True
+            if world is worlds[1] and stop.wait(30):
+                raise StoppedError
+    except StoppedError:
+        pass
+with interrupts.interrupts():
+    press([signal.SIGINT], 0.5)
+    try:
+        run_parallel(measure, worlds, stop=stop, on_stop=lambda: None)
+    except KeyboardInterrupt:
+        status = "interrupted"
+print(json.dumps([[world.up for world in worlds], status]))
+""")
+    assert up == [False, False]
+    assert status == "interrupted"
+
+
+def test_what_does_not_answer_is_left_with_its_command(run_program):
+    up, lines = run_program("""
+ends_module.READ_S = ends_module.DESCRIBE_S = 0.05
+world = World(step_s=0.4)
+world.describe_s = 60
+with interrupts.interrupts():
+    press([signal.SIGINT] * 3, 0.6, 0.3)
+    try:
+        world.run()
+    except interrupts.EndLeftError:
+        pass
+print(json.dumps([world.up, world.lines]))
+""")
+    assert up
+    unknown = "digits: something may still be up, and its price is unknown (EC2 does not answer)"
+    assert lines[-1] == f"{unknown}; dlcloud down digits ends it"
+
+
+def test_what_is_kept_is_emitted_before_the_block_ends(run_program):
+    outcomes = run_program("""
+chance, outcomes = random.Random(3), []
+def run(write):
+    world = World(step_s=0.002, write=write)
+    with lifecycle.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=True):
+        world.work()
+for _ in range(60):
+    outcomes.append(in_a_process(run, [signal.SIGINT], chance.uniform(0, 0.02), 0))
+print(json.dumps(outcomes))
+""")
+    assert any(is_up for is_up, _ in outcomes)
+    assert all(
+        "digits is kept up: dlcloud down digits ends it" in lines for is_up, lines in outcomes if is_up
+    )

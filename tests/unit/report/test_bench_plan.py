@@ -1,0 +1,46 @@
+"""The plan of a bench states how long a rehearsal takes before it starts."""
+
+from dlcloud.planning.fit import Fit
+from dlcloud.recipe.workload import Workload
+from dlcloud.report.bench import TypePlan, plan_report
+from dlcloud.report.table import Format, render
+from dlcloud.results.bench import rehearsal_s
+from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe
+from tests.fakes.samples import RECIPE, plan, recipe
+
+
+def matrix_of(*types, tiny=False):
+    return matrix_of_benchmarks(types, [], {"cloud": "local"}, tiny=tiny)
+
+
+def test_a_case_takes_its_rounds_and_what_a_case_takes_besides():
+    quantization, mixed, tensorflow = matrix_of("c5.18xlarge").jobs
+    assert rehearsal_s(quantization) == 2 * 2 * (60 + 55)
+    assert rehearsal_s(mixed) == 5 * (60 + 55)
+    assert rehearsal_s(tensorflow) == 2 * (60 + 930)
+
+
+def test_the_tiny_forms_take_minutes_together():
+    assert sum(rehearsal_s(job) for job in matrix_of("c5.18xlarge", tiny=True).jobs) == 170
+
+
+def test_a_command_takes_as_long_as_it_takes():
+    own = recipe().model_copy(update={"cloud": "local", "workload": Workload(command="true")})
+    (job,) = matrix_of_recipe(["c7i.xlarge"], own, {}).jobs
+    assert rehearsal_s(job) is None
+
+
+def test_the_plan_of_a_rehearsal_says_how_long_it_takes():
+    matrix = matrix_of("c5.18xlarge", "c7i.xlarge")
+    names = tuple(job.name for job in matrix.jobs)
+    fit = Fit(benchmarks=names, left_out=(), advice=())
+    made = plan(f"{RECIPE}cloud: local\n")
+    planned = [
+        TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=made)
+        for name, waiting in (("c5.18xlarge", names), ("c7i.xlarge", names[:1]))
+    ]
+    text = " ".join(render(plan_report(planned, matrix), Format.TABLE).split())
+    assert (
+        "about 58 min on two cores, environments apart: quantization 15 min, mixed_precision 10 min, "
+        "tensorflow 33 min" in text
+    )

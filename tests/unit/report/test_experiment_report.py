@@ -1,0 +1,64 @@
+"""The table of an experiment: the best first for people, in their order for programs."""
+
+import json
+
+from dlcloud.report.experiment import MOST_ROWS, ExperimentTable, experiment_report
+from dlcloud.report.table import Format, render
+from dlcloud.results.experiment import TrialState, TrialStatus, number_trials
+from tests.fakes.samples import run
+
+TRIALS = number_trials([{"lr": "0.1"}, {"lr": "0.3", "depth": "2"}, {"lr": "1.0"}])
+
+
+def table(*statuses, **other):
+    values = {
+        "name": "sweep",
+        "statuses": statuses,
+        "costs": {},
+        "metric": "accuracy",
+        "maximize": True,
+        "rehearsal": False,
+        "total": len(statuses),
+    }
+    return experiment_report(ExperimentTable(**(values | other)))
+
+
+def done(trial, value):
+    return TrialStatus(trial=trial, state=TrialState.DONE, run=run(f"r-{trial.number}"), value=value)
+
+
+def test_the_best_is_the_first_row_and_programs_have_all_in_order():
+    report = table(done(TRIALS[0], 0.5), done(TRIALS[1], 0.9), done(TRIALS[2], None))
+    rows = [row[:4] for row in report.sections[0].rows]
+    assert rows == [("2", "0.3", "2", "0.9"), ("1", "0.1", "", "0.5"), ("3", "1.0", "", "")]
+    assert [record["trial"] for record in report.records] == [1, 2, 3]
+    assert report.extra["best"]["value_lr"] == "0.3"
+    assert "1 trial(s) ended well without printing accuracy" in report.sections[0].notes
+
+
+def test_a_metric_to_minimize_puts_the_least_first():
+    report = table(done(TRIALS[0], 0.5), done(TRIALS[1], 0.9), maximize=False)
+    assert [row[0] for row in report.sections[0].rows] == ["1", "2"]
+
+
+def test_trials_that_were_given_up_are_named_with_their_logs():
+    failed = TrialStatus(trial=TRIALS[0], state=TrialState.FAILED, run=run("r-1"), failures=2)
+    text = render(table(failed), Format.TABLE, 80)
+    assert "1 trial(s) were given up" in text
+    assert "dlcloud logs r-1" in text
+    assert "dlcloud up RECIPE --retry-failed runs them again" in text
+
+
+def test_a_terminal_has_the_best_rows_and_says_how_many_more_there_are():
+    trials = number_trials([{"lr": str(number)} for number in range(MOST_ROWS + 7)])
+    report = table(*(done(trial, float(trial.number)) for trial in trials))
+    assert len(report.sections[0].rows) == MOST_ROWS
+    assert report.sections[0].notes == ["7 more trials: --output csv lists all"]
+    assert len(report.records) == MOST_ROWS + 7
+    assert max(map(len, render(report, Format.TABLE, 80).splitlines())) <= 80
+
+
+def test_json_has_one_record_a_trial():
+    document = json.loads(render(table(done(TRIALS[0], 0.5)), Format.JSON))
+    (record,) = document["result"]["records"]
+    assert (record["state"], record["value"], record["run"]) == ("done", 0.5, "r-1")

@@ -1,0 +1,90 @@
+"""The status of trials by their runs, their metric, and the best of them."""
+
+import pytest
+
+from dlcloud.results.experiment import (
+    Trial,
+    TrialState,
+    TrialStatus,
+    assess_search,
+    assess_trials,
+    best_trial,
+    metric_of,
+    number_trials,
+)
+from dlcloud.results.result import RunState, result_of
+from tests.fakes.samples import run
+
+ONE, TWO = number_trials([{"lr": "0.1"}, {"lr": "0.3", "depth": "2"}])
+
+
+def of(trial, state, name="r-1", **other):
+    return run(name, state=state, experiment="e", trial=trial.number, trial_values=trial.key, **other)
+
+
+def states(runs, attempts=2, trials=(ONE, TWO)):
+    return [(status.state, status.failures) for status in assess_trials(trials, runs, {}, attempts=attempts)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "state"),
+    [
+        ([], (TrialState.WAITING, 0)),
+        ([RunState.RUNNING], (TrialState.RUNNING, 0)),
+        ([RunState.LOST, RunState.LOST, RunState.LOST], (TrialState.WAITING, 0)),
+        ([RunState.FAILED], (TrialState.WAITING, 1)),
+        ([RunState.FAILED, RunState.LOST, RunState.FAILED], (TrialState.FAILED, 2)),
+        ([RunState.FAILED, RunState.FAILED, RunState.DONE], (TrialState.DONE, 2)),
+        ([RunState.FAILED, RunState.RUNNING], (TrialState.RUNNING, 1)),
+    ],
+)
+def test_a_lost_instance_is_no_failure_of_its_trial(ended, state):
+    runs = [of(ONE, one, f"r-{number}") for number, one in enumerate(ended)]
+    assert states(runs) == [state, (TrialState.WAITING, 0)]
+
+
+def test_a_trial_is_known_by_its_values_when_the_matrix_has_grown():
+    grown = number_trials([{"lr": "0.03"}, {"lr": "0.1"}])
+    (new, known) = assess_trials(grown, [of(ONE, RunState.DONE)], {"r-1": 0.5}, attempts=1)
+    assert (new.state, known.state, known.trial.number, known.value) == (
+        TrialState.WAITING,
+        TrialState.DONE,
+        2,
+        0.5,
+    )
+
+
+def test_two_trials_of_a_search_may_have_the_same_values():
+    again = Trial(number=5, values=ONE.values)
+    runs = [of(ONE, RunState.DONE), of(again, RunState.FAILED, "r-2")]
+    statuses = assess_search(runs, {"r-1": 3.0}, attempts=1)
+    assert [(status.trial, status.state, status.value) for status in statuses] == [
+        (ONE, TrialState.DONE, 3.0),
+        (again, TrialState.FAILED, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [("0.5", 0.5), ("0.5, 0.9, 0.7", 0.7), ("1e-3", 0.001), ("not printed", None), ("nan", None), ("", None)],
+)
+def test_a_fact_counts_by_the_median_of_its_runs(printed, value):
+    result = result_of({"metrics": {}, "facts": {"printed": {"accuracy": printed}}})
+    assert metric_of(result, "accuracy") == value
+
+
+def test_throughput_and_time_are_metrics():
+    metric = {"value": 5.0, "unit": "images/s"}
+    result = result_of({"metrics": {"throughput": metric, "duration": {"value": 2.0, "unit": "s"}}})
+    assert (metric_of(result, "throughput"), metric_of(result, "time")) == (5.0, 2.0)
+    assert metric_of(result_of({"metrics": {}}), "throughput") is None
+
+
+def test_the_best_trial_is_the_first_of_equal_ones_and_needs_a_value():
+    statuses = [
+        TrialStatus(trial=Trial(number=number, values={}), state=TrialState.DONE, value=value)
+        for number, value in enumerate([None, 2.0, 1.0, 2.0, 1.0], start=1)
+    ]
+    assert best_trial(statuses, maximize=True) == statuses[1]
+    assert best_trial(statuses, maximize=False) == statuses[2]
+    assert best_trial(statuses[:1], maximize=True) is None

@@ -1,0 +1,76 @@
+"""Trials are handed out once, come back when an instance is lost, and end when none runs any more."""
+
+import threading
+
+from dlcloud.results.experiment import number_trials
+from dlcloud.runs.trial_queue import TrialQueue
+
+TRIALS = number_trials([{"a": str(number)} for number in range(3)])
+
+
+def test_trials_come_in_order_and_then_none():
+    queue = TrialQueue(TRIALS)
+    taken = []
+    while (trial := queue.take()) is not None:
+        taken.append(trial)
+        queue.end(trial)
+    assert taken == TRIALS
+
+
+def test_a_lost_trial_goes_first_and_a_failed_one_last():
+    queue = TrialQueue(TRIALS)
+    first = queue.take()
+    queue.put_back(first)
+    assert queue.take() == first
+    queue.again(first)
+    assert [queue.take().number for _ in range(3)] == [2, 3, 1]
+
+
+def test_a_free_place_waits_for_a_trial_that_may_come_back():
+    queue = TrialQueue(TRIALS[:1])
+    trial = queue.take()
+    taken = []
+    waiting = threading.Thread(target=lambda: taken.append(queue.take()))
+    waiting.start()
+    queue.put_back(trial)
+    waiting.join()
+    assert taken == [trial]
+
+
+def test_stop_lets_all_places_go():
+    queue = TrialQueue(TRIALS)
+    queue.take()
+    queue.stop()
+    assert queue.take() is None
+
+
+def test_a_search_is_asked_when_none_waits():
+    asked = iter(TRIALS[1:])
+    queue = TrialQueue(TRIALS[:1], lambda: next(asked, None))
+    taken = []
+    while (trial := queue.take()) is not None:
+        taken.append(trial.number)
+        queue.end(trial)
+    assert taken == [1, 2, 3]
+
+
+def test_many_places_take_each_trial_once():
+    trials = number_trials([{"a": str(number)} for number in range(500)])
+    queue, taken = TrialQueue(trials), []
+
+    def serve():
+        while (trial := queue.take()) is not None:
+            if trial.number % 7 == 0 and trial.number not in taken:
+                taken.append(trial.number)
+                queue.put_back(trial)
+                continue
+            taken.append(trial.number)
+            queue.end(trial)
+
+    threads = [threading.Thread(target=serve) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = [trial.number for trial in trials] + [t.number for t in trials if t.number % 7 == 0]
+    assert sorted(taken) == sorted(expected)
