@@ -98,7 +98,7 @@ def predict_test(
     names = [name for name in ran if name not in chosen]
     errors = np.array([log(estimates[name].throughput) - ran[name] for name in names])
     deviations = np.array([log(estimates[name].high / estimates[name].throughput) for name in names])
-    # Above 0: by how many standard deviations a test that was cut off is predicted to be faster than kept ones.
+    # Above 0: by how many standard deviations a test that was cut off is predicted faster than kept ones.
     above = [
         (log(estimates[n].throughput) - data.cut_offs[j]) / log(estimates[n].high / estimates[n].throughput)
         for n in cut

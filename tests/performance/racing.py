@@ -105,12 +105,8 @@ def main() -> None:
     mean = {key: fmean(float(result[key]) for result in results) for key in results[0]}
     mean["saved"] = 1 - mean["spent"] / mean["whole"]
     for key, goal in (("dear kept", 0.05), ("dear named", 0.05), ("cheapest stopped", 0.05)):
-        print(
-            f"{key:18} {mean[key]:7.2%} (goal: at most {goal:.0%}: {verdict(mean[key] <= goal)})"
-        )
-    print(
-        f"{'USD saved':18} {mean['saved']:7.2%} (goal: at least 75 %: {verdict(mean['saved'] >= 0.75)})"
-    )
+        print(f"{key:18} {mean[key]:7.2%} (goal: at most {goal:.0%}: {verdict(mean[key] <= goal)})")
+    print(f"{'USD saved':18} {mean['saved']:7.2%} (goal: at least 75 %: {verdict(mean['saved'] >= 0.75)})")
     print(
         f"{'ended':18} {len(results) / options.replays:7.2%} (goal: all);"
         f" tied {mean['tied']:.1%}, at the limit {mean['undecided']:.1%}"

@@ -39,9 +39,9 @@ def command(
 ) -> None:
     """Predict throughput and USD per million items of what was measured, on all CPU types of a region.
 
-    Each job of the stored results, or of RUNS, is predicted from the types on which it ran (three of
-    different size and processor tell most), with 90 % intervals; every figure is marked as predicted or measured. Jobs
-    on GPUs, on several instances, and rehearsals are not predicted.
+    Each job of the stored results, or of RUNS, is predicted from the types on which it ran, with 90 %
+    intervals; three types of different size and processor tell most. Every figure is marked as predicted or
+    measured. Jobs on GPUs, on several instances, and rehearsals are not predicted.
     """
     invoke(
         "dlcloud.app.results.predict:run",
