@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from dlcloud.app.context import Context
+from dlcloud.app.results.rows import load_rows, refuse_unknown
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
@@ -11,7 +12,6 @@ from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import predict_jobs
 from dlcloud.prediction.table import TypeTable
 from dlcloud.report.prediction import prediction_report
-from dlcloud.report.rows import load_rows, refuse_unknown
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import type_table
 from dlcloud.store.selection import Selection
@@ -34,14 +34,14 @@ def run(
     refuse_unknown(store, selection)
     table = type_table()
     rows = load_rows(store, selection, context.clock.now(), newest=True)
-    prices = _prices(context, table, region, Market(market), live=live) if rows else {}
+    prices = prices_of_types(context, table, region, Market(market), live=live) if rows else {}
     jobs = predict_jobs(rows, table, prices, Market(market))
     most = len(table.rows) if every else FEW
     report = prediction_report(jobs, region=region, market=Market(market), most=most, as_of=table.as_of)
     say(render(report, Format(output)))
 
 
-def _prices(
+def prices_of_types(
     context: Context, table: TypeTable, region: str, market: Market, *, live: bool
 ) -> Mapping[str, Mapping[Market, Decimal]]:
     """Return the hourly prices of the region's types: of AWS, or dated ones of the bundled table.
@@ -52,7 +52,7 @@ def _prices(
     if not live and market is Market.SPOT:
         raise RecipeError("the bundled table has no spot prices", "--live asks AWS")
     prices = (
-        context.clouds.cloud("aws", region).prices(sorted(table.rows), [*Market])
+        context.clouds.cloud("aws", region).prices.find(sorted(table.rows), [*Market])
         if live
         else Catalog().listed_prices(region)
     )
