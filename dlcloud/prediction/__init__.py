@@ -1,4 +1,4 @@
-"""What a job does on instance types where nobody ran it: estimates with intervals, and races between types.
+"""What a job does on instance types where it never ran: estimates with intervals, and races between types.
 
 In: the table of what types are like, measurements of a job on some types, prices. Out: the types to measure,
 predicted throughput and USD per million items, and which candidates of a race can still be the cheapest.

@@ -46,7 +46,7 @@ def test_a_stopped_type_stays_out():
     assert "b" in standing.stopped
 
 
-def test_samples_that_cost_more_than_they_can_save_are_not_taken():
+def test_samples_that_cost_more_than_they_save_are_not_taken():
     entrants = [entrant("a", noisy(100, 5, 0.05)), entrant("b", noisy(98, 5, 0.05, seed=2))]
     assert judge(entrants, job_usd=0.001).verdict is Verdict.UNDECIDED
     assert judge(entrants, job_usd=1000.0).verdict is Verdict.GOES_ON
