@@ -156,7 +156,7 @@ def connect(
 
 
 def _add_prices(
-    silent: Sequence[Outcome[Endpoint, Connection]], members: Sequence[Member], timeout_s: float
+    silent: Sequence[CallOutcome[Endpoint, Connection]], members: Sequence[Member], timeout_s: float
 ) -> None:
     """Add to the errors of instances that are given up what waiting on, or another instance, costs."""
     prices = {member.instance.instance_id: member.hourly_usd for member in members}
