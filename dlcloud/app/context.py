@@ -22,10 +22,11 @@ from dlcloud.local.site import ENDPOINT_VARIABLE, LocalEndpoint, LocalSite, Shar
 from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import LocalCloudError, RecipeError
 from dlcloud.model.events import Emit
+from dlcloud.model.ownership import Owner, owner_digest
 from dlcloud.store.benches import Benches
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.home import Store
+from dlcloud.store.home import Store, home_id
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
@@ -67,6 +68,7 @@ class Context:
     verbose: bool = False
     clock: SystemClock = field(default_factory=SystemClock)
     _open: ExitStack = field(default_factory=ExitStack)
+    _owners: dict[tuple[str, str | None], Owner] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         """Make SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
@@ -202,7 +204,20 @@ class Context:
             first_region=self.first_region,
             clock=self.clock,
             emit=self.emit,
+            owner=self.owner,
         )
+
+    def owner(self, cloud: str, region: str, profile: str | None = None) -> Owner:
+        """Return whose clusters are that this command launches; `profile` as for `Clouds.cloud`.
+
+        Raises:
+            CloudError: The caller's identity is not known.
+        """
+        key = (cloud, profile)
+        if key not in self._owners:
+            arn = self.clouds.cloud(cloud, region, profile).caller.identity().arn
+            self._owners[key] = Owner(digest=owner_digest(arn), home=home_id(self.paths))
+        return self._owners[key]
 
     def forward_command(self, name: str) -> int | None:
         """Run this very command on the instance that controls a detached cluster; see `DetachedClusters`."""

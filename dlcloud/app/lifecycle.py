@@ -59,7 +59,8 @@ def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -
     Raises:
         StoreError, RecipeError: As `acquire_cluster`.
     """
-    acquired = acquire_cluster(file, name=name, store=context.store, clock=context.clock)
+    owner = context.owner(file.recipe.cloud, file.recipe.region)
+    acquired = acquire_cluster(file, name=name, store=context.store, clock=context.clock, owner=owner)
     cluster = acquired.cluster
     controller = context.clusters.controller_instance_id(cluster.cluster_id)
     if controller is not None:

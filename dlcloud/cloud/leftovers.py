@@ -1,7 +1,8 @@
 """Find by tag everything of dlcloud's that exists in a region, without a store."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dlcloud.cloud.clients import Clients
@@ -9,7 +10,11 @@ from dlcloud.cloud.faults import translate_errors
 from dlcloud.cloud.own_images import Ec2OwnImages
 from dlcloud.cloud.requests import read_instance
 from dlcloud.cloud.roles import IamRoles
-from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, Leftover
+from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, NO_OWNER, Leftover
+from dlcloud.model.errors import CredentialsError
+from dlcloud.model.ownership import HOME_TAG, OWNER_TAG, Owner, owner_of
+
+log = logging.getLogger(__name__)
 
 TAGGED = [{"Name": "tag-key", "Values": [CLUSTER_TAG]}]
 UNUSED = {"Name": "status", "Values": ["available"]}
@@ -34,16 +39,17 @@ class Ec2Leftovers:
         """Return what exists: by two calls if there is nothing, one more for each kind that is tagged."""
         clients = self._clients
         with translate_errors(f"looking for resources of dlcloud in {clients.region} (ec2:DescribeTags)"):
-            tags = clients.pages(
-                "ec2", "describe_tags", "Tags", Filters=[{"Name": "key", "Values": [CLUSTER_TAG]}]
-            )
+            keys = [CLUSTER_TAG, OWNER_TAG, HOME_TAG]
+            tags = clients.pages("ec2", "describe_tags", "Tags", Filters=[{"Name": "key", "Values": keys}])
+        owners = _owners(tags)
+        tags = [tag for tag in tags if tag["Key"] == CLUSTER_TAG]
         region = _TaggedRegion(
             clients=clients,
             kinds={tag["ResourceType"] for tag in tags},
             clusters={tag["ResourceId"]: tag["Value"] for tag in tags},
             fleet_ids=[tag["ResourceId"] for tag in tags if tag["ResourceType"] == "fleet"],
         )
-        return [
+        leftovers = [
             *region.instances(),
             *region.volumes(),
             *region.interfaces(),
@@ -51,9 +57,20 @@ class Ec2Leftovers:
             *region.launch_templates(),
             *region.security_groups(),
             *self._own_images.leftovers(region.kinds),
-            *self._roles.find(),
+            *self._find_roles(),
             *region.placement_groups(),
         ]
+        return [replace(item, owner=owners.get(item.cluster_id, NO_OWNER)) for item in leftovers]
+
+    def _find_roles(self) -> list[Leftover]:
+        """Return the roles of clusters; none where the caller may not list any, and so made none."""
+        try:
+            return list(self._roles.find())
+        except CredentialsError as error:
+            if not error.is_final:
+                raise
+            log.warning("roles are not looked for: %s", error.message)
+            return []
 
     def delete_volumes(self, volume_ids: Sequence[str]) -> None:
         for volume_id in volume_ids:
@@ -69,6 +86,14 @@ class Ec2Leftovers:
                 ignore={"InvalidNetworkInterfaceID.NotFound"},
             ):
                 self._clients.get("ec2").delete_network_interface(NetworkInterfaceId=interface_id)
+
+
+def _owners(tags: Iterable[Mapping[str, str]]) -> dict[str, Owner]:
+    """Return who made each cluster, by the tags of any of its resources."""
+    by_resource: dict[str, dict[str, str]] = {}
+    for tag in tags:
+        by_resource.setdefault(tag["ResourceId"], {})[tag["Key"]] = tag["Value"]
+    return {own.get(CLUSTER_TAG, ""): owner_of(own) for own in by_resource.values() if OWNER_TAG in own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

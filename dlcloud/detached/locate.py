@@ -15,6 +15,7 @@ from dlcloud.model.cluster import (
     cluster_name,
 )
 from dlcloud.model.instance import Instance
+from dlcloud.model.ownership import HOME_TAG, OWNER_TAG
 from dlcloud.model.remote import Endpoint
 
 
@@ -38,7 +39,7 @@ class DetachedCluster:
     @property
     def tags(self) -> dict[str, str]:
         """The tags that everything of the cluster carries."""
-        shared = {MANAGED_TAG, CLUSTER_TAG, NAME_TAG}
+        shared = {MANAGED_TAG, CLUSTER_TAG, NAME_TAG, OWNER_TAG, HOME_TAG}
         return {name: value for name, value in self.instance.tags.items() if name in shared}
 
     @property

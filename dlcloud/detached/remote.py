@@ -18,9 +18,10 @@ from dlcloud.launch.admit import move_access
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import DEFAULT_REGION, REGIONS_AT_ONCE, Cluster, ClusterState
+from dlcloud.model.cluster import DEFAULT_REGION, NO_OWNER, REGIONS_AT_ONCE, Cluster, ClusterState
 from dlcloud.model.errors import CloudError, DlcloudError, RecipeError, UnreachableError
 from dlcloud.model.events import Emit, Notice, Warned, stage
+from dlcloud.model.ownership import Owner, Ownership, owner_of
 from dlcloud.model.remote import Connection
 from dlcloud.planning.protocols import Cloud
 from dlcloud.recipe.recipe import read_recipe
@@ -57,7 +58,8 @@ class DetachedClusters:
 
     `cloud` returns EC2 by its name (`aws` or `local`), a region and a profile. `controller_instance_id` is
     empty but on an instance that controls its own cluster. `route` returns the way to an instance. `profile`
-    is this command's, and `first_region` is asked which others its account has.
+    is this command's, and `first_region` is asked which others its account has. `owner` returns whose
+    clusters are found, unless `all_owners`.
     """
 
     store: Store
@@ -70,6 +72,8 @@ class DetachedClusters:
     route: "Callable[[DetachedCluster], Connect]"
     profile: str = ""
     first_region: str = DEFAULT_REGION
+    owner: Callable[[str, str, str], Owner] = lambda *_: NO_OWNER
+    all_owners: bool = False
 
     def find(self, name: str) -> DetachedCluster | None:
         """Return the detached cluster that a name means; None if there is none.
@@ -85,7 +89,8 @@ class DetachedClusters:
         cluster = self._find_at_home(name)
         if cluster is None:
             places = (self._on_local, self._on_aws) if name else ()
-            return next((d for place in places for d in place() if d.is_named(name)), None)
+            named = (d for place in places for d in place() if d.is_named(name))
+            return next((d for d in named if self._is_ours(d)), None)
         controller = self.store.clusters.controller_instance_id(cluster.cluster_id)
         if controller is None or cluster.state is ClusterState.DOWN:
             return None
@@ -100,7 +105,19 @@ class DetachedClusters:
 
     def find_all(self) -> list[DetachedCluster]:
         """Return all that can be found: on the local EC2 if one runs, in every region of AWS."""
-        return [*self._on_local(), *self._on_aws()]
+        return [d for d in (*self._on_local(), *self._on_aws()) if self._is_ours(d)]
+
+    def describe_owner(self, detached: DetachedCluster) -> str:
+        """Return whose a detached cluster is."""
+        mine = self.owner(detached.cloud, detached.region, detached.profile)
+        return mine.describe(owner_of(detached.instance.tags))
+
+    def _is_ours(self, detached: DetachedCluster) -> bool:
+        """True for a cluster of this caller or this home; for any, if all owners are meant."""
+        if self.all_owners or self.store.clusters.find(detached.cluster_id) is not None:
+            return True
+        mine = self.owner(detached.cloud, detached.region, detached.profile)
+        return mine.relation(owner_of(detached.instance.tags)) is not Ownership.OTHER_OWNER
 
     def find_of(self, cluster: Cluster) -> DetachedCluster | None:
         """Return a cluster of this home if one of its own instances controls it, and is up."""

@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import Cluster, ClusterState
+from dlcloud.model.cluster import NO_OWNER, Cluster, ClusterState
 from dlcloud.model.errors import RecipeError, StoreError
+from dlcloud.model.ownership import Owner
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.host_keys import new_secret
@@ -63,10 +64,12 @@ class RecipeFile:
         return (cluster.recipe_hash, cluster.profile) == (self.recipe.hash, self.profile)
 
 
-def acquire_cluster(file: RecipeFile, *, name: str, store: Store, clock: Clock) -> ClusterLock:
+def acquire_cluster(
+    file: RecipeFile, *, name: str, store: Store, clock: Clock, owner: Owner = NO_OWNER
+) -> ClusterLock:
     """Acquire the cluster that an `up` of this recipe works on.
 
-    Without a name of the user's, one is derived from the recipe's.
+    Without a name of the user's, one is derived from the recipe's. A new one is tagged as the owner's.
 
     Raises:
         StoreError: Another command manages the cluster of that name.
@@ -84,7 +87,7 @@ def acquire_cluster(file: RecipeFile, *, name: str, store: Store, clock: Clock) 
                 continue
             if acquired is not None:
                 return acquired
-        return _create(new_cluster(file, name=name, clock=clock), store)
+        return _create(new_cluster(file, name=name, clock=clock, owner=owner), store)
 
 
 def resolve_cluster(file: RecipeFile, *, name: str, store: Store) -> Cluster | None:
@@ -107,9 +110,10 @@ def clusters_at_work(file: RecipeFile, *, store: Store) -> dict[str, str]:
     return {name: lock.holder() for name, lock in locks.items() if lock.is_held()}
 
 
-def new_cluster(file: RecipeFile, *, name: str, clock: Clock) -> Cluster:
+def new_cluster(file: RecipeFile, *, name: str, clock: Clock, owner: Owner = NO_OWNER) -> Cluster:
     """Return a cluster for a recipe, which nothing remembers yet."""
     recipe = file.recipe
+    tags = {**recipe.tags, **(owner.tags if owner.digest else {})}
     return Cluster(
         cluster_id=secrets.token_hex(6),
         name=name or f"{recipe.name}-{secrets.token_hex(2)}",
@@ -124,7 +128,7 @@ def new_cluster(file: RecipeFile, *, name: str, clock: Clock) -> Cluster:
         disk_gib=recipe.instances.disk_gib,
         profile=file.profile,
         network="" if recipe.network is None else recipe.network.model_dump_json(),
-        own_tags=json.dumps(recipe.tags, sort_keys=True) if recipe.tags else "",
+        own_tags=json.dumps(tags, sort_keys=True) if tags else "",
     )
 
 

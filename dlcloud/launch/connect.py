@@ -6,6 +6,7 @@ from functools import partial
 from operator import call, not_
 
 from dlcloud.launch.managed import ManagedCluster
+from dlcloud.model.boots import describe_slow_boot
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, HostKeyError, InstanceError, UnreachableError
 from dlcloud.model.instance import Instance, InstanceState, boot_timeout_s
@@ -147,8 +148,22 @@ def connect(
                 del waiting[name]
         return [outcome for outcome in failed if outcome.item.instance_id in waiting]
 
-    give_up(wait_until(dial_waiting, not_, clock=managed.clock, timeout_s=_boot_timeout_s(members), poll_s=0))
+    timeout_s = _boot_timeout_s(members)
+    silent = wait_until(dial_waiting, not_, clock=managed.clock, timeout_s=timeout_s, poll_s=0)
+    _add_prices(silent, members, timeout_s)
+    give_up(silent)
     return connected
+
+
+def _add_prices(
+    silent: Sequence[CallOutcome[Endpoint, Connection]], members: Sequence[Member], timeout_s: float
+) -> None:
+    """Add to the errors of instances that are given up what waiting on, or another instance, costs."""
+    prices = {member.instance.instance_id: member.hourly_usd for member in members}
+    for outcome in silent:
+        if isinstance(outcome.error, DlcloudError):
+            either = describe_slow_boot(prices[outcome.item.instance_id], timeout_s)
+            outcome.error.message += f"; given up after {timeout_s:.0f} s ({either})"
 
 
 def too_few_usable(usable: Sequence[Member], lost: Mapping[str, DlcloudError], minimum: int) -> InstanceError:

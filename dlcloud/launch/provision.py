@@ -200,8 +200,8 @@ class Provisioner:
             raise
         # Before the intent ends: EC2's lists may not show them yet.
         clusters.put_members(managed.cluster_id, [self._member(instance) for instance in launched.instances])
-        ids = [launched.fleet_id, *(instance.instance_id for instance in launched.instances)]
-        clusters.end_intent(intent_id, " ".join(filter(None, ids)) or "refused", managed.clock.now())
+        ids = [instance.instance_id for instance in launched.instances]
+        clusters.end_launch(intent_id, launched.fleet_id or "", ids, managed.clock.now())
         return launched
 
     def _template(self, attempt: LaunchAttempt, request: LaunchRequest) -> str:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Instance
 from dlcloud.model.own_images import OwnImage
+from dlcloud.model.ownership import Owner
 
 DEFAULT_REGION = "us-east-1"
 """The region of recipes that name none, and the one that is asked which others the account has."""
@@ -35,6 +36,7 @@ CLAIM_TAG = "dlcloud:claimed-by"
 ACCESS_TAG = "dlcloud:access"
 """How SSH reaches the instances of a cluster, if not by public addresses."""
 PUBLIC = "public"
+NO_OWNER = Owner()
 
 _NAME_PREFIX = "dlcloud "
 
@@ -104,6 +106,7 @@ class Leftover:
     instance: Instance | None = None
     size_gib: int = 0
     image: OwnImage | None = None
+    owner: Owner = NO_OWNER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +126,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """An action that was about to be taken; `outcome` is None until it ended."""
+    """An action that was about to be taken; `outcome` is None until it ended.
+
+    `fleet_id` and `instance_ids`: what it launched, or the instances that it ends.
+    """
 
     intent_id: int
     action: str
@@ -131,6 +137,8 @@ class Intent:
     begun_at: datetime
     outcome: str | None
     ended_at: datetime | None = None
+    fleet_id: str = ""
+    instance_ids: tuple[str, ...] = ()
 
     @property
     def at(self) -> datetime:

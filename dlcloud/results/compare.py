@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -105,6 +105,15 @@ def ratio_of(first: Metric, second: Metric) -> Ratio:
     enough = min(first.samples, second.samples) >= FEWEST_SAMPLES
     verdict = verdict_of(low, high) if enough else Verdict.UNDECIDED
     return Ratio(value=value, low=low, high=high, verdict=verdict)
+
+
+def scale_ratio(ratio: Ratio, factor: float) -> Ratio:
+    """Return a ratio times a certain factor, with the verdict of its interval; one undecided stays so."""
+    if ratio.low is None or ratio.high is None:
+        return replace(ratio, value=ratio.value * factor)
+    low, high = ratio.low * factor, ratio.high * factor
+    verdict = ratio.verdict if ratio.verdict == Verdict.UNDECIDED else verdict_of(low, high)
+    return replace(ratio, value=ratio.value * factor, low=low, high=high, verdict=verdict)
 
 
 def verdict_of(low: float, high: float) -> str:

@@ -55,7 +55,7 @@ class NodeScaling:
         return self.points[0].row.rehearsal
 
     def best(self, by: By, market: Market) -> Best:
-        """Name the best number of nodes, only where its interval overlaps with no other's.
+        """Name the best number of nodes, only where the interval of its ratio to each other excludes 1.
 
         Nodes of a rehearsal share the processors of one machine, so that none is best.
         """

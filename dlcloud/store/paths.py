@@ -37,6 +37,11 @@ class Paths:
         return self.home / "store.sqlite"
 
     @property
+    def home_id(self) -> Path:
+        """The id of this home, which its clusters carry."""
+        return self.home / "home-id"
+
+    @property
     def local_site(self) -> Path:
         return self.home / "local"
 

@@ -22,6 +22,7 @@ from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, Dlcl
 from dlcloud.model.events import Notice, Warned, stage
 from dlcloud.model.money import hourly_price, money, price_of, snapshot_usd
 from dlcloud.model.own_images import stale_reason
+from dlcloud.model.ownership import Ownership
 from dlcloud.model.surcharges import HOURS_PER_MONTH
 from dlcloud.report.account import PricedLeftover, UnfinishedCluster, leftovers_report, price_leftover
 from dlcloud.report.table import Format, render
@@ -35,6 +36,7 @@ def run(
     clusters: tuple[str, ...],
     regions: tuple[str, ...],
     cloud: str | None,
+    all_owners: bool,
     dry_run: bool,
     yes: bool,
     output: str,
@@ -42,7 +44,7 @@ def run(
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it."""
     named = frozenset(clusters)
     collectors = [
-        Collector(context=context, cloud=place, regions=regions, clusters=named)
+        Collector(context=context, cloud=place, regions=regions, clusters=named, all_owners=all_owners)
         for place in ([cloud] if cloud else places_to_look(context))
     ]
     collect(collectors, is_chosen=cloud is not None, dry_run=dry_run, yes=yes, output=output)
@@ -122,6 +124,7 @@ class Collector:
     cloud: str
     regions: tuple[str, ...]
     clusters: frozenset[str]
+    all_owners: bool = False
 
     @property
     def may_be_passed_over(self) -> bool:
@@ -159,7 +162,30 @@ class Collector:
             for item in leftovers
             if item.cluster_id not in managed_ids and (not self.clusters or item.cluster_id in self.clusters)
         ]
+        kept = self._without_others(kept)
         return Found(collector=self, leftovers=kept, unfinished=unfinished, failed=failed)
+
+    def _without_others(self, leftovers: Sequence[Leftover]) -> list[Leftover]:
+        """Leave out what other owners made, and other homes of this one, as far as it is not named."""
+        known = {cluster.cluster_id for cluster in self.context.clusters.all()}
+        kept = [item for item in leftovers if item.cluster_id in known]
+        foreign = [item for item in leftovers if item.cluster_id not in known]
+        for cluster_id in sorted({item.cluster_id for item in foreign}):
+            items = [item for item in foreign if item.cluster_id == cluster_id]
+            mine = self.context.owner(self.cloud, items[0].region, None)
+            theirs = next((item.owner for item in items if item.owner.digest), items[0].owner)
+            relation = mine.relation(theirs)
+            is_named = cluster_id in self.clusters and relation is not Ownership.OTHER_OWNER
+            is_ours = relation is Ownership.THIS_HOME or is_named or self.all_owners
+            kept += items if is_ours else []
+            if relation is not Ownership.THIS_HOME:
+                message = (
+                    f"{cluster_id} ({len(items)} thing(s), {items[0].region}): of {mine.describe(theirs)}"
+                )
+                hint = f"dlcloud gc {cluster_id}" if relation is Ownership.OTHER_HOME else "--all-owners"
+                message += "" if is_ours else f"; left alone, unless {hint}"
+                self.context.emit(Notice(message=message))
+        return kept
 
     def _find_unfinished(
         self, leftovers: Sequence[Leftover], detached_ids: Collection[str]

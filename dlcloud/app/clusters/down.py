@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
@@ -15,16 +15,24 @@ from dlcloud.launch.acquire import remove_stale_folders
 from dlcloud.launch.down import gc
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
-from dlcloud.model.events import Warned
+from dlcloud.model.events import Notice, Warned
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.store.clusters import FETCH
 
 
-def run(
-    context: Context, *, clusters: tuple[str, ...], all_clusters: bool, discard: bool, yes: bool, output: str
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownOptions:
+    """The options of the command; with `all_owners`, detached clusters of other people may be named."""
+
+    discard: bool
+    output: str
+    yes: bool = False
+    all_owners: bool = False
+
+
+def run(context: Context, *, options: DownOptions, clusters: tuple[str, ...], all_clusters: bool) -> None:
     """Terminate CLUSTERS (the only one, if none is named) with their security groups and keys."""
-    Down(context=context, discard=discard, output=output, yes=yes).run(clusters, all_clusters=all_clusters)
+    Down(context=context, options=options).run(clusters, all_clusters=all_clusters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +40,7 @@ class Down:
     """One `dlcloud down`, with the options of the command."""
 
     context: Context
-    discard: bool
-    output: str
-    yes: bool = False
+    options: DownOptions
 
     def run(self, names: Sequence[str], *, all_clusters: bool) -> None:
         """Terminate clusters one after the other; one that fails does not stop the others.
@@ -65,7 +71,7 @@ class Down:
         remove_stale_folders(store=context.store, clock=context.clock)
         if failed and not done:
             raise failed[0]
-        say(render(_report(done, trainings), Format(self.output)))
+        say(render(_report(done, trainings), Format(self.options.output)))
         if failed:
             message = f"{len(failed)} of {len(targets)} clusters are not down"
             raise PartialError(message, "dlcloud down --all", result_shown=True)
@@ -86,9 +92,13 @@ class Down:
         try:
             return self.context.find_cluster(name, exact=True)  # another home's may have it
         except RecipeError:
-            detached = self.context.detached.find(name) if name else None
+            everyone = replace(self.context.detached, all_owners=self.options.all_owners)
+            detached = everyone.find(name) if name else None
             if detached is None:
                 raise
+            if self.options.all_owners:
+                message = f"{detached.name} is of {everyone.describe_owner(detached)}"
+                self.context.emit(Notice(message=message))
             return detached
 
     def _terminate(self, target: Cluster | DetachedCluster) -> list[Report]:
@@ -100,7 +110,7 @@ class Down:
                 self._remove_leftovers(target)
                 return []
             target = fetched
-        with take_charge(context, target, yes=self.yes):
+        with take_charge(context, target, yes=self.options.yes):
             is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
             if is_handed_over and not self._is_fetched(target):
                 self._fetch_handed_over(target)
@@ -133,7 +143,7 @@ class Down:
             # An instance that answers and has no store was never in charge.
             if not is_certain and isinstance(error, RemoteCommandError):
                 return None
-            if not self.discard:
+            if not self.options.discard:
                 name = detached.name
                 error.hint = f"dlcloud down {name} --discard ends everything; the results on it are lost"
                 raise
@@ -143,7 +153,7 @@ class Down:
 
     def _confirm_end(self, detached: DetachedCluster) -> None:
         """Ask on a terminal before a training that still runs is ended."""
-        if self.yes or not sys.stdin.isatty() or not self.context.detached.is_training(detached):
+        if self.options.yes or not sys.stdin.isatty() or not self.context.detached.is_training(detached):
             return
         question = f"{detached.name} still trains; end it, with its results so far brought home?"
         with self.context.console.suspended():

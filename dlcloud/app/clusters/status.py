@@ -13,6 +13,7 @@ from dlcloud.detached.locate import DetachedCluster, find_detached
 from dlcloud.model.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.model.money import member_usd, money, rounded
+from dlcloud.model.ownership import Ownership, owner_of
 from dlcloud.report.progress import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.progress import RunProgress, progress_of
@@ -28,6 +29,7 @@ class Scope:
 
     all_clusters: bool
     everywhere: bool
+    all_owners: bool = False
 
 
 def run(context: Context, *, cluster: str, scope: "Scope", watch: bool, output: str) -> int | None:
@@ -46,7 +48,7 @@ def run(context: Context, *, cluster: str, scope: "Scope", watch: bool, output: 
 
 def _print_status(context: Context, cluster: str, scope: "Scope", output: str) -> bool:
     """Print the status; True if an instance is up."""
-    lines = instance_lines(context, cluster, all_clusters=scope.all_clusters, everywhere=scope.everywhere)
+    lines = instance_lines(context, cluster, scope)
     ids = {line.cluster.cluster_id for line in lines if line.cluster}
     notes = StatusNotes(
         outlooks={name: outlook for name in ids if (outlook := context.clusters.outlook(name)) is not None},
@@ -117,29 +119,32 @@ class InstanceLine:
         return member_usd(self.member, self.cluster.disk_gib, now)
 
 
-def instance_lines(
-    context: Context, name: str = "", *, all_clusters: bool, everywhere: bool = False
-) -> list[InstanceLine]:
+def instance_lines(context: Context, name: str, scope: Scope) -> list[InstanceLine]:
     """Return a line for each instance of each cluster, and for tagged instances of clusters unknown here.
 
     Args:
         context: The collaborators.
         name: Only of this cluster; of all if it is empty.
-        all_clusters: Also of clusters that are down.
-        everywhere: Also of detached clusters of other machines.
+        scope: Whether also of clusters that are down, of detached clusters of other machines, and of those of
+            other people.
 
     Raises:
         RecipeError: There is no cluster of that name.
     """
     if name:
         return _lines_of_one(context, context.clusters.find(name) or context.find_cluster(name))
-    clusters = context.clusters.all() if all_clusters else context.clusters.active()
+    clusters = context.clusters.all() if scope.all_clusters else context.clusters.active()
     places = {(cluster.cloud, cluster.region, cluster.profile) for cluster in context.clusters.active()}
-    if everywhere:
-        places |= {
-            (cluster.cloud, cluster.region, cluster.profile) for cluster in context.detached.find_all()
-        }
+    if scope.everywhere:
+        found = replace(context.detached, all_owners=scope.all_owners).find_all()
+        places |= {(cluster.cloud, cluster.region, cluster.profile) for cluster in found}
     reported = {place: _reported(context, *place) for place in sorted(places)}
+    known_ids = {cluster.cluster_id for cluster in context.clusters.all()}
+    if not scope.all_owners:
+        reported = {
+            place: _without_others(context, place, instances, known_ids)
+            for place, instances in reported.items()
+        }
     detached = {
         cluster.cluster_id: cluster
         for (cloud, region, profile), instances in reported.items()
@@ -150,8 +155,22 @@ def instance_lines(
         instances = reported.get((cluster.cloud, cluster.region, cluster.profile), [])
         members = context.clusters.members(cluster.cluster_id)
         lines += _lines_of(cluster, members, instances, detached.get(cluster.cluster_id))
-    known_ids = {cluster.cluster_id for cluster in context.clusters.all()}
     return lines + _lines_of_strays(reported.values(), known_ids, detached)
+
+
+def _without_others(
+    context: Context, place: tuple[str, str, str], instances: Sequence[Instance], known_ids: set[str]
+) -> list[Instance]:
+    """Leave out the instances of other people."""
+    if all(instance.tags.get(CLUSTER_TAG) in known_ids for instance in instances):
+        return list(instances)
+    mine = context.owner(*place)
+    return [
+        instance
+        for instance in instances
+        if instance.tags.get(CLUSTER_TAG) in known_ids
+        or mine.relation(owner_of(instance.tags)) is not Ownership.OTHER_OWNER
+    ]
 
 
 def status_report(lines: Sequence[InstanceLine], *, now: datetime, notes: StatusNotes = NO_NOTES) -> Report:
@@ -249,6 +268,8 @@ def _heading(cluster: Cluster | None, detached: DetachedCluster | None) -> str:
     if detached is not None:
         controller = detached.instance.instance_id
         where = f"detached, {detached.cloud} {detached.region}, controlled by {controller}"
+        theirs = owner_of(detached.instance.tags)
+        where += f", owner {theirs.digest or 'unknown'}"
         return f"{detached.name}: {where}; dlcloud status {detached.name} asks it"
     if cluster is None:
         return "instances with dlcloud's tag of clusters that are not in this home's store"

@@ -98,8 +98,9 @@ class RecipeWorkload:
         yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
 
     def _looseness(self) -> str:
-        """Return what this rehearsal cannot show, for want of isolation; empty if there is nothing."""
-        level = self.context.local_endpoint().control.status().get("isolation", {}).get("level")
+        """Return what this rehearsal cannot show, for want of isolation; empty if it can, or is unknown."""
+        control = self.context.local_endpoint().control
+        level = control.status().get("isolation", {}).get("level") if control.token else None
         if level in {None, Level.NAMESPACES}:
             return ""
         return (

@@ -20,7 +20,7 @@ from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.policies.situation import Policy
 from dlcloud.scheduling.simulation.bound import least_cost_usd
-from dlcloud.scheduling.simulation.replay import Job, replay, replay_all
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all
 from dlcloud.scheduling.simulation.summary import Row, bound_row, policy_row
 from dlcloud.scheduling.simulation.trace import Window
 
@@ -64,7 +64,7 @@ def _read_recipe(name: str) -> Recipe:
     return read_recipe(text, str(path or name))
 
 
-def _rows(job: Job, windows: Sequence[Window], policies: Mapping[str, Policy]) -> list[Row]:
+def _rows(job: SimulatedJob, windows: Sequence[Window], policies: Mapping[str, Policy]) -> list[Row]:
 
     bounds = [least_cost_usd(job, window) for window in windows]
     rows = [
@@ -80,7 +80,9 @@ def _find(windows: Sequence[Window], name: str) -> Window:
     raise RecipeError(f"--window {name}: no such window", f"for example {windows[0].name}")
 
 
-def _draw(context: Context, path: Path, job: Job, window: Window, policies: Mapping[str, Policy]) -> None:
+def _draw(
+    context: Context, path: Path, job: SimulatedJob, window: Window, policies: Mapping[str, Policy]
+) -> None:
 
     ((name, policy),) = policies.items()
     outcome = replay(job, window, policy, keep_moments=True)

@@ -8,11 +8,12 @@ from dlcloud.app.deadlines.traces import load_windows, scale_counts
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
+from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S, Scaling
-from dlcloud.scheduling.simulation.defaults import SPOT_SHARE, TRAFFIC_USD_PER_GB
+from dlcloud.scheduling.simulation.defaults import SPOT_SHARE
 from dlcloud.scheduling.simulation.generate import Rates, adversarial_windows, generate_window
-from dlcloud.scheduling.simulation.replay import Job
+from dlcloud.scheduling.simulation.replay import SimulatedJob
 from dlcloud.scheduling.simulation.trace import Window
 
 
@@ -47,12 +48,12 @@ class SimulationSetting:
     traffic_gb: float
 
 
-def build_jobs(recipe: Recipe, setting: SimulationSetting) -> list[Job]:
+def build_jobs(recipe: Recipe, setting: SimulationSetting) -> list[SimulatedJob]:
     """Return one job per deadline and changeover."""
     maximum = recipe.instances.maximum
     on_demand_usd = _on_demand_usd(recipe, setting)
     scaling = Scaling(loss=setting.scaling_loss)
-    job = Job(
+    job = SimulatedJob(
         work_s=_work_h(recipe, setting) * scaling.speed(maximum) * HOUR_S,
         allowed_s=0.0,
         on_demand_usd=on_demand_usd,
@@ -61,7 +62,7 @@ def build_jobs(recipe: Recipe, setting: SimulationSetting) -> list[Job]:
         maximum=maximum,
         boot_s=setting.boot,
         scaling=scaling,
-        traffic_usd=setting.traffic_gb * TRAFFIC_USD_PER_GB,
+        traffic_usd=setting.traffic_gb * float(ZONE_TRAFFIC_USD_PER_GB),
         refuse_first_s=setting.refuse_first,
     )
     return [
@@ -78,7 +79,7 @@ def build_jobs(recipe: Recipe, setting: SimulationSetting) -> list[Job]:
     ]
 
 
-def _possible(job: Job) -> Job:
+def _possible(job: SimulatedJob) -> SimulatedJob:
     """Return the job.
 
     Raises:
@@ -131,7 +132,7 @@ def _on_demand_usd(recipe: Recipe, setting: SimulationSetting) -> float:
     return float(price.hourly_usd)
 
 
-def build_windows(source: Source, jobs: Sequence[Job]) -> list[Window]:
+def build_windows(source: Source, jobs: Sequence[SimulatedJob]) -> list[Window]:
 
     if sum((bool(source.traces), source.seed is not None, source.adversary)) != 1:
         raise RecipeError("which traces?", "give one of --traces DIR, --generate SEED, --adversary")

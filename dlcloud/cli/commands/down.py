@@ -4,7 +4,9 @@ import click
 
 from dlcloud.cli.complete import complete_clusters
 from dlcloud.cli.invoke import invoke
-from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.cli.options import collect_options, output_option, verbose_option
+
+OPTIONS = ("all_owners", "discard", "yes", "output")
 
 
 @click.command("down")
@@ -13,6 +15,7 @@ from dlcloud.cli.options import output_option, verbose_option
 @click.option(
     "--discard", is_flag=True, help="Also where a detached cluster does not answer: its results are lost."
 )
+@click.option("--all-owners", is_flag=True, help="By name, detached clusters of other people, too.")
 @click.option(
     "-y",
     "--yes",
@@ -21,9 +24,8 @@ from dlcloud.cli.options import output_option, verbose_option
 )
 @output_option
 @verbose_option
-def command(
-    *, clusters: tuple[str, ...], all_clusters: bool, discard: bool, yes: bool, output: str, verbose: bool
-) -> None:
+@collect_options("options", "dlcloud.app.clusters.down:DownOptions", OPTIONS)
+def command(*, clusters: tuple[str, ...], all_clusters: bool, options: object, verbose: bool) -> None:
     """Terminate CLUSTERS (the only one, if none is named) with their security groups and keys.
 
     The results of one that was left to its own instance (`up --detach`, from any machine) are brought home
@@ -36,9 +38,7 @@ def command(
         "dlcloud.app.clusters.down:run",
         "down",
         verbose=verbose,
+        options=options,
         clusters=clusters,
         all_clusters=all_clusters,
-        discard=discard,
-        yes=yes,
-        output=output,
     )

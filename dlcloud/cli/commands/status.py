@@ -18,12 +18,13 @@ WATCH_S = 5.0
     is_flag=True,
     help="Detached clusters of other machines, in every region, too.",
 )
+@click.option("--all-owners", is_flag=True, help="With --everywhere: those of other people, too.")
 @click.option(
     "-w", "--watch", is_flag=True, help=f"Print it anew every {WATCH_S:.0f} s, until Ctrl-C or nothing is up."
 )
 @output_option
 @verbose_option
-@collect_options("scope", "dlcloud.app.clusters.status:Scope", ("all_clusters", "everywhere"))
+@collect_options("scope", "dlcloud.app.clusters.status:Scope", ("all_clusters", "everywhere", "all_owners"))
 def command(*, cluster: str, scope: object, watch: bool, output: str, verbose: bool) -> int | None:
     """Show the instances of CLUSTER (default: of all) as the cloud reports them now, with their cost so far.
 

@@ -9,6 +9,7 @@ from dlcloud.app.account.gc import Collector, places_to_look
 from dlcloud.app.account.gc import collect as collect_leftovers
 from dlcloud.model.cluster import ClusterState, Leftover
 from dlcloud.model.errors import CloudError, CredentialsError, PartialError
+from dlcloud.model.ownership import Owner
 from dlcloud.store.paths import Paths
 from dlcloud.system.files import FileLock
 from tests.fakes.clock import FakeClock
@@ -151,3 +152,48 @@ def test_gc_looks_wherever_the_home_can_have_launched(tmp_path, capsys):
         with pytest.raises(CredentialsError) as refusal:
             Home(tmp_path, *launched, is_local_up=True).gc()
         assert "dlcloud gc --cloud local" in refusal.value.hint
+
+
+ANNA, BEN = Owner(digest="anna", home="h1"), Owner(digest="ben", home="h2")
+HOMES = {"mine": ANNA, "laptop": Owner(digest="anna", home="h9"), "bens": BEN, "old": Owner()}
+
+
+def owned(*, clusters=(), all_owners=False):
+    """Return what Anna's gc would remove: hers, her laptop's, Ben's, an old version's; its notices."""
+    context = FakeContext({})
+    context.owner = lambda *_: ANNA
+    items = [
+        Leftover(
+            kind=kind, resource_id=f"{kind}-{name}", cluster_id=name, name="", region="us-east-1", owner=owner
+        )
+        for name, owner in HOMES.items()
+        for kind in ("volume", "security-group")
+    ]
+    context.cloud = lambda _name, region: SimpleNamespace(
+        regions=lambda: ["us-east-1"], leftovers=lambda: items, region=region
+    )
+    chosen = frozenset(clusters)
+    collector = Collector(context=context, cloud="aws", regions=(), clusters=chosen, all_owners=all_owners)
+    return {item.cluster_id for item in collector.find().leftovers}, [e.message for e in context.events]
+
+
+def test_gc_removes_what_its_home_launched_and_says_whose_the_rest_is():
+    removed, messages = owned()
+    assert removed == {"mine"}
+    text = "\n".join(messages)
+    assert (
+        "laptop (2 thing(s), us-east-1): of another home of yours (h9); left alone, unless dlcloud gc laptop"
+        in text
+    )
+    assert (
+        "bens (2 thing(s), us-east-1): of another owner (ben, home h2); left alone, unless --all-owners"
+        in text
+    )
+    assert "old (2 thing(s), us-east-1): of another owner (unknown, home unknown)" in text
+
+
+def test_gc_removes_what_a_lost_laptop_launched_by_its_id_and_nothing_of_others():
+    assert owned(clusters=("laptop", "bens"))[0] == {"laptop"}
+    removed, messages = owned(all_owners=True)
+    assert removed == set(HOMES)
+    assert any("bens" in message and "another owner (ben" in message for message in messages)

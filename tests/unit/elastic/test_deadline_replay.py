@@ -19,7 +19,7 @@ from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
 from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
-from dlcloud.scheduling.simulation.replay import Job, replay
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import Window, from_ticks
 from dlcloud.trainer.events import EventName
 from tests.fakes.clock import START, FakeClock
@@ -155,7 +155,7 @@ def simulate(window, *, size, steps, allowed_s):
         window,
         pools=tuple(replace(p, prices=(SPOT_USD[p.name],) * len(p.counts)) for p in window.pools),
     )
-    job = Job(
+    job = SimulatedJob(
         work_s=steps * STEP_S,
         allowed_s=allowed_s,
         on_demand_usd=ON_DEMAND_USD,

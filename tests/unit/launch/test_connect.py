@@ -143,3 +143,12 @@ def test_a_running_instance_without_an_address_is_given_up_soon(world):
     with pytest.raises(UnreachableError, match="i-0001: no public address after 30 s"):
         addresses(world, world.provision())
     assert world.clock.monotonic() < 40
+
+
+def test_a_silent_instance_is_given_up_with_the_price_of_either(world):
+    members = addresses(world, world.provision())
+    world.dial.machines["i-0002"] = FakeMachine("i-0002", gone=True)
+    with pytest.raises(UnreachableError) as caught:
+        connected(world, members)
+    assert "given up after 300 s (0.015 USD so far; to wait for a boot as slow as" in caught.value.message
+    assert "0.028 USD more, another instance 0.003 USD)" in caught.value.message
