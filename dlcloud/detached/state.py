@@ -12,6 +12,7 @@ from datetime import datetime
 
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import StoreError
+from dlcloud.recipe.document import LONGEST_TEXT
 from dlcloud.results.result import RunState
 from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters, read_ids
 from dlcloud.store.database import Database
@@ -24,7 +25,6 @@ _OF_RUN = ("records", "results", "run_prices")
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{1,32}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SIZE = re.compile(r"[0-9]{1,4}")
-_LONGEST_RECIPE = 1_000_000
 MOST_NAMED = 5
 
 
@@ -132,7 +132,7 @@ def _refuse_nonsense(fetched: Database, cluster: Cluster) -> None:
         or not all(_SIZE.fullmatch(size) for size in sizes)
         or not cluster.recipe_path.isprintable()
         or cluster.cloud not in {"aws", "local"}
-        or len(cluster.recipe_text) > _LONGEST_RECIPE
+        or len(cluster.recipe_text) > LONGEST_TEXT
     ):
         raise StoreError(f"the fetched store has invalid values for cluster {cluster.cluster_id}")
 

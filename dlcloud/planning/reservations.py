@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # recipes bring pydantic, which `--help` never needs
     from dlcloud.recipe.reservations import Reservations
 
 OPEN = "open"
-"""As in recipes: any reservation that instances run in without naming it."""
+"""The word of recipes for any reservation that instances run in without naming it."""
 
 MARGINAL_USD = Decimal(0)
 """An hour of one more instance in a reservation, which is paid for anyway."""

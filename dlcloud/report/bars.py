@@ -25,7 +25,7 @@ from dlcloud.results.spending import ClusterCost, costs_by_day
 
 MOST_BARS = 20
 ROOM = 1.45
-"""What is written behind the longest bar takes so much of the axis more."""
+"""The share by which the axis is longer than the longest bar: room for the text behind it."""
 
 
 def cost_bars(rows: Sequence[ResultRow], market: Market, place: int) -> list[Chart]:

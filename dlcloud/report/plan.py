@@ -12,7 +12,7 @@ from dlcloud.planning.resize import Resize
 from dlcloud.report.table import Cell, Report, Section
 
 RESERVED = "reserved"
-"""In place of a market: the instances are taken of a reservation."""
+"""The word that stands in place of a market for instances in a reservation."""
 
 
 def plan_report(plan: Plan, *, command: str = "up", detached: bool = False) -> Report:

@@ -11,7 +11,7 @@ from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
 FEWEST_SAMPLES = 6
-"""With fewer, the interval of a median is not of 95 %: 1 - 2**(1 - n)."""
+"""The interval of a median of fewer samples covers less than 95 %: 1 - 2**(1 - n)."""
 
 _OPPOSITE: dict[str, str] = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
 

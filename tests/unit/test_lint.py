@@ -25,7 +25,7 @@ CROWDED = {"dlcloud/trainer"}
 ISLANDS = ("dlcloud/benchmarks", "dlcloud/trainer")
 SHARED_NAMES = {
     *("Control", "Decision", "Endpoint", "Fault", "FaultInjector", "Image", "Instances", "Pool", "Program"),
-    *("Reservations", "Session"),
+    *("Kind", "Reservations", "Session"),
 }
 """Names of two classes outside the islands, which are still to be told apart."""
 SHARED_MODULES = {
@@ -38,6 +38,7 @@ SHARED_MODULES = {
     *("elastic deadline", "elastic storage", "launch storage", "local.ec2 instance"),
     *("local.instance instance", "planning reservations", "local.ec2 images", "runs experiment"),
     *("elastic events", "app.clusters experiment", "local.instance images"),
+    *("app.results table", "app.bench table"),
 }
 """Packages that import two modules of one name, which are still to be told apart."""
 PRIVATE_WORDS = re.compile(r"\b(told|whoever|nobody|somebody)\b", re.IGNORECASE)

@@ -21,7 +21,7 @@ Streams = tuple[IO[bytes], IO[bytes]]
 """Standard output and standard error of one instance."""
 
 _IN_MEMORY_BYTES = 1 << 20
-"""Of each stream; more is kept in a temporary file."""
+"""The bytes of each stream that are kept in memory; more is kept in a temporary file."""
 
 
 def run(context: Context, *, cluster: str, words: tuple[str, ...], instance: str, output: str) -> int | None:

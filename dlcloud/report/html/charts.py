@@ -32,7 +32,7 @@ from dlcloud.results.result import Comparison
 from dlcloud.results.result_row import ResultRow
 
 MOST_NAMES = 8
-"""With more points than this, a picture names only those on the front."""
+"""A picture with more points than this names only those on the front."""
 
 
 def cost_charts(rows: Sequence[ResultRow], market: Market) -> list[Chart]:

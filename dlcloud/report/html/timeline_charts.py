@@ -13,7 +13,7 @@ from dlcloud.results.training import number_segments
 MOST_POINTS = 2000
 """More steps than this are thinned out evenly: a screen has no more columns."""
 MANY_POINTS = 100
-"""With more, points are drawn small."""
+"""A chart with more points draws them small."""
 AXIS_PX = 60
 """The room of every vertical axis, so that times stand above each other."""
 
