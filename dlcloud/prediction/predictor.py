@@ -109,17 +109,17 @@ def _distance(one: Reference, other: Reference) -> float:
 
 def learn(belief: Belief, measurements: Sequence[Measurement]) -> Belief:
     """Return the belief after measurements: references that contradict them weigh less."""
-    seen = Belief(table=belief.table, weights=belief.weights, measurements=tuple(measurements))
+    updated = Belief(table=belief.table, weights=belief.weights, measurements=tuple(measurements))
     if len(measurements) < 2:  # noqa: PLR2004  one measurement is the level, which says nothing of the shape
-        return seen
+        return updated
     matrix = [
         [
             DEVIATION * covariance(one, other, DEVIATIONS)
             + FREE_LEVEL
-            + (i == j) * (seen.noises[i] + EXPERT_VARIANCE)
-            for j, other in enumerate(seen.observed)
+            + (i == j) * (updated.noises[i] + EXPERT_VARIANCE)
+            for j, other in enumerate(updated.observed)
         ]
-        for i, one in enumerate(seen.observed)
+        for i, one in enumerate(updated.observed)
     ]
     lower = factor(matrix)
     shapes = [belief.table.shape(m.instance_type) for m in measurements]
@@ -145,11 +145,11 @@ def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> l
     ]
     lower = factor(matrix)
     rest = solve_lower(lower, [log(m.throughput) - belief.mean(m.instance_type) for m in belief.measurements])
-    known = {m.instance_type: m for m in belief.measurements}
+    measured = {m.instance_type: m for m in belief.measurements}
     estimates = []
     for name in names:
-        if name in known:
-            estimates.append(_measured(known[name]))
+        if name in measured:
+            estimates.append(_measured(measured[name]))
             continue
         gains = solve_lower(lower, [belief.shared(name, other) for other in observed])
         center = belief.mean(name) + sum(a * b for a, b in zip(gains, rest, strict=True))

@@ -73,20 +73,20 @@ def test_the_cheapest_pool_with_instances_is_taken_first():
     assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b"): 1, (Market.SPOT, "a"): 2}
 
 
-def test_one_instance_of_a_cheaper_pool_is_not_worth_that_its_loss_stops_all():
+def test_one_cheaper_instance_is_not_worth_the_stop_that_its_loss_is():
     cheap = replace(SPOT, name="b", hourly_usd=0.5, obtainable=1)
     now = situation(spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3, changeover_s=60.0)
     assert POLICIES["elastic"](now).targets == {(Market.SPOT, "a"): 3}
 
 
-def test_a_spot_instance_joins_a_training_only_if_it_pays_for_the_stop_of_all():
+def test_a_spot_instance_joins_only_if_it_pays_for_the_stop_of_all():
     for changeover_s, joined in ((1.8, 15), (180.0, 14)):
         spot = replace(SPOT, obtainable=15, running=14)
         now = situation(spot=spot, slack_h=12, maximum=16, changeover_s=changeover_s)
         assert counts("elastic", now) == (joined, 0)
 
 
-def test_a_running_pool_is_left_when_another_saves_more_than_the_stop_costs():
+def test_a_running_pool_is_left_when_another_saves_more_than_the_stop():
     cheaper = replace(SPOT, name="b", hourly_usd=0.4, obtainable=4)
     for changeover_s, pool in ((1.8, "b"), (720.0, "a")):
         spot = replace(SPOT, obtainable=4, running=4)
@@ -94,7 +94,7 @@ def test_a_running_pool_is_left_when_another_saves_more_than_the_stop_costs():
         assert POLICIES["elastic"](now).targets == {(Market.SPOT, pool): 4}
 
 
-def test_all_spot_is_replaced_at_once_when_no_time_is_left_for_another_loss():
+def test_all_spot_is_replaced_when_no_time_is_left_for_another_loss():
     now = situation(spot=replace(SPOT, obtainable=16, running=15), slack_h=1.01, maximum=16)
     assert counts("elastic", now) == (0, 16)
 

@@ -243,7 +243,7 @@ def test_a_fault_in_a_trace_is_named_with_file_and_line(file, text, message):
 
 
 @pytest.mark.parametrize("changeover_s", [18.0, 72.0, 180.0])
-def test_elastic_costs_less_than_uniform_progress_where_sixteen_are_lost_a_few_at_a_time(changeover_s):
+def test_elastic_costs_less_where_sixteen_are_lost_a_few_at_a_time(changeover_s):
     windows = [generate_partial_window(seed, hours=16, pools=3, count=16) for seed in range(3)]
     setting = {"work_s": 16 * 10 * HOUR_S, "allowed_s": 15 * HOUR_S, "maximum": 16, "boot_s": 31.0}
     hard = job(**setting, changeover_s=changeover_s, refusal_s=0.0)
